@@ -129,6 +129,7 @@ class ClusterResolver:
         self.task_type = task_type
         self.task_id: int | None = None if task_id is None else int(task_id)
         self.rpc_layer = rpc_layer
+        self._accelerators: dict[str, int] = {}
 
     def note_strategy(self, strategy: Any) -> None:
         """A strategy of this process uses the cluster."""
@@ -153,9 +154,17 @@ class ClusterResolver:
             return ""
         return self._url(spec.task_address(task_type, task_id), rpc_layer)
 
-    def num_accelerators(self) -> dict[str, int]:
-        """Accelerators of each task by kind; none, unless a resolver was told of some."""
-        return {}
+    def num_accelerators(
+        self,
+        task_type: str | None = None,  # noqa: ARG002
+        task_id: int | None = None,  # noqa: ARG002
+        config_proto: Any = None,  # noqa: ARG002
+    ) -> dict[str, int]:
+        """Accelerators of each task by kind; none, unless a resolver was told of some.
+
+        All tasks have as many.
+        """
+        return dict(self._accelerators)
 
     def __repr__(self) -> str:
         task = "" if self.task_type is None else f"{self.task_type}:{self.task_id} of "
@@ -207,9 +216,6 @@ class SimpleClusterResolver(ClusterResolver):
         if task_type is not None and task_id is not None:
             return self._url(self.cluster_spec().task_address(task_type, task_id), rpc_layer)
         return self._url(self._master, rpc_layer)
-
-    def num_accelerators(self) -> dict[str, int]:
-        return dict(self._accelerators)
 
 
 class TFConfigClusterResolver(ClusterResolver):

@@ -81,6 +81,13 @@ OPTIMIZER: Final = {
     "gradient_accumulation_steps": 'write consistency="sync": a step of all trainers\' gradients',
 }
 _MOMENTUM: Final = "write optimizers.Momentum(learning_rate, momentum, nesterov)"
+_MEANS: Final = "each step applies what it is given: leave it out"
+APPLY_GRADIENTS: Final = {
+    "gradients": "write grads_and_vars=, or give them first",
+    "name": "steps have no names",
+    "skip_gradients_aggregation": _MEANS,
+    "experimental_aggregate_gradients": _MEANS,
+}
 SGD: Final = {"momentum": _MOMENTUM, "nesterov": _MOMENTUM}
 OPTIMIZER_OBJECT: Final = {
     "build": "slots are made beside the variables, by the first step",
@@ -246,6 +253,20 @@ OPTIMIZERS: Final = {
     "experimental": "optimizers are in pstrain.optimizers itself",
     "legacy": "optimizers are in pstrain.optimizers itself",
 }
+_BY_SIZE: Final = "write uniform(-limit, limit) or normal(0, stddev), with numbers of your own"
+INITIALIZERS: Final = {
+    "Constant": "write constant(value)",
+    "GlorotNormal": _BY_SIZE,
+    "GlorotUniform": "write glorot_uniform(fan_in, fan_out)",
+    "HeNormal": _BY_SIZE,
+    "HeUniform": _BY_SIZE,
+    "Initializer": "write a function of shard_info, and give it to Variable with shape=",
+    "Ones": "write ones()",
+    "RandomNormal": "write normal(mean, stddev)",
+    "RandomUniform": "write uniform(low, high)",
+    "TruncatedNormal": "write truncated_normal(mean, stddev)",
+    "Zeros": "write zeros()",
+}
 MODELS: Final = {
     "Sequential": "pstrain.torch.Model(schema, module) takes any torch module",
     "clone_model": "write from_config(model.get_config())",
@@ -270,6 +291,12 @@ CHECKPOINT_OBJECT: Final = {
     "save_counter": "the name of a checkpoint, as save() returns it, ends with its number",
     "write": "write save(directory)",
 }
+_OPTIONS: Final = "parameter servers write and read files themselves: leave it out"
+SAVE_OF_CHECKPOINT: Final = {
+    "file_prefix": "write directory=, in which each checkpoint is a folder of its own",
+    "options": _OPTIONS,
+}
+RESTORE_OF_CHECKPOINT: Final = {"save_path": "write path=", "options": _OPTIONS}
 _READ: Final = "write numpy(), or read_value()"
 _ROWS_OF: Final = "write scatter_add and its like, which take the numbers of rows"
 NEW_TAPE: Final = {

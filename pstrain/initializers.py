@@ -7,10 +7,15 @@ from __future__ import annotations
 
 import math
 import zlib
+from typing import TYPE_CHECKING
 
 from dataservice.runtime.arguments import check_number, non_negative
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
 from pstrain.vocabulary import InitializerSpec
+
+if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    __getattr__ = foreign_names.module_getattr(__name__, foreign_names.INITIALIZERS)
 
 
 def zeros() -> InitializerSpec:

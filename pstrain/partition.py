@@ -22,8 +22,11 @@ PartitionFunction = Callable[..., Sequence[int]]
 
 
 def split_rows(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
-    """Row ranges ``(start, stop)`` of ``shards`` shards: 10 rows in 4 give 3, 3, 2, 2."""
-    if shards < 1 or rows < shards:
+    """Row ranges ``(start, stop)`` of ``shards`` shards: 10 rows in 4 give 3, 3, 2, 2.
+
+    No rows are one shard without any.
+    """
+    if shards < 1 or max(1, rows) < shards:
         raise InvalidArgumentError(f"cannot cut {rows} rows into {shards} shards of a row or more")
     base, extra = divmod(rows, shards)
     starts = [i * base + min(i, extra) for i in range(shards + 1)]
@@ -101,12 +104,13 @@ class MaxSizePartitioner(Partitioner):
 
 
 def shard_count(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtype: str) -> int:
-    """How many shards ``partitioner`` wants for a variable; 1 for scalars and without one.
+    """How many shards ``partitioner`` wants for a variable; 1 for scalars, without rows and without
+    one.
 
     Raises InvalidArgumentError when it answers nothing, 0, or cuts an axis other than the first, or
     what are no whole numbers.
     """
-    if partitioner is None or not shape:
+    if partitioner is None or not shape or not shape[0]:
         return 1
     answer = partitioner(shape=shape, dtype=np.dtype(dtype))
     counts = _whole_numbers(answer)

@@ -7,6 +7,7 @@ The same object in the program and on trainers; it knows nothing of servers. Inv
 from __future__ import annotations
 
 import enum
+import numbers
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -170,7 +171,8 @@ class Replica(Telling):
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
         """``SUM`` or ``MEAN`` over the only replica, and over ``axis`` where one is given.
 
-        ``value``: a number, an array or Tensor, or a tuple, list or dict of them.
+        ``value``: a number, an array, a Tensor or a list of numbers, or a tuple, list or dict of
+        them.
         """
         op = ReduceOp.of(reduce_op)
         _refuse_in_replica("reduce")
@@ -226,6 +228,8 @@ def _refuse_in_replica(name: str) -> None:
 
 
 def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(value, list) and all(isinstance(item, numbers.Number) for item in value):
+        return change(value)
     if isinstance(value, dict):
         return {key: _mapped(item, change) for key, item in value.items()}
     if isinstance(value, IndexedSlices):

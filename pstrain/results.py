@@ -89,9 +89,14 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
             writer.write(value)
         buffers[index] = sink.getvalue().to_pybytes()
         return ["batch" if isinstance(value, pa.RecordBatch) else "table", index]
-    if hasattr(value, "__array__"):
+    if hasattr(value, "__array__") and not hasattr(value, "columns"):
         buffers.pop()
         return _pack(np.asarray(value), buffers)
+    if hasattr(value, "__array__"):
+        raise InvalidArgumentError(
+            f"a closure can't return a {type(value).__name__}, whose names of columns an array "
+            "would lose: return pyarrow.Table.from_pandas(frame), or its values, frame.to_numpy()"
+        )
     raise InvalidArgumentError(
         f"a closure can't return a {type(value).__name__}: return numbers, strings, NumPy "
         "arrays, Arrow batches, or lists, tuples and dicts of them"

@@ -23,7 +23,7 @@ from pstrain.checkpoints import manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.checkpoints.saving import Pauses, SavedCheckpoint
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
-from pstrain.foreign_names import Telling
+from pstrain.foreign_names import Telling, instead_of
 from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, SavedShard, Tracking, check_shape
 from pstrain.session import captured_changed
@@ -88,6 +88,7 @@ class Checkpoint(Telling):
     def __repr__(self) -> str:
         return f"<Checkpoint of {', '.join(self._objects)}>"
 
+    @instead_of("save", foreign_names.SAVE_OF_CHECKPOINT)
     def save(
         self,
         directory: Path,
@@ -216,6 +217,7 @@ class Checkpoint(Telling):
         pauses.pause_s = time.monotonic() - reached_s
         return contents, parts, marks
 
+    @instead_of("restore", foreign_names.RESTORE_OF_CHECKPOINT)
     def restore(self, path: Path | None, *, with_attached: bool = False) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 

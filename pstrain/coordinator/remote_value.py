@@ -5,6 +5,7 @@ Knows nothing of trainers. Invariant: it is set once; what it holds never change
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -49,7 +50,10 @@ class RemoteValue:
         own result or error, or when its coordinator finds no trainer or is closed. After it:
         DeadlineExceededError (a TimeoutError), which says where the closure is.
         """
-        left_s = limit_s(timeout)
+        return self._fetch_within(limit_s(timeout), timeout)
+
+    def _fetch_within(self, left_s: float | None, timeout: float | None) -> Any:
+        """Of ``timeout``, which the error names, so much is left."""
         self._tell(blocks=True)
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready, left_s):
@@ -168,21 +172,29 @@ class InputValues:
 def fetched(structure: Any, timeout: float | None = None) -> Any:
     """As `values_in`, after ``timeout`` seconds in all DeadlineExceededError."""
     left_s = limit_s(timeout)
-    return values_in(structure, None if left_s is None else time.monotonic() + left_s)
+    deadline_s = None if left_s is None else time.monotonic() + left_s
+
+    def fetch(value: RemoteValue) -> Any:
+        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
+        return value._fetch_within(left_s, timeout)
+
+    return values_in(structure, fetch)
 
 
-def values_in(structure: Any, deadline_s: float | None = None) -> Any:
+def values_in(structure: Any, fetch: Callable[[RemoteValue], Any] = RemoteValue.fetch) -> Any:
     """Lists, tuples and dicts with each RemoteValue in them replaced by its value. Blocks.
 
-    DeadlineExceededError where one has none at ``deadline_s`` of the monotonic clock.
+    Each stays of its class, as an OrderedDict does.
     """
     if isinstance(structure, RemoteValue):
-        left_s = None if deadline_s is None else max(0.0, deadline_s - time.monotonic())
-        return structure.fetch(left_s)
+        return fetch(structure)
     if isinstance(structure, dict):
-        return {key: values_in(value, deadline_s) for key, value in structure.items()}
+        values = copy.copy(structure)
+        for key, value in structure.items():
+            values[key] = values_in(value, fetch)
+        return values
     if isinstance(structure, tuple) and hasattr(structure, "_fields"):
-        return type(structure)(*(values_in(item, deadline_s) for item in structure))
+        return type(structure)(*(values_in(item, fetch) for item in structure))
     if isinstance(structure, list | tuple):
-        return type(structure)(values_in(item, deadline_s) for item in structure)
+        return type(structure)(values_in(item, fetch) for item in structure)
     return structure

@@ -35,7 +35,8 @@ class Tensor:
     labels beside a network's logits, is the usual one.
     Comparisons, and what other functions of NumPy make of a tensor, are arrays; where the loss
     would lose a gradient by that, it is an error, also for ``np.mean``, ``np.exp`` and their
-    like of a list of tensors. ``np.asarray(tensor)``, by whoever wants an array, is its value.
+    like of a list of tensors. What changes in steps has none to lose: ``np.round``, ``np.floor``
+    and ``np.sign`` give constants. ``np.asarray(tensor)``, by whoever wants an array, is its value.
     """
 
     __slots__ = ("tracked", "value")

@@ -7,6 +7,7 @@ closed, or the process that made it dies in whatever way, no process and no port
 from __future__ import annotations
 
 import logging
+import numbers
 import os
 import shutil
 import tempfile
@@ -19,7 +20,12 @@ from dataservice.runtime.arguments import check_true_or_false, path_of
 from dataservice.runtime.process import ChildProcess, spawn_module
 from dataservice.runtime.stand_in import StandIn
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
-from pstrain.errors import DataServiceError, InvalidArgumentError, NotFoundError
+from pstrain.errors import (
+    DataServiceError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +138,7 @@ class LocalCluster:
     def service(self) -> str:
         """Address of the dispatcher, for ``register_dataset`` and ``distribute``."""
         if ("dispatcher", 0) not in self._tasks:
+            self._check_open()
             raise NotFoundError("this cluster has no data service: it was made with data_workers=0")
         return f"grpc://{self._task('dispatcher', 0).address}"
 
@@ -255,15 +262,20 @@ class LocalCluster:
 
     def _task(self, role: str, index: int) -> _Task:
         if (role, index) not in self._tasks:
+            self._check_open()
             present = [f"{r}:{i}" for r, i in self._tasks]
             raise NotFoundError(f"no {role}:{index} in this cluster; it has {', '.join(present)}")
         return self._tasks[role, index]
+
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise FailedPreconditionError("this LocalCluster is closed: make another one")
 
 
 def _check_counts(**counts: int) -> None:
     for name, count in counts.items():
         least = 0 if name == "data_workers" else 1
-        if not isinstance(count, int) or isinstance(count, bool) or count < least:
+        if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < least:
             raise InvalidArgumentError(
                 f"{name} must be an integer of at least {least}, got {count}"
             )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -87,8 +88,22 @@ class Metric(Maker, ABC):
 
     def result(self) -> MetricValue:
         """The metric's value for this object's own state."""
-        state = self.initial_state() if self._variable is None else self._variable.numpy()
-        return MetricValue(self.compute(state))
+        return MetricValue(self.compute(self._seen()))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> MetricValue:
+        """:meth:`update_state`, then the value for all that it has seen."""
+        self.update_state(*args, **kwargs)
+        return self.result()
+
+    def merge_state(self, metrics: Iterable[Metric]) -> None:
+        """Adds what other metrics of this class, made with the same arguments, have seen."""
+        for metric in metrics:
+            if type(metric) is not type(self) or metric._shape != self._shape:
+                raise InvalidArgumentError(
+                    f"{self!r} merges metrics of its own class and shape {self._shape}, got "
+                    f"{metric!r}: make both with the same arguments"
+                )
+            self.add_state(metric._seen())
 
     def reset_state(self) -> None:
         """Forgets all examples."""
@@ -99,6 +114,9 @@ class Metric(Maker, ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
+
+    def _seen(self) -> State:
+        return self.initial_state() if self._variable is None else self._variable.numpy()
 
     def _own(self) -> Any:
         with _creation:

@@ -11,7 +11,7 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import schedules
 from pstrain.optimizers.adagrad import Adagrad, RowWiseAdagrad
 from pstrain.optimizers.adam import Adam
-from pstrain.optimizers.base import Optimizer, rate_of
+from pstrain.optimizers.base import Optimizer
 from pstrain.optimizers.ftrl import Ftrl
 from pstrain.optimizers.rmsprop import RMSprop
 from pstrain.optimizers.sgd import SGD, Momentum
@@ -64,8 +64,5 @@ def _class_of(name: Any) -> Any:
 
 def from_config(config: Mapping[str, Any]) -> Optimizer:
     """Inverse of :meth:`Optimizer.get_config`; makes a new ``iterations`` variable."""
-    arguments = {k: v for k, v in config.items() if k not in ("name", "learning_rate")}
-    optimizer: Optimizer = _class_of(config.get("name"))(
-        rate_of(config["learning_rate"]), **arguments
-    )
+    optimizer: Optimizer = _class_of(config.get("name")).from_config(config)
     return optimizer

@@ -110,17 +110,18 @@ class Optimizer(Telling):
     def variables(self) -> list[Any]:
         return [self.iterations]
 
-    def apply_gradients(self, gradients: Gradients | Iterable[tuple[Any, Any]]) -> None:
+    @instead_of("apply_gradients", foreign_names.APPLY_GRADIENTS)
+    def apply_gradients(self, grads_and_vars: Gradients | Iterable[tuple[Any, Any]]) -> None:
         """Makes one step; blocks until every server has applied it.
 
-        ``gradients``: what the tape gave, or pairs of (gradient, variable), where the gradient
+        ``grads_and_vars``: what the tape gave, or pairs of (gradient, variable), where the gradient
         is an array of the variable's shape, ``IndexedSlices`` of its rows, whose sum counts where
         an index comes again, or an ``Update`` from ``Gradients.of``. Parts of a ShardedVariable are
         given so too.
         InvalidArgumentError where the variables live elsewhere than this optimizer.
         """
-        if not isinstance(gradients, Gradients):
-            gradients = from_pairs(gradients)
+        given = grads_and_vars
+        gradients = given if isinstance(given, Gradients) else from_pairs(given)
         if gradients.parameters is not self.iterations.parameters:
             names = ", ".join(update.variable.name for update in gradients.updates[:3])
             raise InvalidArgumentError(
@@ -177,9 +178,20 @@ class Optimizer(Telling):
         return f"<{type(self).__name__} learning_rate={self.learning_rate}>"
 
     def get_config(self) -> dict[str, Any]:
-        """JSON form, from which :func:`pstrain.optimizers.from_config` makes the same rule."""
+        """JSON form, from which :meth:`from_config` makes the same rule."""
         rate = self.spec.learning_rate if self._schedule is None else self._schedule.get_config()
         return {"name": self.name, "learning_rate": rate, **plain(self._arguments)}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> Self:
+        """Of this class, with what :meth:`get_config` gave and a new ``iterations`` variable.
+
+        :func:`pstrain.optimizers.from_config` finds the class by the configuration's name.
+        """
+        arguments = {k: v for k, v in config.items() if k not in ("name", "learning_rate")}
+        make: Any = cls
+        optimizer: Self = make(_rate_of(config["learning_rate"]), **arguments)
+        return optimizer
 
 
 class _Iterations(Variable):
@@ -223,7 +235,7 @@ class _StepCounter:
         self.__init__()  # type: ignore[misc]
 
 
-def rate_of(config: Any) -> Rate:
+def _rate_of(config: Any) -> Rate:
     """The rate or schedule of a configuration."""
     return schedules.from_config(config) if isinstance(config, Mapping) else float(config)
 

@@ -95,8 +95,10 @@ def _array(gradient: Any, variable: Any) -> Array:
     return value
 
 
-def _of_parts(pairs: Iterable[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+def _of_parts(pairs: Any) -> Iterator[tuple[Any, Any]]:
     """Those of joined variables are pairs of what they were joined of."""
+    if not isinstance(pairs, Iterable):
+        raise _refused(f"got {pairs!r}")
     for gradient, variable in map(_pair, pairs):
         if gradient is None:
             continue
@@ -131,8 +133,12 @@ def _divided(gradient: Any, variable: Any) -> Iterator[tuple[Any, Any]]:
 def _pair(entry: Any) -> tuple[Any, Any]:
     is_pair = isinstance(entry, list | tuple) and not isinstance(entry, Update | IndexedSlices)
     if not is_pair or len(entry) != 2 or not hasattr(entry[1], "spec"):
-        raise InvalidTypeError(
-            "apply_gradients takes pairs of (gradient, variable), such as zip(gradients, "
-            f"variables), or what tape.gradients(loss) gave; one of them is {entry!r}"
-        )
+        raise _refused(f"one of them is {entry!r}")
     return entry[0], entry[1]
+
+
+def _refused(given: str) -> InvalidTypeError:
+    return InvalidTypeError(
+        "apply_gradients takes pairs of (gradient, variable), such as zip(gradients, variables), "
+        f"or what tape.gradients(loss) gave; {given}"
+    )

@@ -154,6 +154,8 @@ def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]
     files: dict[str, _Pairs] = {}
     for name, shard in targets:
         parts = _parts(name, shard, saved)
+        if not parts:
+            continue
         model = _model(shard, parts)
         for each in (file for part in parts for file in part.files):
             files.setdefault(each.file, []).append(_Pair(shard, each, model))

@@ -65,6 +65,8 @@ class SlurmClusterResolver(ClusterResolver):
         super().__init__(ClusterSpec(spec), *own, rpc_layer)
         self.environment = ""
         per_task = _gpus_per_task(nodes, gpus_per_node or 0, gpus_per_task)
+        if per_task:
+            self._accelerators = {"GPU": per_task}
         if auto_set_gpu and per_task:
             offset = _offset(nodes, rank) * per_task
             gpus = ",".join(map(str, range(offset, offset + per_task)))

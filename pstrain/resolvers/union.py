@@ -72,8 +72,13 @@ class UnionResolver(ClusterResolver):
             return self._url(self.cluster_spec().task_address(task_type, task_id), rpc_layer)
         return self._resolvers[0].master(rpc_layer=rpc_layer or self.rpc_layer)
 
-    def num_accelerators(self) -> dict[str, int]:
-        return self._resolvers[0].num_accelerators()
+    def num_accelerators(
+        self,
+        task_type: str | None = None,
+        task_id: int | None = None,
+        config_proto: Any = None,
+    ) -> dict[str, int]:
+        return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 
 def _joined(job: str, parts: list[list[str] | dict[int, str]]) -> list[str] | dict[int, str]:

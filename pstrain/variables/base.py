@@ -252,7 +252,7 @@ class BaseVariable(ValueOperators, Telling):
         """By name: "set", "add", "sub", "mul", "div", "min" or "max"."""
         where, values = taken_apart(ids, rows, self.name)
         self._check_operation(op)
-        if op == "div" and self.dtype.kind == "i" and not np.all(values):
+        if op == "div" and self.dtype.kind in "iu" and not np.all(values):
             raise InvalidArgumentError(
                 f"variable {self.name!r} of dtype {self.dtype} cannot be divided by 0"
             )

@@ -39,8 +39,8 @@ def create_spec(
             "one trainer only: make it once, inside strategy.scope(), and use it in the function "
             "(per_worker_variable=True: a copy for each trainer)"
         )
-    if any(size < 1 for size in shape):
-        raise InvalidArgumentError(f"shape {shape} of variable {name!r} has an axis without size")
+    if any(size < 0 for size in shape):
+        raise InvalidArgumentError(f"shape {shape} of variable {name!r} has an axis of less than 0")
     servers = placement.place(shape, dtype) if servers is None else servers
     rows, shards = shape[0] if shape else 1, len(servers)
     ranges = split_rows(rows, shards) if cuts is None else split_rows_at(cuts, rows, shards)

@@ -70,7 +70,7 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
             f"value of shape {array.shape} does not fit variable {spec.name!r}, "
             f"which needs {expected}"
         )
-    if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+    if not _fits_kind(array.dtype, np.dtype(spec.dtype)):
         raise InvalidArgumentError(
             f"value of dtype {array.dtype} cannot become {spec.dtype} of variable {spec.name!r} "
             f"without loss; convert it first"
@@ -81,12 +81,18 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
     return np.require(full, spec.dtype, ("C", "W")).reshape(rows, spec.width)
 
 
+def _fits_kind(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Whether values may be converted; of integers each is looked at, so that a sign is kept."""
+    are_integers = given.kind in "iu" and wanted.kind in "iu"
+    return are_integers or np.can_cast(given, wanted, "same_kind")
+
+
 def check_range(array: Array, dtype: str, name: str) -> None:
     """InvalidArgumentError where an integer is none of the integers of ``dtype``."""
     if array.dtype.kind not in "iu" or np.can_cast(array.dtype, dtype) or not array.size:
         return
     kind = np.dtype(dtype)
-    if kind.kind != "i":
+    if kind.kind not in "iu":
         return
     limits = np.iinfo(kind)
     for value in (array.min(), array.max()):

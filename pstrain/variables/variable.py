@@ -26,7 +26,7 @@ from pstrain.variables.rows import check_range
 from pstrain.variables.scope import current_placement
 from pstrain.vocabulary import InitializerSpec, InitialValue
 
-_DTYPES = ("float32", "float64", "int32", "int64", "bool")
+_DTYPES = ("float32", "float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ def _check_dtype(dtype: str, name: str) -> None:
 
 def _instead_of(dtype: str) -> str:
     """What to write for a dtype that variables do not have; empty where nothing stands for it."""
-    if dtype in ("float16", "bfloat16"):
+    if dtype == "bfloat16":
         return (
             ": give dtype='float32'; a strategy with transport_dtype='bfloat16' sends half as much"
         )
-    if dtype in ("int8", "int16", "uint8", "uint16"):
+    if dtype == "uint16":
         return ": give dtype='int32'"
     if dtype in ("uint32", "uint64"):
         return ": give dtype='int64'"
@@ -193,7 +193,7 @@ def _converted(given: Array, dtype: str, name: str) -> Array:
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"the initial value of variable {name!r}: {error}") from error
     kind = array.dtype.kind
-    if kind in "ib" and given.dtype.kind != kind and not np.all(array == given):
+    if kind in "iub" and given.dtype.kind != kind and not np.all(array == given):
         raise InvalidArgumentError(
             f"the initial value of variable {name!r} cannot become {dtype} without loss: round it, "
             "or give another dtype"
@@ -220,7 +220,8 @@ class Variable(BaseVariable):
     """A variable in one place, or one part of a ShardedVariable.
 
     ``Variable(value, ...)`` inside a strategy scope gives a ShardedVariable where the strategy's
-    partitioner cuts it. A Python float makes float32, a Python int int64; arrays keep their dtype.
+    partitioner cuts it. A Python float makes float32, a Python int int64; arrays keep their dtype:
+    float16, 32 or 64, int8, 16, 32 or 64, uint8 or bool, of which steps train float32.
     ``initial_value`` may be a function without arguments, what an initializer gives for a shape
     (``initializers.uniform()((10, 4))``), or, with ``shape``, an initializer or a function of one
     shard: these are never whole in this process. ``per_worker_variable``: a copy for each trainer.

@@ -129,6 +129,28 @@ def test_an_objects_value_is_a_float_that_is_read_as_tensorflows_is() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_call_adds_examples_and_gives_the_value(kind: type) -> None:
+    metric, other = kind(), kind()
+    metric(*_examples(100, 0))
+    other.update_state(*_examples(100, 0))
+    other.update_state(*_examples(100, 1))
+    assert metric(*_examples(100, 1)) == other.result()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_other_objects_have_seen_is_merged(kind: type) -> None:
+    first, second, whole = kind(), kind(), kind()
+    for metric in (first, whole):
+        metric.update_state(*_examples(100, 0))
+    for metric in (second, whole):
+        metric.update_state(*_examples(50, 1))
+    first.merge_state([second, kind()])
+    assert first.result() == whole.result()
+    with pytest.raises(InvalidArgumentError, match="of its own class and shape"):
+        first.merge_state([Mean()])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_object_keeps_what_it_was_given_until_reset(kind: type) -> None:
     metric = kind()
     for seed in range(3):

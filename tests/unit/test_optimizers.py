@@ -99,11 +99,19 @@ def test_pairs_without_a_gradient_are_left_out() -> None:
         SGD(1.0).apply_gradients([(None, second)])
 
 
+def test_arguments_of_a_step_have_keras_names() -> None:
+    x = Variable(1.0)
+    SGD(1.0).apply_gradients(grads_and_vars=[(np.float32(0.5), x)])
+    assert float(x) == 0.5
+    with pytest.raises(InvalidTypeError, match="apply_gradients takes no argument 'name'"):
+        SGD(1.0).apply_gradients([], name="step")  # type: ignore[call-arg]
+
+
 def test_what_is_no_pair_is_told_what_one_is() -> None:
     x = Variable(1.0)
     gradient = np.float32(1.0)
     update = Update(x.spec, np.ones((), np.float32))
-    for wrong in ([gradient], [(x, gradient)], [update], [(gradient, x, 1)], [x], [None]):
+    for wrong in ([gradient], [(x, gradient)], [update], [(gradient, x, 1)], [x], [None], 5):
         with pytest.raises(InvalidTypeError, match=r"zip\(gradients, variables\)"):
             optimizers.SGD(0.1).apply_gradients(wrong)
     assert float(x) == 1.0
@@ -225,7 +233,7 @@ def test_configuration_makes_the_same_rule_again(make: Callable[[], optimizers.O
     optimizer = make()
     config = optimizer.get_config()
     again = optimizers.from_config(json.loads(json.dumps(config)))
-    assert again.spec == optimizer.spec
+    assert again.spec == type(optimizer).from_config(config).spec == optimizer.spec
     assert again.get_config() == config
     assert again.learning_rate == optimizer.learning_rate
 

@@ -25,6 +25,11 @@ def _sizes(rows: int, shards: int) -> list[int]:
     return [stop - start for start, stop in split_rows(rows, shards)]
 
 
+def test_without_rows_there_is_one_shard() -> None:
+    assert _sizes(0, 1) == [0]
+    assert shard_count(FixedShardsPartitioner(2), (0, 3), "float32") == 1
+
+
 def test_the_first_shards_hold_one_row_more() -> None:
     assert _sizes(13, 5) == [3, 3, 3, 2, 2]
     assert _sizes(10, 4) == [3, 3, 2, 2]

@@ -31,6 +31,13 @@ def test_mean_over_an_axis_divides_by_the_count(op: Any) -> None:
     assert both["b"][1][0].tolist() == both["a"].tolist() == [1.5, 2.5, 3.5]
 
 
+def test_a_list_of_numbers_is_one_value() -> None:
+    assert Replica().reduce("SUM", [1, 2.5], axis=0) == 3.5
+    assert Replica().reduce("MEAN", ([1, 2], VALUE), axis=0)[0] == 1.5
+    assert Replica().reduce("SUM", [1, 2], axis=None) == [1, 2]
+    assert Replica().gather([1, 2], axis=0).tolist() == [1, 2]
+
+
 def test_a_trainer_makes_no_variables_and_run_calls_functions() -> None:
     with pytest.raises(FailedPreconditionError, match="make them in the program"):
         Replica().scope()

@@ -81,8 +81,11 @@ def test_slurm_nodes_keep_the_order_of_their_ranks(monkeypatch: pytest.MonkeyPat
 def test_slurm_deals_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     slurm(monkeypatch, PROCID="3")
-    ps.SlurmClusterResolver({"worker": 4}, gpus_per_node=4, tasks_per_node={"a": 2, "b": 2})
+    nodes = {"a": 2, "b": 2}
+    slurms = ps.SlurmClusterResolver({"worker": 4}, gpus_per_node=4, tasks_per_node=nodes)
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "2,3"
+    for resolver in (slurms, ps.UnionResolver(slurms)):
+        assert resolver.num_accelerators("worker", 0, config_proto=None) == {"GPU": 2}
     with pytest.raises(RuntimeError, match="do not fit"):
         ps.SlurmClusterResolver(
             {"worker": 4}, gpus_per_node=4, gpus_per_task=3, tasks_per_node={"a": 2, "b": 2}

@@ -86,6 +86,13 @@ def test_other_types_are_refused_by_name() -> None:
         results.encode({"x": {1, 2}})
 
 
+def test_a_frame_would_lose_the_names_of_its_columns() -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"a": [1, 2]})
+    with pytest.raises(InvalidArgumentError, match=r"DataFrame.*pyarrow\.Table\.from_pandas"):
+        results.encode([frame])
+    np.testing.assert_array_equal(results.decode(results.encode(frame["a"])), [1, 2])
+
+
 def test_tables_travel_as_tables() -> None:
     table = pa.table({"x": [1, 2, 3]})
     assert results.decode(results.encode({"t": table}))["t"].equals(table)

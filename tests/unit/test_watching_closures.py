@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict, defaultdict
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from pstrain.coordinator import scheduler, waiting, watching
 from pstrain.coordinator.join_progress import JoinProgress, Meter
 from pstrain.coordinator.orders import Ended
-from pstrain.coordinator.remote_value import values_in
+from pstrain.coordinator.remote_value import fetched
 from pstrain.errors import DeadlineExceededError, FailedPreconditionError
 from tests.unit.test_closure_inputs import Cluster
 
@@ -98,9 +99,18 @@ def test_errors_are_raised_after_the_last_word(cluster: Cluster) -> None:
 def test_structures_are_waited_for_in_all(cluster: Cluster) -> None:
     first, second = cluster.submit(), cluster.submit()
     cluster.run()
-    assert values_in([first], 0.0) == [0]
-    with pytest.raises(DeadlineExceededError, match="closure 1"):
-        values_in({"a": [first], "b": (second,)}, 0.0)
+    assert fetched([first], 0.0) == [0]
+    with pytest.raises(DeadlineExceededError, match=r"closure 1.*, after 0\.001 s$"):
+        fetched({"a": [first], "b": (second,)}, 0.001)
+
+
+@pytest.mark.parametrize("made", [OrderedDict(b=5), defaultdict(list, b=5), Counter(b=5)])
+def test_mappings_stay_of_their_class(cluster: Cluster, made: Any) -> None:
+    made["a"] = cluster.submit()
+    cluster.run()
+    found = fetched((made,))[0]
+    assert type(found) is type(made)
+    assert list(found.items()) == [("b", 5), ("a", 0)]
 
 
 def test_trainers_are_seen_at_work(cluster: Cluster, clock: list[float]) -> None:
