@@ -21,6 +21,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from pstrain.errors import FailedPreconditionError, NotFoundError
+from pstrain.folders import make_folder
 
 LABEL = "late"
 LATE_MINUTES = 15
@@ -57,7 +58,7 @@ def prepare(data_dir: str | os.PathLike[str] | None = None) -> FlightFiles:
     test = folder / f"test-{_FORMAT}.parquet"
     written = not all(path.exists() for path in (*train, test))
     if written:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder("--data-dir", folder)
         is_test, table = _features(_package_data())
         _write(table.filter(is_test), test)
         rows = _shuffled(table.filter(pc.invert(is_test)))

@@ -70,6 +70,9 @@ def test_a_place_for_results_that_cannot_be_is_refused_before_the_training(
     told = capsys.readouterr()
     assert "--out must name a folder" in told.err
     assert "flights" not in told.out
+    arguments = ["demo", "--out", str(tmp_path), "--data-dir", str(tmp_path / "file")]
+    assert main(arguments) == 2
+    assert "--data-dir must name a folder" in capsys.readouterr().err
 
 
 @pytest.mark.slow
