@@ -1,7 +1,7 @@
 """The command line of the data service: run its servers, look at them, tidy up.
 
 Picks the command; what it does is in `dataservice.commands`. Errors that a user can act on end
-with one line on standard error and exit status 2.
+with one line on standard error and exit status 2, those of the operating system with status 1.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             level=options.log_level.upper(),
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        return int(options.run(options) or 0)
+        status = int(options.run(options) or 0)
+        # Else what is left would be written at the exit, where nobody tells its errors.
+        print(end="", flush=True)
+        return status
     except DataServiceError as error:
         print(f"dataservice: {error}", file=sys.stderr)
         return 2
@@ -40,6 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe, such as `head`, has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # Of a full disk behind standard output, for example.
+        print(f"dataservice: {error}", file=sys.stderr)
+        return 1
 
 
 def _action_first(arguments: Sequence[str]) -> list[str]:

@@ -86,7 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             level=logging.INFO if args.verbose else logging.WARNING,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        return int(args.run(args) or 0)
+        status = int(args.run(args) or 0)
+        # Else what is left would be written at the exit, where nobody tells its errors.
+        print(end="", flush=True)
+        return status
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -97,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pstrain {command}: not enough memory: {error}", file=sys.stderr)
         return 1
     except (DataServiceError, OSError) as error:
-        print(f"pstrain {command}: {error}", file=sys.stderr)
+        print(f"{f'pstrain {command}'.rstrip()}: {error}", file=sys.stderr)
         return 2 if isinstance(error, _WRONG_INPUT) else 1
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 
@@ -49,3 +50,18 @@ def test_scripts_are_told_in_json_what_was_done(
     monkeypatch.setattr(inspect, "call", lambda *_arguments, **_fields: None)
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == answer
+
+
+def test_a_full_disk_behind_standard_output_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inspect, "call", lambda *_arguments, **_fields: None)
+    with (
+        pytest.raises(OSError, match="No space left"),  # of its end
+        open("/dev/full", "w") as full,
+        monkeypatch.context() as patched,
+    ):
+        patched.setattr(sys, "stdout", full)
+        status = main(["jobs", "delete", "h:1", "train"])
+    assert status == 1
+    assert capsys.readouterr().err == "dataservice: [Errno 28] No space left on device\n"
