@@ -7,6 +7,7 @@ with one line on standard error and exit status 2, those of the operating system
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -22,6 +23,9 @@ _GROUPS: Final = ("jobs", "datasets", "snapshots")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of jobs and files may have letters that the terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Commands are imported here: an interrupt meanwhile ends as quietly as later.
         options = _parser().parse_args(_action_first(arguments))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -78,6 +79,9 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 failed on the way, 2 bad arguments or input, 130 interrupted."""
     command = ""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of columns and files may have letters that the terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Commands are imported here: an interrupt meanwhile ends as quietly as later.
         args = _parsed(argv)
