@@ -1,12 +1,13 @@
 """The command line of the data service: run its servers, look at them, tidy up.
 
 Picks the command; what it does is in `dataservice.commands`. Errors that a user can act on end
-with one line on standard error and exit status 2.
+with one line on standard error and exit status 2, those of the operating system with status 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import sys
@@ -22,6 +23,9 @@ _GROUPS: Final = ("jobs", "datasets", "snapshots")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of jobs and files may have letters that the terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Commands are imported here: an interrupt meanwhile ends as quietly as later.
         options = _parser().parse_args(_action_first(arguments))
@@ -30,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             level=options.log_level.upper(),
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        return int(options.run(options) or 0)
+        status = int(options.run(options) or 0)
+        # Else what is left would be written at the exit, where nobody tells its errors.
+        print(end="", flush=True)
+        return status
     except DataServiceError as error:
         print(f"dataservice: {error}", file=sys.stderr)
         return 2
@@ -40,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of a pipe, such as `head`, has seen enough.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        # Of a full disk behind standard output, for example.
+        print(f"dataservice: {error}", file=sys.stderr)
+        return 1
 
 
 def _action_first(arguments: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import sys
@@ -78,6 +79,9 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit codes: 0 done, 1 failed on the way, 2 bad arguments or input, 130 interrupted."""
     command = ""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Names of columns and files may have letters that the terminal has not.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         # Commands are imported here: an interrupt meanwhile ends as quietly as later.
         args = _parsed(argv)
@@ -86,7 +90,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             level=logging.INFO if args.verbose else logging.WARNING,
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
-        return int(args.run(args) or 0)
+        status = int(args.run(args) or 0)
+        # Else what is left would be written at the exit, where nobody tells its errors.
+        print(end="", flush=True)
+        return status
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -97,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"pstrain {command}: not enough memory: {error}", file=sys.stderr)
         return 1
     except (DataServiceError, OSError) as error:
-        print(f"pstrain {command}: {error}", file=sys.stderr)
+        print(f"{f'pstrain {command}'.rstrip()}: {error}", file=sys.stderr)
         return 2 if isinstance(error, _WRONG_INPUT) else 1
 
 

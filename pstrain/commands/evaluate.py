@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pstrain.commands.options import local_path, positive
+from pstrain.commands.options import CORRECT, local_path, positive
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,11 +22,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     from pstrain.narration import Narrator
+    from pstrain.tabular.files import advised
     from pstrain.tabular.program import evaluate
 
     narrator = Narrator(as_json=args.json)
     narrator.say(f"evaluating {args.folder} on {args.data}")
-    scores = evaluate(args.folder, args.data, args.batch_size)
+    with advised(CORRECT):
+        scores = evaluate(args.folder, args.data, args.batch_size)
     narrator.table(
         "Result",
         [

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 POOLINGS = ("sum", "mean", "sqrtn")
+CORRECT = "correct the file: its columns must be of the types that the model was trained on"
+TYPES = ("string", "bool", "int64", "uint64", "double")
 
 if TYPE_CHECKING:
     from pstrain.launch.activity import Activity
@@ -83,6 +85,19 @@ def poolings(text: str) -> dict[str, str]:
             )
         rules[name] = rule
     return rules
+
+
+def column_types(text: str) -> dict[str, str]:
+    """Types by column, for argparse: ``COLUMN=TYPE`` between commas."""
+    types: dict[str, str] = {}
+    for part in names(text):
+        name, _, type_ = part.rpartition("=")
+        if type_ not in TYPES or not name:
+            raise argparse.ArgumentTypeError(
+                f"must be COLUMN=TYPE, a type being {', '.join(TYPES)}, got {part}"
+            )
+        types[name] = type_
+    return types
 
 
 def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pstrain.commands.options import local_path
+from pstrain.commands.options import CORRECT, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     from pstrain.errors import InvalidArgumentError
     from pstrain.narration import Narrator
-    from pstrain.tabular.files import check_output
+    from pstrain.tabular.files import advised, check_output
     from pstrain.tabular.program import predictions
 
     narrator = Narrator()
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace) -> int:
     batches = predictions(args.folder, args.data, args.column)
     if args.only:
         batches = (batch.select([args.column]) for batch in batches)
-    rows = _write(batches, args.output)
+    with advised(CORRECT):
+        rows = _write(batches, args.output)
     narrator.say(f"wrote {rows:,} rows to {args.output}")
     return 0
 

@@ -6,7 +6,9 @@ import argparse
 from pathlib import Path
 
 from pstrain.commands.options import (
+    TYPES,
     add_cluster,
+    column_types,
     local_path,
     names,
     poolings,
@@ -38,6 +40,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     for option in ("--dense", "--categorical", "--ignore"):
         columns.add_argument(option, type=names, default=(), metavar="COLUMN,...")
     columns.add_argument(
+        "--types",
+        type=column_types,
+        default={},
+        metavar="COLUMN=TYPE,...",
+        help="how columns of CSV and JSON files are read, where the first rows tell it wrongly: "
+        f"{', '.join(TYPES)}",
+    )
+    columns.add_argument(
         "--pooling",
         type=poolings,
         default={},
@@ -65,6 +75,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     from pstrain.narration import Narrator
+    from pstrain.tabular.files import advised
     from pstrain.tabular.inspection import Wanted
     from pstrain.tabular.program import TrainConfig, train
 
@@ -79,9 +90,11 @@ def run(args: argparse.Namespace) -> int:
         ignore=args.ignore,
         pooling={name: rule for name, rule in args.pooling.items() if name},
         pool=args.pooling.get("", "mean"),
+        types=args.types,
     )
     config = TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
-    outcome = train(config, narrator)
+    with advised("correct the file, or state the type of the column with --types COLUMN=TYPE"):
+        outcome = train(config, narrator)
     if outcome.roles:
         narrator.table("What every process did", role_rows(outcome.roles))
     narrator.table(

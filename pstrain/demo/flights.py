@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from pstrain.errors import FailedPreconditionError, NotFoundError
+from pstrain.errors import DataError, FailedPreconditionError, NotFoundError
+from pstrain.folders import make_folder
 
 LABEL = "late"
 LATE_MINUTES = 15
@@ -57,7 +58,7 @@ def prepare(data_dir: str | os.PathLike[str] | None = None) -> FlightFiles:
     test = folder / f"test-{_FORMAT}.parquet"
     written = not all(path.exists() for path in (*train, test))
     if written:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder("--data-dir", folder)
         is_test, table = _features(_package_data())
         _write(table.filter(is_test), test)
         rows = _shuffled(table.filter(pc.invert(is_test)))
@@ -67,10 +68,19 @@ def prepare(data_dir: str | os.PathLike[str] | None = None) -> FlightFiles:
     return FlightFiles(
         train=str(folder / f"train-{_FORMAT}-*.parquet"),
         test=str(test),
-        rows_train=sum(pq.read_metadata(path).num_rows for path in train),
-        rows_test=pq.read_metadata(test).num_rows,
+        rows_train=sum(map(_rows, train)),
+        rows_test=_rows(test),
         written=written,
     )
+
+
+def _rows(path: Path) -> int:
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except pa.ArrowException as error:
+        raise DataError(
+            f"{path} is damaged ({error}): remove it, and the demo writes it again"
+        ) from error
 
 
 def cache_folder() -> Path:

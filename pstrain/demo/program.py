@@ -22,7 +22,7 @@ from pstrain.compiling import compile_kernels
 from pstrain.demo import features, flights, plot
 from pstrain.demo.loop import train_one_epoch
 from pstrain.demo.trace import Trace
-from pstrain.errors import InvalidArgumentError
+from pstrain.folders import make_folder
 from pstrain.launch.activity import Activity, activities
 from pstrain.narration import Narrator
 
@@ -64,9 +64,7 @@ class Outcome:
 def run(config: DemoConfig, narrator: Narrator) -> Outcome:
     """Runs all of it; blocks for about half a minute."""
     out = config.out or flights.cache_folder().parent / "demo"
-    if out.exists() and not out.is_dir():
-        raise InvalidArgumentError(f"--out must name a folder, and {str(out)!r} is a file")
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder("--out", out)
     narrator.say("reading the flights that left New York in 2013")
     files = flights.prepare(config.data_dir)
     done = "wrote" if files.written else "found"

@@ -6,15 +6,20 @@ that names the file or pattern and the remedy.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 
 from dataservice import Dataset
+from dataservice.errors import SchemaError
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
+from pstrain.folders import check_writable
 
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _KINDS = {
@@ -25,6 +30,8 @@ _KINDS = {
 }
 # What a file of text cannot say, though a column is to be read as it.
 _NOT_IN_TEXT = ("halffloat",)
+_TYPES_OF_PROGRAMS = re.compile(r"; [^;]*types with schema=")
+_COLUMNS_OF_PROGRAMS = re.compile(r"; [^;]*columns to read with schema=")
 _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
@@ -67,6 +74,30 @@ def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
         )
 
 
+def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
+    """InvalidArgumentError where files that tell their types tell others than ``types``."""
+    for name, stated in types.items():
+        found = dataset.schema.field(name).type
+        if found != pa.type_for_alias(stated):
+            raise InvalidArgumentError(
+                f"--types {name}={stated}: {where} holds it as {found}; only CSV and JSON files "
+                "are read by types that are stated, write the others anew"
+            )
+
+
+@contextlib.contextmanager
+def advised(remedy: str) -> Iterator[None]:
+    """Where the remedy for a file is an argument of a program, errors name ``remedy`` instead."""
+    try:
+        yield
+    except SchemaError as error:
+        said = _TYPES_OF_PROGRAMS.sub(f"; {remedy}", str(error))
+        said = _COLUMNS_OF_PROGRAMS.sub("; rewrite that file, or leave it out", said)
+        if said == str(error):
+            raise
+        raise DataError(said) from error
+
+
 def check_output(output: str | os.PathLike[str], pattern: str) -> None:
     """An error where a file cannot be written there, or is one of those that are read."""
     folder = os.path.dirname(os.fspath(output)) or "."
@@ -74,6 +105,7 @@ def check_output(output: str | os.PathLike[str], pattern: str) -> None:
         raise NotFoundError(f"--output {os.fspath(output)}: there is no folder {folder!r}, make it")
     if os.path.isdir(output):
         raise InvalidArgumentError(f"--output {os.fspath(output)} is a folder: name a file in it")
+    check_writable("--output", Path(folder))
     if (
         "://" not in pattern
         and os.path.exists(output)

@@ -35,6 +35,7 @@ class Wanted:
     """What the user said of the columns; all else is found out.
 
     ``pooling``: how the rows of a list's values become one, by column; the others' is ``pool``.
+    ``types``: Arrow types of columns of text files, where their first rows tell them wrongly.
     """
 
     label: str
@@ -43,6 +44,7 @@ class Wanted:
     ignore: Collection[str] = ()
     pooling: Mapping[str, Pooling] = field(default_factory=dict)
     pool: Pooling = "mean"
+    types: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +85,7 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
         categorical=tuple(categorical),
         lists=tuple(lists),
         blank_is_null=True,
-        types=_types(sample.schema, {wanted.label, *dense, *categorical}),
+        types=_types(sample.schema, {wanted.label, *dense, *categorical, *wanted.types}),
     )
     schema = _schema(preparation, sample, wanted)
     return Findings(preparation=preparation, schema=schema, why=why)

@@ -23,11 +23,12 @@ from pstrain.checkpoints.checkpoint import checkpoints, latest_checkpoint, read_
 from pstrain.checkpoints.manifest import remove
 from pstrain.compiling import compile_kernels
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError, NotFoundError
+from pstrain.folders import make_folder
 from pstrain.launch.activity import Activity, activities
 from pstrain.narration import Narrator
 from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
-from pstrain.tabular.files import check_columns, open_files
+from pstrain.tabular.files import check_columns, check_types, open_files
 from pstrain.tabular.holdout import HoldOut, Part
 from pstrain.tabular.inspection import Findings, Wanted, inspect
 from pstrain.tabular.preparation import Preparation
@@ -84,9 +85,9 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
     _tell(findings, narrator)
     validation = _validation(config, findings.preparation)
     _try_validation(validation, findings.preparation, config)
+    make_folder("--out", config.out)
     narrator.say("compiling kernels, which takes a while the first time on a machine")
     compile_kernels(lambda text: narrator.say(f"  {text}"))
-    config.out.mkdir(parents=True, exist_ok=True)
     with _cluster(config, narrator) as (cluster, strategy):
         with ExitStack() as scope:
             if strategy is not None:
@@ -160,7 +161,9 @@ def predictions(folder: Path, data: str, column: str) -> Iterator[pa.RecordBatch
     Raises DataError when there is not one row.
     """
     model, prepared = load(folder)
-    rows = open_files(data, prepared.types)
+    # Labels, which nobody looks at here, may be of any type, such as marks for "not known".
+    types = {name: prepared.types[name] for name in prepared.columns if name in prepared.types}
+    rows = open_files(data, types)
     check_columns(rows, prepared.columns, data)
     if column in rows.schema.names:
         raise InvalidArgumentError(
@@ -180,15 +183,17 @@ def predictions(folder: Path, data: str, column: str) -> Iterator[pa.RecordBatch
 
 def _training(config: TrainConfig) -> ds.Dataset:
     """The rows to train on as they are in the files."""
-    rows = open_files(config.data)
-    check_columns(rows, [config.wanted.label], config.data)
+    wanted = config.wanted
+    rows = open_files(config.data, wanted.types)
+    check_columns(rows, [wanted.label, *wanted.types], config.data)
+    check_types(rows, wanted.types, config.data)
     return rows if config.validation_data is not None else _part(rows, config, "training")
 
 
 def _validation(config: TrainConfig, prepared: Preparation) -> ds.Dataset:
     """The rows to validate on as they are in the files."""
     if config.validation_data is None:
-        return _part(open_files(config.data), config, "validation")
+        return _part(open_files(config.data, config.wanted.types), config, "validation")
     rows = open_files(config.validation_data, prepared.types)
     check_columns(rows, (prepared.label, *prepared.columns), config.validation_data)
     return rows

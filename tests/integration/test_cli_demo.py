@@ -70,6 +70,18 @@ def test_a_place_for_results_that_cannot_be_is_refused_before_the_training(
     told = capsys.readouterr()
     assert "--out must name a folder" in told.err
     assert "flights" not in told.out
+    arguments = ["demo", "--out", str(tmp_path), "--data-dir", str(tmp_path / "file")]
+    assert main(arguments) == 2
+    assert "--data-dir must name a folder" in capsys.readouterr().err
+
+
+def test_a_damaged_file_of_flights_is_named_with_the_remedy(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in (*(f"train-v2-{index}" for index in range(4)), "test-v2"):
+        (tmp_path / f"{name}.parquet").write_text("damaged")
+    assert main(["demo", "--out", str(tmp_path), "--data-dir", str(tmp_path)]) == 2
+    assert "train-v2-0.parquet is damaged" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -136,6 +136,17 @@ def test_predictions_do_not_take_the_place_of_the_rows(
     assert pq.read_table(rows).equals(clicks(10))
 
 
+def test_labels_of_another_type_do_not_matter_to_predictions(
+    model: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    rows = tmp_path / "rows.csv"
+    unknown = clicks(10).set_column(0, "clicked", pa.array(["unknown"] * 10))
+    pyarrow.csv.write_csv(unknown, rows)
+    output = tmp_path / "scores.csv"
+    assert main(["predict", str(model), "--data", str(rows), "--output", str(output)]) == 0
+    assert pyarrow.csv.read_csv(output)["clicked"].to_pylist() == ["unknown"] * 10
+
+
 def test_rows_without_the_label_can_be_predicted(
     model: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
@@ -278,6 +289,20 @@ def test_csv_whose_types_change_half_way(
     error = fails(capsys, local(tmp_path / "clicks.csv", tmp_path / "out"))
     assert "clicks.csv" in error
     assert "price" in error
+    assert "--types COLUMN=TYPE" in error
+    types = ["--types", "price=string", "--ignore", "price"]
+    assert "no column is left" in fails(
+        capsys, local(tmp_path / "clicks.csv", tmp_path / "out", *types)
+    )
+
+
+def test_stated_types_are_kept_with_the_model(tmp_path: pathlib.Path) -> None:
+    lines = ["clicked,zip,note", *(f"{row % 2},0{row % 7},{row}" for row in range(500))]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    options = ["--types", "zip=string,note=string", "--ignore", "note"]
+    assert main(local(tmp_path / "a.csv", tmp_path / "out", *options)) == 0
+    kept = Preparation.load(tmp_path / "out").types
+    assert kept == {"clicked": "int64", "zip": "string", "note": "string"}
 
 
 def test_damaged_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -97,6 +97,12 @@ def test_a_header_that_is_no_text_is_an_error_of_the_source(tmp_path: pathlib.Pa
         Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
 
 
+def test_a_text_that_is_not_utf_8_is_told_with_what_to_do(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_bytes("x\ncafé\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=r"a\.csv', after row 0: .*not UTF-8.*iconv"):
+        Dataset.from_csv(str(tmp_path / "a.csv"), pa.schema([("x", pa.string())])).to_table()
+
+
 def test_a_type_that_csv_does_not_hold_is_named_with_the_remedy(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_text("x\n[1]\n")
     schema = pa.schema([("x", pa.list_(pa.int64()))])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import pathlib
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -171,3 +173,17 @@ def test_of_relative_paths_the_folder_is_named(
         ds.Dataset.from_parquet(str(tmp_path / path)).to_table()
     assert "where this process runs" in str(caught.value)
     assert "where this process runs" not in str(absolute.value)
+
+
+@pytest.mark.parametrize("read", [ds.Dataset.from_csv, ds.Dataset.list_files])
+def test_a_name_that_is_not_utf_8_is_told_as_such(
+    read: Callable[[str], ds.Dataset], tmp_path: pathlib.Path
+) -> None:
+    (tmp_path / os.fsdecode(b"caf\xe9.csv")).write_text("x\n1\n")
+    with pytest.raises(SourceError, match=r"the name of the file .*caf.* is not UTF-8; rename it"):
+        read(str(tmp_path / "*.csv")).to_table()
+
+
+def test_a_folder_without_a_file_names_no_ending(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(NotFoundError, match="no file matches"):
+        ds.Dataset.list_files(str(tmp_path)).to_table()

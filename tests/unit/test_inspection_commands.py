@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
+import sys
 
 import pytest
 
@@ -49,3 +52,27 @@ def test_scripts_are_told_in_json_what_was_done(
     monkeypatch.setattr(inspect, "call", lambda *_arguments, **_fields: None)
     assert main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == answer
+
+
+def test_a_full_disk_behind_standard_output_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(inspect, "call", lambda *_arguments, **_fields: None)
+    # Closing it fails as well.
+    with contextlib.suppress(OSError), open("/dev/full", "w") as full:
+        with monkeypatch.context() as patched:
+            patched.setattr(sys, "stdout", full)
+            status = main(["jobs", "delete", "h:1", "train"])
+        assert status == 1
+    assert capsys.readouterr().err == "dataservice: [Errno 28] No space left on device\n"
+
+
+def test_letters_that_a_terminal_has_not_are_written_by_their_codes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(inspect, "call", lambda *_arguments, **_fields: None)
+    with monkeypatch.context() as patched:
+        shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+        patched.setattr(sys, "stdout", shown)
+        assert main(["jobs", "delete", "h:1", "café"]) == 0
+    assert shown.buffer.getvalue() == b"deleted job caf\\xe9\n"

@@ -55,7 +55,7 @@ def test_a_schema_chooses_orders_and_types(tmp_path: pathlib.Path) -> None:
         ('{"x": 1}\n{"x": "one"}\n', SchemaError, "one schema.*Column.*schema="),
         ('{"x": 1}\nnonsense\n', SourceError, "after row 0: .*one object"),
         ('{"x": 1}\n{"x": ', SourceError, "cut short"),
-        ('[{"x": 1}]\n', SchemaError, "array"),
+        ('[{"x": 1}]\n', SchemaError, "a line is an array.*each must be one object.*jq"),
         ("", SourceError, "is empty.*schema="),
     ],
 )

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
-from pstrain.tabular.files import check_columns, check_output, open_files
+from pstrain.tabular.files import advised, check_columns, check_output, check_types, open_files
 
 
 def write(folder: pathlib.Path, name: str, text: str) -> str:
@@ -66,6 +66,26 @@ def test_what_is_wrong_is_said(tmp_path: pathlib.Path) -> None:
     pq.write_table(pa.table({"x": pa.array([], pa.int64())}), tmp_path / "none.parquet")
     with pytest.raises(DataError, match="no rows"):
         open_files(str(tmp_path / "none.parquet"))
+
+
+def test_types_are_stated_of_text_alone(tmp_path: pathlib.Path) -> None:
+    check_types(
+        open_files(write(tmp_path, "a.csv", "x\n1\n"), {"x": "string"}), {"x": "string"}, ""
+    )
+    pq.write_table(pa.table({"x": [1]}), tmp_path / "a.parquet")
+    dataset = open_files(str(tmp_path / "a.parquet"), {"x": "string"})
+    with pytest.raises(InvalidArgumentError, match=r"--types x=string: the data holds it as int64"):
+        check_types(dataset, {"x": "string"}, "the data")
+
+
+def test_of_remedies_in_programs_a_command_names_its_own(tmp_path: pathlib.Path) -> None:
+    mixed = open_files(write(tmp_path, "a.csv", "x\n1\n"), {"x": "int64"})
+    write(tmp_path, "a.csv", "x\none\n")
+    with pytest.raises(DataError, match=r"another type .*'one'\); do this$"), advised("do this"):
+        mixed.to_table()
+    write(tmp_path, "b.csv", "y\n1\n")
+    with pytest.raises(DataError, match=r"; rewrite that file, or leave it out$"), advised(""):
+        open_files(str(tmp_path / "*.csv")).to_table()
 
 
 def test_missing_columns_are_named_with_those_there_are(tmp_path: pathlib.Path) -> None:

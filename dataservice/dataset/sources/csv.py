@@ -48,6 +48,7 @@ _BLOCK_BYTES: Final = 1 << 20
 _NO_LINE: Final = "Empty CSV file"
 _NO_TYPE: Final = "is not supported"
 _TOO_LONG: Final = "straddling object"
+_NO_TEXT: Final = "invalid UTF8"
 _NO_DELIMITERS: Final = '"\r\n\0'
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
 
@@ -246,6 +247,11 @@ def _explained(
         return SchemaError(
             f"the schema given for {path!r} has a type that values of CSV do not get ({message}); "
             "read the column as a string, and make the values of it with map or with_column"
+        )
+    if _NO_TEXT in message:
+        return SourceError(
+            f"{path!r}, after row {rows_read}: a text is not UTF-8 ({message}); save the file as "
+            "UTF-8, as `iconv -f LATIN1 -t UTF-8` does for one that is Latin-1"
         )
     if bad_value is None:
         return SourceError(

@@ -20,6 +20,7 @@ from dataservice.dataset.sources.files import (
     check_storage_options,
     check_unchanged,
     find_files,
+    unreadable,
 )
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.sharding import Split
@@ -67,17 +68,22 @@ class FileListSource(Source):
             check_unchanged(split, self.storage_options)
         paths = list(self._paths()) if split.path is None else [split.path]
         for first in range(first_row, len(paths), CHUNK_ROWS):
-            column = pa.array(paths[first : first + CHUNK_ROWS], pa.string())
-            yield pa.RecordBatch.from_arrays([column], schema=_SCHEMA)
+            yield _named(paths[first : first + CHUNK_ROWS])
 
     def empty(self) -> pa.RecordBatch:
         return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        paths = itertools.islice(self._paths(), max(1, context.sample_rows))
-        return pa.RecordBatch.from_pylist([{"path": path} for path in paths], _SCHEMA)
+        return _named(list(itertools.islice(self._paths(), max(1, context.sample_rows))))
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         if split.path is not None:
             return f"the name {split.path}"
         return f"names {first_row}..{end_row - 1} of {list(self.patterns)}"
+
+
+def _named(paths: list[str]) -> pa.RecordBatch:
+    try:
+        return pa.RecordBatch.from_arrays([pa.array(paths, pa.string())], schema=_SCHEMA)
+    except UnicodeEncodeError as error:
+        raise unreadable(error.object, error) from error

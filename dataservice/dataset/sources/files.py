@@ -233,7 +233,8 @@ def _remote_file(path: str, info: Mapping[str, Any]) -> InputFile:
 
 def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = ()) -> None:
     if not matches:
-        wanted = f" that ends in {' or '.join(suffixes)}" if suffixes else ""
+        # "" is the end of every name.
+        wanted = f" that ends in {' or '.join(suffixes)}" if any(suffixes) else ""
         raise MissingFileError(
             f"no file{wanted} matches {path!r}{_looked_in(path)}; check the path and the pattern"
         )
@@ -269,6 +270,8 @@ def unreadable(path: str, error: BaseException) -> SourceError:
     if isinstance(error, PermissionError):
         remedy = "its owner and mode" if is_local(path) else "the credentials in storage_options="
         return SourceError(f"no permission to read {path!r}; check {remedy}")
+    if isinstance(error, UnicodeEncodeError):
+        return SourceError(f"the name of the file {path!r} is not UTF-8; rename it")
     if isinstance(error, ImportError):
         return SourceError(f"cannot read {path!r}: {error}; install the package for that protocol")
     return SourceError(f"cannot read {path!r}: {error}")
@@ -311,7 +314,7 @@ def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
         try:
             # Not mapped into memory: a file cut short while mapped would kill the process.
             handle = pa.OSFile(path)
-        except OSError as error:
+        except (OSError, UnicodeEncodeError) as error:
             raise unreadable(path, error) from error
     with handle:
         yield handle

@@ -46,6 +46,7 @@ _BLOCK_BYTES: Final = 4 << 20
 _MAX_BLOCK_BYTES: Final = 1 << 30
 _EMPTY: Final = "Empty JSON stream"
 _NO_TEXT: Final = "Invalid UTF8"
+_ARRAY: Final = "Column() changed from object to array"
 _OTHER_SCHEMA: Final = (
     "changed from",
     "unexpected field",
@@ -176,6 +177,11 @@ class JsonSource(WholeFilesSource):
             return SourceError(
                 f"{where}: a text is not UTF-8 ({message}); save the file as UTF-8, as "
                 "`iconv -f LATIN1 -t UTF-8` does for one that is Latin-1"
+            )
+        if _ARRAY in message:
+            return SchemaError(
+                f"{where}: a line is an array, where each must be one object ({message}); write "
+                "the objects of an array a line each, as `jq -c '.[]'` does"
             )
         if any(mark in message for mark in _OTHER_SCHEMA):
             return SchemaError(
