@@ -38,6 +38,10 @@ class TableSource(Source):
             batches = [plain_batch(batch, schema) for batch in self.table.to_batches()]
             object.__setattr__(self, "table", pa.Table.from_batches(batches, schema=schema))
 
+    @property
+    def schema(self) -> pa.Schema:
+        return self.table.schema
+
     def splits(self) -> Iterator[Split]:
         return index_splits(self.table.num_rows)
 
