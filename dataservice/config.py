@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from dataservice.errors import InvalidArgumentError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.arguments import check_choice, path_of
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.memory import available_memory_bytes
@@ -290,6 +290,12 @@ def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:
             f"host must be a non-empty string such as '127.0.0.1', got {config.host!r}"
         )
     _check_bool("insecure_network", config.insecure_network)
+    # The value stays out of the message: it may be the token in some other type.
+    if config.token is not None and not isinstance(config.token, str):
+        raise InvalidTypeError(f"token must be None or text, got {type(config.token).__name__}")
+    for name in ("tls_cert_path", "tls_key_path", "tls_ca_path"):
+        if getattr(config, name) is not None:
+            path_of(getattr(config, name), name)
     if (config.tls_cert_path is None) != (config.tls_key_path is None):
         raise InvalidArgumentError(
             "tls_cert_path and tls_key_path go together, got "

@@ -400,6 +400,11 @@ def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=pieces[0].schema)
 
 
+def no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of that schema without rows; `RecordBatch.from_pylist` knows no unions."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
+
+
 def encoded_bytes(batch: pa.RecordBatch) -> int:
     """Bytes of a batch's rows when they are sent; told in a tenth of the time of `nbytes`."""
     size: int = pa.ipc.get_record_batch_size(batch)

@@ -70,6 +70,31 @@ def arrow_type(name: str) -> pa.DataType:
         ) from error
 
 
+def _of_halves(compute: Callable[..., Datum]) -> Callable[..., Datum]:
+    """For operations that Arrow lacks for half floats: computed in float32, which holds them all.
+
+    What is made of half floats alone, and constants, is half again.
+    """
+
+    def widened(*arguments: Any) -> Datum:
+        values = [each for each in arguments if isinstance(each, pa.Array | pa.Scalar)]
+        if not any(pa.types.is_float16(value.type) for value in values):
+            return compute(*arguments)
+        result = compute(*map(_without_halves, arguments))
+        columns = [value for value in values if isinstance(value, pa.Array)]
+        only_halves = all(pa.types.is_float16(value.type) for value in columns)
+        is_wider = only_halves and pa.types.is_floating(result.type)
+        return result.cast(pa.float16()) if is_wider else result
+
+    return widened
+
+
+def _without_halves(argument: Any) -> Any:
+    is_datum = isinstance(argument, pa.Array | pa.Scalar)
+    is_half = is_datum and pa.types.is_float16(argument.type)
+    return argument.cast(pa.float32()) if is_half else argument
+
+
 def _arithmetic(function: Callable[[Datum, Datum], Datum]) -> Callable[[Datum, Datum], Datum]:
     def compute(left: Datum, right: Datum) -> Datum:
         return function(*_weak_constants(left, right))
@@ -227,29 +252,29 @@ def _hash(value: Datum, buckets: int) -> Datum:
 
 
 OPERATIONS: Final[dict[str, Operation]] = {
-    "add": Operation(2, _arithmetic(pc.add), None, "+"),
-    "sub": Operation(2, _arithmetic(pc.subtract), None, "-"),
-    "mul": Operation(2, _arithmetic(pc.multiply), None, "*"),
-    "truediv": Operation(2, _true_divide, None, "/"),
+    "add": Operation(2, _of_halves(_arithmetic(pc.add)), None, "+"),
+    "sub": Operation(2, _of_halves(_arithmetic(pc.subtract)), None, "-"),
+    "mul": Operation(2, _of_halves(_arithmetic(pc.multiply)), None, "*"),
+    "truediv": Operation(2, _of_halves(_true_divide), None, "/"),
     "floordiv": Operation(2, _by_numpy(np.floor_divide), None, "//"),
     "mod": Operation(2, _by_numpy(np.remainder), None, "%"),
     "neg": Operation(1, pc.negate, None, "-"),
-    "eq": Operation(2, pc.equal, lambda a, b: a == b, "=="),
-    "ne": Operation(2, pc.not_equal, lambda a, b: a != b, "!="),
-    "lt": Operation(2, pc.less, lambda a, b: a < b, "<"),
-    "le": Operation(2, pc.less_equal, lambda a, b: a <= b, "<="),
-    "gt": Operation(2, pc.greater, lambda a, b: a > b, ">"),
-    "ge": Operation(2, pc.greater_equal, lambda a, b: a >= b, ">="),
+    "eq": Operation(2, _of_halves(pc.equal), lambda a, b: a == b, "=="),
+    "ne": Operation(2, _of_halves(pc.not_equal), lambda a, b: a != b, "!="),
+    "lt": Operation(2, _of_halves(pc.less), lambda a, b: a < b, "<"),
+    "le": Operation(2, _of_halves(pc.less_equal), lambda a, b: a <= b, "<="),
+    "gt": Operation(2, _of_halves(pc.greater), lambda a, b: a > b, ">"),
+    "ge": Operation(2, _of_halves(pc.greater_equal), lambda a, b: a >= b, ">="),
     "and": Operation(2, pc.and_kleene, lambda a, b: a & b, "&"),
     "or": Operation(2, pc.or_kleene, lambda a, b: a | b, "|"),
     "not": Operation(1, pc.invert, lambda a: ~a, "~"),
-    "is_in": Operation(1, _is_in),
+    "is_in": Operation(1, _of_halves(_is_in)),
     "is_null": Operation(1, pc.is_null, lambda a: a.is_null()),
     "is_valid": Operation(1, pc.is_valid, lambda a: a.is_valid()),
     "cast": Operation(1, lambda a, name: a.cast(arrow_type(name))),
     "log1p": Operation(1, _log1p),
-    "abs": Operation(1, pc.abs),
+    "abs": Operation(1, _of_halves(pc.abs)),
     "fill_null": Operation(1, _fill_null),
-    "clip": Operation(1, _clip),
+    "clip": Operation(1, _of_halves(_clip)),
     "hash": Operation(1, _hash),
 }

@@ -36,6 +36,7 @@ from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.segments import Segment
 from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InternalError
 from dataservice.sharding import WINDOW_ROWS, Split
@@ -322,7 +323,10 @@ def _joined(node: Concatenate, first: Linear, second: Linear) -> Linear:
             "interleave the elements of both, or distribute each and join them afterwards",
         )
     if node.schema is not None:
-        second = _append(second, Conform(Detached(), node.schema))
+        conform = Conform(Detached(), node.schema)
+        second = _append(second, conform)
+        # Not over all: above it, columns cannot be chosen in the files.
+        first = _append(first, conform) if _lacks_types(first) else first
     leading = first if first.shuffles else second
     return Linear(
         segments=first.segments + second.segments,
@@ -333,6 +337,13 @@ def _joined(node: Concatenate, first: Linear, second: Linear) -> Linear:
         group_rows=max(first.group_rows, second.group_rows),
         cycle=max(first.cycle, second.cycle),
     )
+
+
+def _lacks_types(linear: Linear) -> bool:
+    """Whether its plan says of a column that it has the type null."""
+    nodes = [node for each in linear.segments for node in (each.source, *each.operators)]
+    schemas = [schema for node in nodes if (schema := getattr(node, "schema", None)) is not None]
+    return any(lacks_type(kind) for schema in schemas for kind in schema.types)
 
 
 def _with_own_limits(node: Node, linear: Linear) -> Linear:

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, TypeVar
 import pyarrow as pa
 
 from dataservice import vocabulary
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.stream import SAMPLE_ROWS, BatchStream, RunContext
 from dataservice.dataset.timed_stream import timed
 from dataservice.errors import (
@@ -263,7 +264,7 @@ def rows_of_known(
     Its rows are wanted for functions above it alone; where they cannot be had in this process,
     which may lack the files or what a function needs, these are tried on none.
     """
-    known = pa.RecordBatch.from_pylist([], schema=schema)
+    known = no_rows(schema)
     if not context.sample_rows:
         return known
     try:

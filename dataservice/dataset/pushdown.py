@@ -54,7 +54,7 @@ def statistics_conditions(condition: Expression, schema: pa.Schema) -> list[pc.E
 def _built(expression: Expression, schema: pa.Schema, wanted: _Wanted) -> pc.Expression | None:
     """The Arrow form; None where Arrow has no equal, or NaN might have the wanted outcome."""
     if expression.name == "col":
-        return pc.field(expression.parameters[0])
+        return _field(expression.parameters[0], schema)
     if expression.name == "lit":
         return pc.scalar(expression.scalar())
     if expression.name == "is_in":
@@ -72,14 +72,20 @@ def _built(expression: Expression, schema: pa.Schema, wanted: _Wanted) -> pc.Exp
     return build(*arguments, *expression.parameters)
 
 
+def _field(name: str, schema: pa.Schema) -> pc.Expression | None:
+    """A column; None of half floats, which Arrow cannot compare."""
+    return None if pa.types.is_float16(schema.field(name).type) else pc.field(name)
+
+
 def _membership(expression: Expression, schema: pa.Schema, wanted: _Wanted) -> pc.Expression | None:
     (argument,), (listed,) = expression.arguments, expression.parameters
     lists_nan = any(_is_nan(value) for value in listed)
     if argument.name != "col" or lists_nan or _may_keep_nan(expression, schema, wanted):
         return None
     name = argument.parameters[0]
+    field = _field(name, schema)
     try:
-        return pc.field(name).isin(members(schema.field(name).type, listed))
+        return None if field is None else field.isin(members(schema.field(name).type, listed))
     except SchemaError:  # the rows, which are compared in the same way, raise it
         return None
 

@@ -77,6 +77,8 @@ def test_collector_settings_of_zero_and_never() -> None:
         ({"worker_addresses": ["a:1", ""]}, "worker_addresses"),
         ({"tls_cert_path": "c.pem"}, "tls_cert_path and tls_key_path go together"),
         ({"insecure_network": None}, "insecure_network"),
+        ({"token": 3}, "token must be None or text, got int"),
+        ({"tls_cert_path": 3, "tls_key_path": 4}, "tls_cert_path must be a path"),
     ],
 )
 def test_a_bad_dispatcher_setting_names_field_and_value(

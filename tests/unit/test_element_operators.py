@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, freeze_schemas
+from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.stream import RunContext
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, SchemaError
 from tests.unit.checkpoint_checker import check_positions, numbers, open_stream, run, values
 
@@ -186,6 +188,26 @@ def test_concatenate_takes_the_schema_of_the_first() -> None:
         run(first.concatenate(numbers(3)))
     with pytest.raises(SchemaError, match="given to concatenate"):
         _ = first.concatenate(numbers(3)).schema
+
+
+@pytest.mark.parametrize("nulls", [0, 2])
+def test_concatenate_takes_a_type_that_the_first_lacks_from_a_later_one(nulls: int) -> None:
+    rows = {"x": range(2), "y": [[1], [2]]}
+    lacking = pa.table({"x": pa.nulls(nulls), "y": pa.nulls(nulls, pa.list_(pa.null()))})
+    tables = [lacking, lacking.slice(0, 0), pa.table({name: list(v) for name, v in rows.items()})]
+    first, second, third = map(Dataset.from_table, tables)
+    dataset = first.concatenate(second).concatenate(third)
+    assert dataset.schema == tables[2].schema
+    assert {batch.schema for batch in run(dataset)} == {dataset.schema}
+    assert values(run(dataset)) == [None] * nulls + [0, 1]
+    check_positions(dataset)
+    linear = linearise(freeze_schemas(dataset.node))
+    opened: list[pa.RecordBatch] = []
+    for window in plan_windows(linear, plan_splits(linear), 0):
+        opened += open_window(
+            linear, window.splits, epoch=0, window_index=window.index, context=RunContext()
+        )
+    assert {batch.schema for batch in opened} == {dataset.schema}
 
 
 def test_concatenate_reads_what_comes_first_once() -> None:

@@ -89,6 +89,27 @@ def test_a_constant_does_not_widen_a_column() -> None:
     assert col("f").clip(0, 1).evaluate(BATCH).type == pa.float32()
 
 
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        (col("h") == 0.5, [True, None, False]),
+        (col("h") < 1, [True, None, True]),
+        (col("h") >= col("h"), [True, None, True]),
+        (col("h").is_in([-2.0, 0.1]), [False, False, True]),
+        (col("h").clip(0, 1), [0.5, None, 0.0]),
+        (abs(col("h")) * 2.0 + col("h"), [1.5, None, 2.0]),
+        (1 / col("h"), [2.0, None, -0.5]),
+    ],
+)
+def test_half_floats(expression: Expression, wanted: list[Any]) -> None:
+    halves = pa.record_batch({"h": pa.array([0.5, None, -2.0], pa.float16())})
+    found = expression.evaluate(halves)
+    assert found.to_pylist() == wanted
+    assert found.type in (pa.bool_(), pa.float16())
+    wide = pa.record_batch({"h": halves["h"], "f": pa.array([0.1] * 3, pa.float32())})
+    assert (col("h") + col("f")).evaluate(wide).type == pa.float32()
+
+
 def test_is_in_means_equal_to_one_of_them() -> None:
     def of(values: pa.Array, *listed: Any) -> list[Any]:
         batch = pa.RecordBatch.from_pydict({"x": values})

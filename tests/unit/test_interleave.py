@@ -73,6 +73,13 @@ def test_many_rounds_are_put_together() -> None:
     check_positions(dataset)
 
 
+def test_a_cycle_longer_than_any_list_opens_every_dataset() -> None:
+    lengths = [2, 0, 3]
+    dataset = source(lengths).interleave(part, 2**70)
+    assert values(run(dataset), "y") == by_definition(lengths, 4, 1)
+    check_positions(dataset)
+
+
 def test_of_batches_and_through_plans() -> None:
     dataset = (
         numbers(6, [])

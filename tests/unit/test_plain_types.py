@@ -59,6 +59,18 @@ def test_other_types_stay_as_they_are() -> None:
         assert plain_type(kind) is kind
 
 
+@pytest.mark.parametrize("mode", ["sparse", "dense"])
+def test_unions_have_known_schemas(mode: str) -> None:
+    kind = pa.union([pa.field("a", pa.int64()), pa.field("b", pa.string())], mode=mode)
+    column = pa.nulls(2, kind)
+    rows = pa.record_batch({"id": [0, 1], "v": column, "l": pa.nulls(2, pa.list_(kind))})
+    generated = ds.Dataset.from_generator(lambda: iter([rows]), rows.schema)
+    mapped = generated.map(lambda batch: batch, format="arrow", schema=rows.schema)
+    for dataset in (generated, mapped, ds.Dataset.from_table(pa.table(rows)).take(0)):
+        assert dataset.schema == rows.schema
+    assert mapped.to_table()["v"].type == kind
+
+
 @pytest.mark.parametrize("name", COLUMNS)
 def test_they_pass_through_operators(name: str) -> None:
     column = COLUMNS[name]

@@ -98,6 +98,9 @@ def test_types_whose_statistics_arrow_cannot_compare(tmp_path: pathlib.Path) -> 
     assert data.filter(col("price").is_null()).to_table().num_rows == 1
     with pytest.raises(SchemaError, match="cannot compute"):
         data.filter(col("price") > "a").to_table()
+    halves = written(tmp_path, h=pa.array([0.5, None, 2.0], pa.float16()))
+    assert halves.filter(col("h") > 1).to_table()["h"].to_pylist() == [2.0]
+    assert halves.filter(col("h").is_in([0.5])).to_table()["h"].to_pylist() == [0.5]
 
 
 _columns = st.sampled_from([col("i"), col("f")])

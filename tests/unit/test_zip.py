@@ -54,6 +54,8 @@ def test_batches_side_by_side() -> None:
     assert dataset.cardinality() == 2
     with pytest.raises(SchemaError, match=r"batches that belong together have \[4, 3\] rows"):
         run(named(10, "a").batch(4).zip(named(10, "b").batch(3)))
+    with pytest.raises(SchemaError, match=r"have \[2, 1\] rows.*drop_remainder=True"):
+        run(named(10, "a").batch(4).zip(named(9, "b").batch(4)))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import ClassVar
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow as pa
 from dataservice.dataset.columns import conform
 from dataservice.dataset.node import Node, register_node, sum_of_cardinalities
 from dataservice.dataset.operators.base import RowOperator
+from dataservice.dataset.sources.reference import fits, lacks_type
 from dataservice.dataset.stream import BatchStream, RunContext, State, Transform, TransformStream
 from dataservice.errors import InvalidArgumentError
 
@@ -20,7 +22,10 @@ _WHAT = "the rows of the dataset given to concatenate"
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Concatenate(Node):
-    """All elements of `first`, then those of `second`, which gets the schema of `first`."""
+    """All elements of `first`, then those of `second`, which gets the schema of `first`.
+
+    Where `first` has the type null, for want of values, the type is that of a later part.
+    """
 
     kind: ClassVar[str] = "concatenate"
     absorbs_first: ClassVar[bool] = True
@@ -67,15 +72,33 @@ class Concatenate(Node):
 
     def common_schema(self, context: RunContext) -> pa.Schema:
         """The schema of the first part, read from a sample unless the plan has it."""
-        return self.schema or self.parts[0].sample(context).schema
+        return self.schema or self.completed(self.parts[0].sample(context).schema, context)
+
+    def completed(self, first: pa.Schema, context: RunContext) -> pa.Schema:
+        """The schema of the first part, with types from later ones where it has the type null."""
+        if self.schema is not None:
+            return self.schema
+        if not any(lacks_type(kind) for kind in first.types):
+            return first
+        return _completed(first, [part.sample(context).schema for part in self.parts[1:]])
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        first, *others = (part.sample(context) for part in self.parts)
-        alike = [first, *(conform(other, first.schema, what=_WHAT) for other in others)]
-        return next((sample for sample in alike if sample.num_rows), first)
+        samples = [part.sample(context) for part in self.parts]
+        schema = _completed(samples[0].schema, [other.schema for other in samples[1:]])
+        alike = [conform(sample, schema, what=_WHAT) for sample in samples]
+        return next((sample for sample in alike if sample.num_rows), alike[0])
 
     def cardinality(self) -> int:
         return sum_of_cardinalities([part.cardinality() for part in self.parts])
+
+
+def _completed(first: pa.Schema, others: Sequence[pa.Schema]) -> pa.Schema:
+    for index, field in enumerate(first):
+        found = [other.field(field.name) for other in others if field.name in other.names]
+        told = [f for f in found if fits(field.type, f.type) and not lacks_type(f.type)]
+        if told and lacks_type(field.type):
+            first = first.set(index, told[0])
+    return first
 
 
 @register_node
@@ -105,8 +128,9 @@ class _ConcatenateStream(BatchStream):
         while True:
             batch = next(self._opened(), None)
             if batch is not None:
-                self._schema = self._schema or batch.schema
-                return batch
+                if self._schema is None:
+                    self._schema = self._node.completed(batch.schema, self._context)
+                return conform(batch, self._schema, what=_WHAT)
             if self._part == len(self._parts) - 1:
                 raise StopIteration
             self.close()
@@ -118,7 +142,8 @@ class _ConcatenateStream(BatchStream):
                 self._stream = self._parts[0].run(self._context)
             else:
                 # A sample would run sources and functions of the first a second time.
-                schema = self._schema or self._node.common_schema(self._context)
+                self._schema = self._schema or self._node.common_schema(self._context)
+                schema = self._schema
                 self._stream = TransformStream(
                     self._parts[self._part].run(self._context),
                     lambda batch, _location: conform(batch, schema, what=_WHAT),

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -114,7 +115,7 @@ class GroupByWindow(Operator):
             return self.input.sample(context)
         window = self.input.sample(context.sampling())
         if self.schema is not None and not window.num_rows:
-            return pa.RecordBatch.from_pylist([], schema=self.schema)
+            return no_rows(self.schema)
         return self.reduced(0, [window], context, 0).sample(context)
 
     def cardinality(self) -> int:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import concat_batches, conform, to_function, to_rows
+from dataservice.dataset.columns import concat_batches, conform, no_rows, to_function, to_rows
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -133,7 +133,7 @@ class Interleave(Operator):
         assert self.schema is not None
         rows = self._first_rows(context)
         if rows is None:
-            return pa.RecordBatch.from_pylist([], schema=self.schema)
+            return no_rows(self.schema)
         return conform(rows, self.schema, what=_WHAT)
 
     def cardinality(self) -> int:
@@ -155,7 +155,9 @@ class _InterleaveStream(BatchStream):
         self._node = node
         self._context = context
         self._input = RowCutter(stream)
-        self._slots: list[_Slot | None] = [None] * node.cycle_length
+        self._slots: list[_Slot | None] = [
+            None
+        ]  # grows, up to cycle_length, while there are elements
         self._cycle = 0  # the slot whose turn it is
         self._block = 0  # rows of its block that have been taken
         self._number = 0  # of the next element
@@ -188,8 +190,16 @@ class _InterleaveStream(BatchStream):
                 self._turn()
 
     def _turn(self) -> None:
-        self._cycle = (self._cycle + 1) % len(self._slots)
+        self._cycle += 1
         self._block = 0
+        if self._cycle == len(self._slots):
+            if self._grows():
+                self._slots.append(None)
+            else:
+                self._cycle = 0
+
+    def _grows(self) -> bool:
+        return len(self._slots) < self._node.cycle_length and not self._input_ended
 
     def _open_next(self) -> bool:
         """Puts the dataset of the next element into the slot whose turn it is."""
@@ -213,7 +223,7 @@ class _InterleaveStream(BatchStream):
 
     def _whole_rounds(self) -> int:
         """Rounds over all slots for which every one has its rows at hand."""
-        if self._cycle or self._block or not all(self._slots):
+        if self._cycle or self._block or self._grows() or not all(self._slots):
             return 0
         slots = [slot for slot in self._slots if slot is not None]
         limit = CHUNK_ROWS // (len(slots) * self._node.block_length)
@@ -250,6 +260,7 @@ class _InterleaveStream(BatchStream):
     def restore(self, state: State) -> None:
         self._input.restore(state["input"])
         self._cycle, self._block, self._number = (int(n) for n in state["turn"])
+        self._slots = [None] * len(state["slots"])
         for index, saved in enumerate(state["slots"]):
             if saved is not None:
                 self._slots[index] = self._reopened(int(saved[0]), saved[1], saved[2])

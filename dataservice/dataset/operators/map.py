@@ -11,7 +11,14 @@ from typing import Any, ClassVar, Final, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import NumpyViews, conform, from_numpy, require_distinct, to_rows
+from dataservice.dataset.columns import (
+    NumpyViews,
+    conform,
+    from_numpy,
+    no_rows,
+    require_distinct,
+    to_rows,
+)
 from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.made_up_row import made_up_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
@@ -107,7 +114,7 @@ class Map(InferringOperator):
 
     def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
         if self.schema is not None:
-            return pa.RecordBatch.from_pylist([], schema=self.schema)
+            return no_rows(self.schema)
         if self.format == "rows" and not sample.num_rows:
             # On no rows it would not be called, and its columns not be known.
             made_up = made_up_row(sample.schema)
@@ -159,7 +166,7 @@ def _call_arrow(
     result = call_user(function, batch, kind, location)
     if isinstance(result, pa.Table):
         combined = result.combine_chunks().to_batches()
-        result = combined[0] if combined else pa.RecordBatch.from_pylist([], schema=result.schema)
+        result = combined[0] if combined else no_rows(result.schema)
     if not isinstance(result, pa.RecordBatch):
         raise SchemaError(
             f'the function given to {kind} with format="arrow" must return a pyarrow.RecordBatch; '
@@ -183,9 +190,9 @@ def _call_rows(
     kept = [row for row in made if row is not LEFT_OUT]
     rows = _flattened(kept) if kind == FlatMap.kind else kept
     if made and not rows:
-        return pa.RecordBatch.from_pylist([], schema=expected or batch.schema)
+        return no_rows(expected or batch.schema)
     if not rows:
-        empty = pa.RecordBatch.from_pylist([], schema=batch.schema)
+        empty = no_rows(batch.schema)
         return from_numpy({}, expected) if expected is None else empty
     first = rows[0]
     for row in rows:

@@ -104,7 +104,7 @@ class ZipStream(BatchStream):
         if self._whole_batches and len(set(sizes)) > 1:
             raise SchemaError(
                 f"zip: batches that belong together have {sizes} rows; give all datasets one batch "
-                "size, or zip before batch"
+                "size, and drop_remainder=True where they end at other rows, or zip before batch"
             )
         return [batch.slice(0, min(sizes)) for batch in batches]
 

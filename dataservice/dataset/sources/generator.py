@@ -16,7 +16,13 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import check_names, conform, from_numpy, require_distinct
+from dataservice.dataset.columns import (
+    check_names,
+    conform,
+    from_numpy,
+    no_rows,
+    require_distinct,
+)
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import check_deterministic, register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_batch, plain_schema
@@ -171,7 +177,7 @@ class GeneratorSource(Source):
         )
 
     def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self.schema)
+        return no_rows(self.schema)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         # One that does not yield the same again may not run for a mere look.

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import require_columns, require_distinct
+from dataservice.dataset.columns import no_rows, require_columns, require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.base import Source
@@ -186,7 +186,7 @@ class IpcSource(Source):
         return opener(handle, options=options)
 
     def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self._schema)
+        return no_rows(self._schema)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         first, end = split.start + first_row, split.start + end_row

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_format import Chunk
@@ -135,7 +136,7 @@ class SnapshotSource(Source):
             ) from error
 
     def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self.schema)
+        return no_rows(self.schema)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         return f"{split.path} rows {split.start + first_row}..{split.start + end_row - 1}"

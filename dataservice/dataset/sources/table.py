@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.base import Source, index_splits
@@ -37,6 +38,10 @@ class TableSource(Source):
             batches = [plain_batch(batch, schema) for batch in self.table.to_batches()]
             object.__setattr__(self, "table", pa.Table.from_batches(batches, schema=schema))
 
+    @property
+    def schema(self) -> pa.Schema:
+        return self.table.schema
+
     def splits(self) -> Iterator[Split]:
         return index_splits(self.table.num_rows)
 
@@ -54,7 +59,7 @@ class TableSource(Source):
         yield from part.to_batches(max_chunksize=CHUNK_ROWS)
 
     def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self.table.schema)
+        return no_rows(self.table.schema)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         return f"table rows {split.start + first_row}..{split.start + end_row - 1}"
