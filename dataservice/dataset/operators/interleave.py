@@ -155,9 +155,8 @@ class _InterleaveStream(BatchStream):
         self._node = node
         self._context = context
         self._input = RowCutter(stream)
-        self._slots: list[_Slot | None] = [
-            None
-        ]  # grows, up to cycle_length, while there are elements
+        # Grows, up to cycle_length, while there are elements.
+        self._slots: list[_Slot | None] = [None]
         self._cycle = 0  # the slot whose turn it is
         self._block = 0  # rows of its block that have been taken
         self._number = 0  # of the next element
