@@ -6,8 +6,9 @@ the order in which they were given.
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dataservice.errors import DataServiceWarning
@@ -15,6 +16,8 @@ from dataservice.runtime.arguments import nearest
 from pstrain.errors import InvalidTypeError
 
 Logs = dict[str, float]
+
+_PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Callback:
@@ -114,6 +117,12 @@ def _warn_of_hooks_without_calls(callback: Callback) -> None:
 
 class CallbackList:
     """Calls each callback in turn."""
+def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) -> None:
+    """With ``logs`` where it takes one more argument: every moment has them in Keras."""
+    takes = [each.kind in _PLACED for each in inspect.signature(hook).parameters.values()]
+    hook(*arguments, *([dict(logs or {})] if sum(takes) > len(arguments) else ()))
+
+
 
     def __init__(
         self,
@@ -129,6 +138,8 @@ class CallbackList:
         for callback in self._callbacks:
             _warn_of_hooks_without_calls(callback)
             callback.set_model(model)
+        self._last_logs: Logs = {}
+        rare = {} if validation_freq == 1 else {"validation_freq": validation_freq}
             callback.set_params({"epochs": epochs, "steps": steps, "verbose": verbose})
 
     @property
@@ -156,23 +167,24 @@ class CallbackList:
         self._model.stop_training = False
         for callback in self._callbacks:
             callback.stop_training = False
-            callback.on_train_begin()
+            _call(callback.on_train_begin)
 
     def train_end(self) -> None:
         for callback in self._callbacks:
-            callback.on_train_end()
+            _call(callback.on_train_end, logs=self._last_logs)
 
     def epoch_begin(self, epoch: int) -> None:
         for callback in self._callbacks:
-            callback.on_epoch_begin(epoch)
+            _call(callback.on_epoch_begin, epoch)
 
     def epoch_end(self, epoch: int, logs: Logs) -> None:
         for callback in self._callbacks:
             callback.on_epoch_end(epoch, logs)
 
+        self._last_logs = logs
     def batch_begin(self, batch: int) -> None:
         for callback in self._callbacks:
-            callback.on_train_batch_begin(batch)
+            _call(callback.on_train_batch_begin, batch)
 
     def batch_end(self, batch: int, logs: Logs) -> None:
         for callback in self._callbacks:
@@ -180,7 +192,7 @@ class CallbackList:
 
     def test_begin(self) -> None:
         for callback in self._callbacks:
-            callback.on_test_begin()
+            _call(callback.on_test_begin)
 
     def test_end(self, logs: Logs) -> None:
         for callback in self._callbacks:
@@ -188,12 +200,12 @@ class CallbackList:
 
     def test_batch(self, before: int, after: int, logs: Logs) -> None:
         for callback in self._callbacks:
-            callback.on_test_batch_begin(before)
+            _call(callback.on_test_batch_begin, before)
             callback.on_test_batch_end(after, logs)
 
     def predict_begin(self) -> None:
         for callback in self._callbacks:
-            callback.on_predict_begin()
+            _call(callback.on_predict_begin)
 
     def predict_end(self, logs: Logs) -> None:
         for callback in self._callbacks:
@@ -201,5 +213,5 @@ class CallbackList:
 
     def predict_batch(self, before: int, after: int, logs: Logs) -> None:
         for callback in self._callbacks:
-            callback.on_predict_batch_begin(before)
+            _call(callback.on_predict_batch_begin, before)
             callback.on_predict_batch_end(after, logs)
