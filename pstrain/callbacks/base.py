@@ -24,8 +24,10 @@ class Callback:
     """Override what you need. All run in the training program, between reports of the trainers.
 
     ``model`` is the model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and
-    ``verbose``. Set ``stop_training``, here or on the model, to end after this epoch. ``logs`` may
-    be added to at the end of an epoch.
+    ``verbose``, and ``validation_freq`` where it is not 1. Set ``stop_training``, here or on the
+    model, to end after this epoch, or, while batches are told, after those that are under way.
+    ``logs`` may be added to at the end of an epoch. A method that takes ``logs`` where a moment
+    here has none, as Keras' do, is given an empty dict, ``on_train_end`` those of the last epoch.
 
     ``batch`` counts steps of all trainers together. Trainers report several steps at a time
     (``steps_per_execution``), in the order in which they were scheduled: ``on_train_batch_begin``
@@ -115,14 +117,14 @@ def _warn_of_hooks_without_calls(callback: Callback) -> None:
             )
 
 
-class CallbackList:
-    """Calls each callback in turn."""
 def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) -> None:
     """With ``logs`` where it takes one more argument: every moment has them in Keras."""
     takes = [each.kind in _PLACED for each in inspect.signature(hook).parameters.values()]
     hook(*arguments, *([dict(logs or {})] if sum(takes) > len(arguments) else ()))
 
 
+class CallbackList:
+    """Calls each callback in turn."""
 
     def __init__(
         self,
@@ -132,15 +134,16 @@ def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) 
         epochs: int = 1,
         steps: int | None = None,
         verbose: int = 0,
+        validation_freq: Any = 1,
     ) -> None:
         self._callbacks = listed(callbacks)
         self._model = model
+        self._last_logs: Logs = {}
+        rare = {} if validation_freq == 1 else {"validation_freq": validation_freq}
         for callback in self._callbacks:
             _warn_of_hooks_without_calls(callback)
             callback.set_model(model)
-        self._last_logs: Logs = {}
-        rare = {} if validation_freq == 1 else {"validation_freq": validation_freq}
-            callback.set_params({"epochs": epochs, "steps": steps, "verbose": verbose})
+            callback.set_params({"epochs": epochs, "steps": steps, "verbose": verbose, **rare})
 
     @property
     def stop_training(self) -> bool:
@@ -178,10 +181,10 @@ def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) 
             _call(callback.on_epoch_begin, epoch)
 
     def epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._last_logs = logs
         for callback in self._callbacks:
             callback.on_epoch_end(epoch, logs)
 
-        self._last_logs = logs
     def batch_begin(self, batch: int) -> None:
         for callback in self._callbacks:
             _call(callback.on_train_batch_begin, batch)

@@ -63,3 +63,5 @@ class EarlyStopping(Callback):
             self.stopped_epoch = epoch
             if self._verbose:
                 print(f"epoch {epoch + 1}: {self._monitor.name} no longer improves; stopping")
+        if not self._monitor.is_due(epoch, self.params):
+            return
