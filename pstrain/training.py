@@ -159,12 +159,14 @@ class Loop:
     def _run_steps(self) -> None:
         """What is left of the present epoch, or of the present pass over the data."""
         progress, calls = self._progress, self._calls
+        self._is_stopped = False
         reports = self._executor.run(
             self._step,
             progress.iterator(),
             self.steps_per_epoch,
             self.steps_at_once,
             done=progress.totals.steps,
+            is_stopped=lambda: self._is_stopped,
         )
         for report in reports:
             if report["steps"]:
@@ -172,13 +174,15 @@ class Loop:
                 progress.add(report)
                 calls.batch_begin(before)
                 calls.batch_end(progress.totals.steps, progress.totals.logs())
+                self._is_stopped = calls.stop_training
             if report["ended"]:
                 progress.use_up()
 
     def _note_end(self, epoch: int) -> None:
         """Warns of a pass that is too short for an epoch, once."""
         done, wanted = self._progress.totals.steps, self.steps_per_epoch
-        if wanted is not None and done < wanted and not self._has_warned:
+        is_short = wanted is not None and done < wanted and not self._is_stopped
+        if is_short and not self._has_warned:
             self._has_warned = True
             warn_of_end(
                 f"epoch {epoch}",
@@ -214,11 +218,11 @@ class TrainSteps:
             features = model.encode(batch)
             if features.labels is None:
                 raise model.schema.lacks_label(batch)
+            weights = self._weighting.of(batch, features.labels)
             with GradientTape() as tape:
                 logits = model.forward(features)
                 loss = self._loss(features.labels, logits, weights)
             model.optimizer.apply_gradients(tape.gradients(loss))
-            weights = self._weighting.of(batch, features.labels)
             probabilities = sigmoid(logits.value.reshape(-1))
             for index, metric in enumerate(model.metrics):
                 states[index] = metric.update(states[index], features.labels, probabilities)
