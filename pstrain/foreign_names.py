@@ -93,9 +93,6 @@ CHECKPOINT: Final = {
     "save_weights_only": "the model, its optimizer and the data position are saved together",
     "period": "write every=",
 }
-EARLY_STOPPING: Final = {
-    "restore_best_weights": "write callbacks.Checkpoint(dir, save_best_only=True), and restore it",
-}
 PLATEAU: Final = {"epsilon": "write min_delta="}
 _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"

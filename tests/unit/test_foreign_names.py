@@ -116,7 +116,6 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.optimizers.SGD, of_keras.SGD),
     (ps.optimizers.Adam, of_keras.OPTIMIZER),
     (ps.callbacks.Checkpoint, of_keras.CHECKPOINT),
-    (ps.callbacks.EarlyStopping, of_keras.EARLY_STOPPING),
     (ps.metrics.AUC, of_keras.AUC),
     (ps.metrics.Accuracy, of_keras.NEW_METRIC),
     (ps.metrics.LogLoss, of_keras.LOG_LOSS),
