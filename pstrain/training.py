@@ -58,11 +58,10 @@ def fit(
     one, where the strategy's consistency is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2
     a line per epoch. Blocks.
 
-    ``class_weight``: of labels, such as ``{1: 5.0}``; ``sample_weight``: of rows, the name of a
-    column that holds it, or an array for a table or a dict of arrays. The loss of a batch is then
-    the sum of weight (both multiplied) times loss, divided by the number of rows, in the history
-    too; metrics and ``validation_data`` count rows alike. ``validation_freq``: every how many
-    epochs ``validation_data`` is evaluated, or after which, of which the first is 1.
+    ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``: of rows, the name of a column,
+    or an array for a table or a dict of arrays. A batch's loss, in the history too, is the sum of
+    weight (both multiplied) times loss, divided by the number of rows; metrics and validation count
+    rows alike. ``validation_freq``: validates every so many epochs, or after these (from 1 on).
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
@@ -72,8 +71,7 @@ def fit(
     UnavailableError where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
-    integer_at_least(initial_epoch, 0, "initial_epoch")
-    check_frequency(validation_freq)
+    _check_epochs(initial_epoch, validation_freq)
     verbose = check_verbose(verbose)
     callbacks = listed(callbacks)
     executor = executor_of(model)
@@ -85,14 +83,8 @@ def fit(
     check_end(held_out, None, "validation_data=dataset.take(batches)")
     dataset = executor.dataset(source)
     shown = [ProgressBar(verbose)] if verbose else []
-    calls = CallbackList(
-        [*callbacks, *shown],
-        model,
-        epochs=epochs,
-        steps=steps_per_epoch,
-        verbose=verbose,
-        validation_freq=validation_freq,
-    )
+    told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
+    calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)
     calls.train_begin()
     progress = Progress(
         executor, dataset, model.metrics, calls, epochs=epochs, initial_epoch=initial_epoch
@@ -260,3 +252,8 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
     integer_at_least(epochs, 1, "epochs")
     check_optional(1, steps_per_epoch=steps_per_epoch)
     integer_at_least(steps_per_execution, 1, "steps_per_execution")
+
+
+def _check_epochs(initial_epoch: int, validation_freq: int | Sequence[int]) -> None:
+    integer_at_least(initial_epoch, 0, "initial_epoch")
+    check_frequency(validation_freq)

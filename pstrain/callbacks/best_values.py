@@ -29,8 +29,11 @@ class BestValues:
                 "hosts see too: write EarlyStopping(..., directory=...)"
             )
         self._checkpoint: Checkpoint = Checkpoint(model=model)
-        self._temporary = None if directory is not None else tempfile.TemporaryDirectory()
-        self._directory = self._temporary.name if self._temporary else directory
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        if directory is None:
+            self._temporary = tempfile.TemporaryDirectory()
+            directory = self._temporary.name
+        self._directory = directory
         self.path: str | None = None
 
     def save(self) -> None:
