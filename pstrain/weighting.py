@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pstrain.batches import as_batch, is_data_frame
-from pstrain.columns import vector
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
-from pstrain.features import Features
+from pstrain.features.batches import as_batch, is_data_frame
+from pstrain.features.columns import vector
+from pstrain.features.schema import Features
 
 COLUMN: Final = "sample_weight"
 """Of an array of weights, in the data that it is added to."""

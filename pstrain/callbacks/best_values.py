@@ -10,18 +10,18 @@ import os
 import tempfile
 from typing import TYPE_CHECKING, Any
 
-from pstrain import manifest
+from pstrain.checkpoints import manifest
 from pstrain.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from pstrain.checkpoint import Checkpoint
+    from pstrain.checkpoints.checkpoint import Checkpoint
 
 
 class BestValues:
     """Of one model, in ``directory``; None: in a temporary one, if they are in this process."""
 
     def __init__(self, model: Any, directory: str | None) -> None:
-        from pstrain.checkpoint import Checkpoint
+        from pstrain.checkpoints.checkpoint import Checkpoint
 
         if directory is None and model.strategy is not None:
             raise InvalidArgumentError(
