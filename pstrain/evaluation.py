@@ -20,6 +20,7 @@ from pstrain.execution.choice import executor_of
 from pstrain.execution.data import as_source, can_be_dealt, check_end, warn_of_end
 from pstrain.execution.executor import Report, take
 from pstrain.metrics import LogLoss
+from pstrain.weighting import Weighting, with_weights
 
 Logs = dict[str, float]
 
@@ -34,6 +35,7 @@ def evaluate(
     verbose: int | str = 1,
     callbacks: Sequence[Callback] | CallbackList = (),
     distributed: bool | None = None,
+    sample_weight: Any = None,
 ) -> Logs:
     """Loss and compiled metrics over ``data`` (as for ``fit``), on the trainers if there are any.
 
@@ -43,17 +45,18 @@ def evaluate(
     out once (``DYNAMIC``): rows count as read when the report on them has been heard, so those
     of a lost trainer go to the others. What a dataset function reads elsewhere is read by
     trainers by themselves: one that is lost takes along what it was reading. ``distributed=False``
-    evaluates in this process. Blocks.
+    evaluates in this process. ``sample_weight``: as for ``fit``, of the loss alone. Blocks.
     """
     _check_steps(steps, steps_per_execution)
     executor = executor_of(model, distributed)
+    data, column = with_weights(data, sample_weight)
     metrics = [LogLoss(name="loss"), *model.metrics]
     states = [metric.initial_state() for metric in metrics]
     calls = _calls(callbacks, model, steps)
     calls.test_begin()
     started_s = time.perf_counter()
     examples = done = 0
-    step = EvaluateSteps(model, metrics)
+    step = EvaluateSteps(model, metrics, Weighting(column))
     source = as_source(data, batch_size)
     check_end(source, steps, "steps=")
     for report in executor.run_once(step, source, steps, steps_per_execution):
@@ -80,11 +83,12 @@ def evaluate(
 
 
 class EvaluateSteps:
-    """The function that evaluates so many batches."""
+    """The function that evaluates so many batches; the first metric is the loss."""
 
-    def __init__(self, model: Any, metrics: list[Any]) -> None:
+    def __init__(self, model: Any, metrics: list[Any], weighting: Weighting) -> None:
         self._model = model
         self._metrics = metrics
+        self._weighting = weighting
 
     def __call__(self, iterator: Any, steps: int) -> Report:
         model, done, examples = self._model, 0, 0
@@ -94,8 +98,11 @@ class EvaluateSteps:
             if features.labels is None:
                 raise model.schema.lacks_label(batch)
             probabilities = model.predict_on_batch(features)
+            weights = self._weighting.of(batch, features.labels)
             for index, metric in enumerate(self._metrics):
-                states[index] = metric.update(states[index], features.labels, probabilities)
+                given = (features.labels, probabilities)
+                weighted = (weights,) if index == 0 else ()
+                states[index] = metric.update(states[index], *given, *weighted)
             done, examples = done + 1, examples + len(probabilities)
         return {"steps": done, "ended": done < steps, "examples": examples, "states": states}
 

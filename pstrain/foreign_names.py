@@ -15,7 +15,7 @@ from pstrain.errors import InvalidTypeError
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
-_ROWS: Final = "every row counts alike: repeat or leave out rows in the dataset"
+_ROWS: Final = "metrics count every row alike: repeat or leave out rows in the dataset"
 _READING: Final = "the dataset says how it is read: distribute() it to data workers"
 _LOSS: Final = "models minimise the log loss; for another write a step with a GradientTape"
 FIT: Final = {
@@ -24,15 +24,12 @@ FIT: Final = {
     "validation_split": "write validation_data=; Dataset.take(n) and skip(n) divide a dataset",
     "validation_steps": "write validation_data=dataset.take(n), of so many batches",
     "validation_batch_size": "validation_data in batches of its own size: Dataset.batch(n)",
-    "validation_freq": "evaluate in a callback's on_epoch_end",
     "shuffle": "write dataset.shuffle(buffer_size)",
-    "class_weight": _ROWS,
-    "sample_weight": _ROWS,
     "workers": _READING,
     "use_multiprocessing": _READING,
     "max_queue_size": _READING,
 }
-EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "sample_weight", "workers")} | {
+EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "workers")} | {
     "return_dict": "a dict is what there is, by name"
 }
 PREDICT: Final = {"x": FIT["x"], "workers": _READING, "verbose": "it prints nothing"}
@@ -103,9 +100,6 @@ CHECKPOINT: Final = {
     "save_weights_only": "the model, its optimizer and the data position are saved together",
     "period": "write every=",
 }
-EARLY_STOPPING: Final = {
-    "restore_best_weights": "write callbacks.Checkpoint(dir, save_best_only=True), and restore it",
-}
 PLATEAU: Final = {"epsilon": "write min_delta="}
 _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"
@@ -143,7 +137,6 @@ BINARY_CROSSENTROPY: Final = {
 LOSS: Final = {
     "y_true": "write labels=, or give them first",
     "y_pred": "write predictions=, or give them second",
-    "sample_weight": 'write reduction="none", and np.mean(losses * weights)',
 }
 LOOKUP: Final = {
     "output_mode": "it gives ids; Embedding, or a Category of the schema, makes of them what it is",

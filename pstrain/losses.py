@@ -32,8 +32,9 @@ class BinaryCrossentropy:
     What models and layers here put out are logits: give ``from_logits=True`` for those, which is
     the stable way too. Values outside of [0, 1] are no probabilities, nor labels:
     InvalidArgumentError. Call with labels [n] and predictions [n]; gives a float32 scalar Tensor.
-    An empty batch has loss 0. ``reduction="none"``: the loss of each example, float32 [n], of which
-    a step makes its own scalar, such as ``np.mean(losses * weights)``.
+    With ``sample_weight`` [n], or one number, each loss counts so many times in the sum, which is
+    divided by n. An empty batch has loss 0. ``reduction="none"``: the loss of each example, float32
+    [n], of which a step makes its own scalar.
     """
 
     @instead_of("BinaryCrossentropy", foreign_names.BINARY_CROSSENTROPY)
@@ -44,18 +45,24 @@ class BinaryCrossentropy:
         self.reduction = "none" if reduction == "none" else "mean"
 
     @instead_of("BinaryCrossentropy", foreign_names.LOSS)
-    def __call__(self, labels: ArrayLike, predictions: Tensor | NDArray[np.float32]) -> Tensor:
+    def __call__(
+        self,
+        labels: ArrayLike,
+        predictions: Tensor | NDArray[np.float32],
+        sample_weight: ArrayLike | None = None,
+    ) -> Tensor:
         tensor = as_tensor(predictions)
         targets = vector("labels", labels)
         check_labels("BinaryCrossentropy", targets)
         values = np.ascontiguousarray(tensor.value, dtype=np.float32).reshape(-1)
         if len(targets) != len(values):
             raise InvalidArgumentError(f"{len(targets)} labels for {len(values)} predictions")
+        weights = None if sample_weight is None else _weights(sample_weight, len(values))
         if self.from_logits and self.reduction == "mean":
-            gradient = np.empty_like(values)
-            loss = np.float32(kernels.cross_entropy(values, targets, gradient))
-            return _with_slopes(loss, gradient, tensor)
+            return _with_slopes(*_mean_of_logits(targets, values, weights), tensor)
         each, slopes = (_of_logits if self.from_logits else _of_probabilities)(targets, values)
+        if weights is not None:
+            each, slopes = each * weights, slopes * weights
         if self.reduction == "none":
             return _with_slopes(each.astype(np.float32), slopes, tensor)
         size = max(len(each), 1)
@@ -63,6 +70,28 @@ class BinaryCrossentropy:
 
     def __repr__(self) -> str:
         return f"BinaryCrossentropy(from_logits={self.from_logits}, reduction={self.reduction!r})"
+
+
+def _weights(given: ArrayLike, count: int) -> NDArray[np.float32]:
+    """One for each of ``count`` examples."""
+    weights = vector("sample_weight", given)
+    if np.ndim(given) == 0:
+        weights = np.repeat(weights, count)
+    if len(weights) != count:
+        raise InvalidArgumentError(f"{len(weights)} weights for {count} predictions")
+    # Kernels are compiled for arrays that can be written to.
+    return np.require(weights, np.float32, ("C", "W"))
+
+
+def _mean_of_logits(
+    labels: NDArray[np.float32], logits: NDArray[np.float32], weights: NDArray[np.float32] | None
+) -> tuple[np.float32, NDArray[np.float32]]:
+    """The mean loss, and its slopes."""
+    gradient = np.empty_like(logits)
+    if weights is None:
+        return np.float32(kernels.cross_entropy(logits, labels, gradient)), gradient
+    loss = kernels.weighted_cross_entropy(logits, labels, weights, gradient)
+    return np.float32(loss), gradient
 
 
 def _with_slopes(loss: Any, slopes: NDArray[Any], predictions: Tensor) -> Tensor:

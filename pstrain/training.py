@@ -9,13 +9,14 @@ counted once.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain.callbacks.base import Callback, CallbackList, Logs, listed
+from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.execution.choice import executor_of, steps_at_once
@@ -25,6 +26,7 @@ from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
 from pstrain.gradients.tape import GradientTape
 from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.weighting import Weighting, with_weights
 
 
 def fit(
@@ -39,6 +41,9 @@ def fit(
     batch_size: int = 1024,
     steps_per_execution: int = 8,
     initial_epoch: int = 0,
+    class_weight: Mapping[Any, float] | None = None,
+    sample_weight: Any = None,
+    validation_freq: int | Sequence[int] = 1,
 ) -> History:
     """Trains a compiled model; on the trainers of the strategy it was made under, if any.
 
@@ -53,6 +58,11 @@ def fit(
     one, where the strategy's consistency is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2
     a line per epoch. Blocks.
 
+    ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``: of rows, the name of a column,
+    or an array for a table or a dict of arrays. A batch's loss, in the history too, is the sum of
+    weight (both multiplied) times loss, divided by the number of rows; metrics and validation count
+    rows alike. ``validation_freq``: validates every so many epochs, or after these (from 1 on).
+
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
     checkpoint, from where training goes on; a program that was killed goes on there when it is
@@ -61,28 +71,30 @@ def fit(
     UnavailableError where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
-    integer_at_least(initial_epoch, 0, "initial_epoch")
+    _check_epochs(initial_epoch, validation_freq)
     verbose = check_verbose(verbose)
     callbacks = listed(callbacks)
     executor = executor_of(model)
+    data, column = with_weights(data, sample_weight)
+    step = TrainSteps(model, Weighting(column, class_weight))
     source = as_source(data, batch_size)
     check_end(source, steps_per_epoch, "steps_per_epoch=")
     held_out = None if validation_data is None else as_source(validation_data, batch_size)
     check_end(held_out, None, "validation_data=dataset.take(batches)")
     dataset = executor.dataset(source)
     shown = [ProgressBar(verbose)] if verbose else []
-    calls = CallbackList(
-        [*callbacks, *shown], model, epochs=epochs, steps=steps_per_epoch, verbose=verbose
-    )
+    told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
+    calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)
     calls.train_begin()
     progress = Progress(
         executor, dataset, model.metrics, calls, epochs=epochs, initial_epoch=initial_epoch
     )
     progress.begin()
-    loop = Loop(model, executor, progress, calls)
+    loop = Loop(model, step, executor, progress, calls)
     loop.steps_per_epoch = steps_per_epoch
     loop.steps_at_once = steps_at_once(model, steps_per_execution)
     loop.validation = held_out, batch_size
+    loop.validation_freq = validation_freq
     with recovery(executor, progress, callbacks, initial_epoch) as recovering:
         recovering.train(loop.train)
     calls.train_end()
@@ -95,12 +107,19 @@ class Loop:
     steps_per_epoch: int | None = None
     steps_at_once: int = 1
     validation: tuple[Any, int] = (None, 0)
+    validation_freq: int | Sequence[int] = 1
 
-    def __init__(self, model: Any, executor: Any, progress: Progress, calls: CallbackList) -> None:
-        self._model, self._executor = model, executor
+    def __init__(
+        self,
+        model: Any,
+        step: TrainSteps,
+        executor: Any,
+        progress: Progress,
+        calls: CallbackList,
+    ) -> None:
+        self._model, self._step, self._executor = model, step, executor
         self._progress, self._calls = progress, calls
-        self._step = TrainSteps(model)
-        self._has_warned = False
+        self._has_warned = self._is_stopped = False
 
     def train(self) -> None:
         """The rest of the epochs."""
@@ -124,7 +143,7 @@ class Loop:
                 "and filters"
             )
         self._note_end(epoch)
-        logs = progress.totals.logs() | self._validate()
+        logs = progress.totals.logs() | self._validate(epoch)
         progress.end_epoch(logs)
         calls.epoch_end(epoch, logs)
         progress.close_epoch()
@@ -132,12 +151,14 @@ class Loop:
     def _run_steps(self) -> None:
         """What is left of the present epoch, or of the present pass over the data."""
         progress, calls = self._progress, self._calls
+        self._is_stopped = False
         reports = self._executor.run(
             self._step,
             progress.iterator(),
             self.steps_per_epoch,
             self.steps_at_once,
             done=progress.totals.steps,
+            is_stopped=lambda: self._is_stopped,
         )
         for report in reports:
             if report["steps"]:
@@ -145,13 +166,15 @@ class Loop:
                 progress.add(report)
                 calls.batch_begin(before)
                 calls.batch_end(progress.totals.steps, progress.totals.logs())
+                self._is_stopped = calls.stop_training
             if report["ended"]:
                 progress.use_up()
 
     def _note_end(self, epoch: int) -> None:
         """Warns of a pass that is too short for an epoch, once."""
         done, wanted = self._progress.totals.steps, self.steps_per_epoch
-        if wanted is not None and done < wanted and not self._has_warned:
+        is_short = wanted is not None and done < wanted and not self._is_stopped
+        if is_short and not self._has_warned:
             self._has_warned = True
             warn_of_end(
                 f"epoch {epoch}",
@@ -160,9 +183,9 @@ class Loop:
                 "an epoch ends with its pass over the data, and the next one begins another",
             )
 
-    def _validate(self) -> Logs:
+    def _validate(self, epoch: int) -> Logs:
         data, batch_size = self.validation
-        if data is None:
+        if data is None or not is_validated(epoch, self.validation_freq):
             return {}
         held_out = self._model.evaluate(
             data, batch_size=batch_size, verbose=0, callbacks=self._calls
@@ -174,8 +197,8 @@ class Loop:
 class TrainSteps:
     """The function that trains: so many steps of one model, then a report."""
 
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, model: Any, weighting: Weighting) -> None:
+        self._model, self._weighting = model, weighting
         self._loss = BinaryCrossentropy(from_logits=True)
 
     def __call__(self, iterator: Any, steps: int) -> Report:
@@ -187,9 +210,10 @@ class TrainSteps:
             features = model.encode(batch)
             if features.labels is None:
                 raise model.schema.lacks_label(batch)
+            weights = self._weighting.of(batch, features.labels)
             with GradientTape() as tape:
                 logits = model.forward(features)
-                loss = self._loss(features.labels, logits)
+                loss = self._loss(features.labels, logits, weights)
             model.optimizer.apply_gradients(tape.gradients(loss))
             probabilities = sigmoid(logits.value.reshape(-1))
             for index, metric in enumerate(model.metrics):
@@ -228,3 +252,8 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
     integer_at_least(epochs, 1, "epochs")
     check_optional(1, steps_per_epoch=steps_per_epoch)
     integer_at_least(steps_per_execution, 1, "steps_per_execution")
+
+
+def _check_epochs(initial_epoch: int, validation_freq: int | Sequence[int]) -> None:
+    integer_at_least(initial_epoch, 0, "initial_epoch")
+    check_frequency(validation_freq)

@@ -6,8 +6,9 @@ the order in which they were given.
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from dataservice.errors import DataServiceWarning
@@ -16,13 +17,17 @@ from pstrain.errors import InvalidTypeError
 
 Logs = dict[str, float]
 
+_PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 class Callback:
     """Override what you need. All run in the training program, between reports of the trainers.
 
     ``model`` is the model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and
-    ``verbose``. Set ``stop_training``, here or on the model, to end after this epoch. ``logs`` may
-    be added to at the end of an epoch.
+    ``verbose``, and ``validation_freq`` where it is not 1. Set ``stop_training``, here or on the
+    model, to end after this epoch, or, while batches are told, after those that are under way.
+    ``logs`` may be added to at the end of an epoch. A method that takes ``logs`` where a moment
+    here has none, as Keras' do, is given an empty dict, ``on_train_end`` those of the last epoch.
 
     ``batch`` counts steps of all trainers together. Trainers report several steps at a time
     (``steps_per_execution``), in the order in which they were scheduled: ``on_train_batch_begin``
@@ -112,6 +117,12 @@ def _warn_of_hooks_without_calls(callback: Callback) -> None:
             )
 
 
+def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) -> None:
+    """With ``logs`` where it takes one more argument: every moment has them in Keras."""
+    takes = [each.kind in _PLACED for each in inspect.signature(hook).parameters.values()]
+    hook(*arguments, *([dict(logs or {})] if sum(takes) > len(arguments) else ()))
+
+
 class CallbackList:
     """Calls each callback in turn."""
 
@@ -123,13 +134,16 @@ class CallbackList:
         epochs: int = 1,
         steps: int | None = None,
         verbose: int = 0,
+        validation_freq: Any = 1,
     ) -> None:
         self._callbacks = listed(callbacks)
         self._model = model
+        self._last_logs: Logs = {}
+        rare = {} if validation_freq == 1 else {"validation_freq": validation_freq}
         for callback in self._callbacks:
             _warn_of_hooks_without_calls(callback)
             callback.set_model(model)
-            callback.set_params({"epochs": epochs, "steps": steps, "verbose": verbose})
+            callback.set_params({"epochs": epochs, "steps": steps, "verbose": verbose, **rare})
 
     @property
     def stop_training(self) -> bool:
@@ -156,23 +170,24 @@ class CallbackList:
         self._model.stop_training = False
         for callback in self._callbacks:
             callback.stop_training = False
-            callback.on_train_begin()
+            _call(callback.on_train_begin)
 
     def train_end(self) -> None:
         for callback in self._callbacks:
-            callback.on_train_end()
+            _call(callback.on_train_end, logs=self._last_logs)
 
     def epoch_begin(self, epoch: int) -> None:
         for callback in self._callbacks:
-            callback.on_epoch_begin(epoch)
+            _call(callback.on_epoch_begin, epoch)
 
     def epoch_end(self, epoch: int, logs: Logs) -> None:
+        self._last_logs = logs
         for callback in self._callbacks:
             callback.on_epoch_end(epoch, logs)
 
     def batch_begin(self, batch: int) -> None:
         for callback in self._callbacks:
-            callback.on_train_batch_begin(batch)
+            _call(callback.on_train_batch_begin, batch)
 
     def batch_end(self, batch: int, logs: Logs) -> None:
         for callback in self._callbacks:
@@ -180,7 +195,7 @@ class CallbackList:
 
     def test_begin(self) -> None:
         for callback in self._callbacks:
-            callback.on_test_begin()
+            _call(callback.on_test_begin)
 
     def test_end(self, logs: Logs) -> None:
         for callback in self._callbacks:
@@ -188,12 +203,12 @@ class CallbackList:
 
     def test_batch(self, before: int, after: int, logs: Logs) -> None:
         for callback in self._callbacks:
-            callback.on_test_batch_begin(before)
+            _call(callback.on_test_batch_begin, before)
             callback.on_test_batch_end(after, logs)
 
     def predict_begin(self) -> None:
         for callback in self._callbacks:
-            callback.on_predict_begin()
+            _call(callback.on_predict_begin)
 
     def predict_end(self, logs: Logs) -> None:
         for callback in self._callbacks:
@@ -201,5 +216,5 @@ class CallbackList:
 
     def predict_batch(self, before: int, after: int, logs: Logs) -> None:
         for callback in self._callbacks:
-            callback.on_predict_batch_begin(before)
+            _call(callback.on_predict_batch_begin, before)
             callback.on_predict_batch_end(after, logs)

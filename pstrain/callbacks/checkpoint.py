@@ -82,12 +82,12 @@ class Checkpoint(Callback):
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
         is_due = (epoch + 1) % self._every == 0
-        if is_due and (self._monitor is None or self._improves(logs)):
+        if is_due and (self._monitor is None or self._improves(self._monitor, epoch, logs)):
             self._save()
 
-    def _improves(self, logs: Logs) -> bool:
-        assert self._monitor is not None
-        return self._monitor.improves(self._monitor.value(logs, "Checkpoint"))
+    def _improves(self, monitor: Monitor, epoch: int, logs: Logs) -> bool:
+        is_due = monitor.is_due(epoch, self.params)
+        return is_due and monitor.improves(monitor.value(logs, "Checkpoint"))
 
     def on_train_end(self) -> None:
         if self._manager is not None:

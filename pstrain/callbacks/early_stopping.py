@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Mapping
 from typing import Any
 
-from dataservice.runtime.arguments import integer_at_least
-from pstrain import foreign_names
+from dataservice.runtime.arguments import check_true_or_false, integer_at_least, path_of
 from pstrain.callbacks.base import Callback, Logs
+from pstrain.callbacks.best_values import BestValues
 from pstrain.callbacks.monitor import Monitor
-from pstrain.foreign_names import instead_of
+
+logger = logging.getLogger(__name__)
 
 
 class EarlyStopping(Callback):
@@ -19,9 +22,13 @@ class EarlyStopping(Callback):
     ``min_delta``. ``mode``: "min" for losses, "max" for scores, "auto" by the name. The first
     ``start_from_epoch`` epochs do not count. A name that the logs do not have raises ValueError at
     the end of the first epoch. ``stopped_epoch`` is the last epoch of a training that was ended.
+
+    ``restore_best_weights``: when training ends, for whatever reason but an error, the model goes
+    back to the values of its best epoch; with them go the optimizer's slots, not its count of
+    steps. They are kept on disk meanwhile, in ``directory``, which parameter servers write to, so
+    with a strategy it must be given, as the same place on their hosts.
     """
 
-    @instead_of("EarlyStopping", foreign_names.EARLY_STOPPING)
     def __init__(
         self,
         monitor: str = "val_loss",
@@ -30,31 +37,57 @@ class EarlyStopping(Callback):
         verbose: int = 0,
         mode: str = "auto",
         baseline: float | None = None,
+        restore_best_weights: bool = False,
         *,
         start_from_epoch: int = 0,
+        directory: str | os.PathLike[str] | None = None,
     ) -> None:
+        check_true_or_false(restore_best_weights=restore_best_weights)
         self._monitor = Monitor(monitor, mode=mode, min_delta=min_delta, baseline=baseline)
         self._patience, self._verbose = integer_at_least(patience, 0, "patience"), verbose
         self._start_from_epoch = integer_at_least(start_from_epoch, 0, "start_from_epoch")
+        self._restores_best = restore_best_weights
+        self._directory = None if directory is None else path_of(directory, "directory")
+        self._values: BestValues | None = None
         self._bad_epochs = 0
         self.stopped_epoch = 0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self._monitor.best, "bad_epochs": self._bad_epochs}
+        path = None if self._values is None else self._values.path
+        return {"best": self._monitor.best, "bad_epochs": self._bad_epochs, "values": path}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._monitor.best = state["best"]
         self._bad_epochs, self.stopped_epoch = state["bad_epochs"], 0
+        if self._values is not None and not self._values.go_on(state.get("values")):
+            logger.warning(
+                "the values of the best epoch are gone with the program that kept them: the best "
+                "from here on counts; EarlyStopping(directory=...) keeps them"
+            )
+            self._monitor.reset()
 
     def on_train_begin(self) -> None:
         self._monitor.reset()
         self._bad_epochs = self.stopped_epoch = 0
+        if self._restores_best:
+            self._values = BestValues(self.model, self._directory)
+
+    def on_train_end(self) -> None:
+        values, self._values = self._values, None
+        if values is not None:
+            values.restore()
+            values.close()
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
+        if not self._monitor.is_due(epoch, self.params):
+            return
         value = self._monitor.value(logs, "EarlyStopping")
         if epoch < self._start_from_epoch:
             return
-        if self._monitor.improves(value):
+        is_better = self._monitor.improves(value)
+        if self._values is not None and (is_better or self._values.path is None):
+            self._values.save()
+        if is_better:
             self._bad_epochs = 0
             return
         self._bad_epochs += 1

@@ -1,11 +1,17 @@
-"""Which of two values of a measure is better. Pure."""
+"""Which of two values of a measure is better, and which epochs have one. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
-from dataservice.runtime.arguments import check_choice, check_number, check_text
+from dataservice.runtime.arguments import (
+    check_choice,
+    check_number,
+    check_text,
+    integer_at_least,
+)
 from pstrain.errors import InvalidArgumentError
 
 # Measures of which more is better; of all others, such as losses, less is.
@@ -50,6 +56,12 @@ class Monitor:
             )
         return float(logs[self.name])
 
+    def is_due(self, epoch: int, params: Mapping[str, Any]) -> bool:
+        """Whether the logs of an epoch shall have it: without a validation they lack its values."""
+        return not self.name.startswith("val_") or is_validated(
+            epoch, params.get("validation_freq", 1)
+        )
+
     def improves(self, value: float) -> bool:
         """Whether ``value`` is better than the best so far, which it then becomes."""
         if math.isnan(value):
@@ -60,3 +72,17 @@ class Monitor:
                 return False
         self.best = value
         return True
+
+
+def is_validated(epoch: int, validation_freq: int | Collection[int]) -> bool:
+    """Whether ``fit`` evaluates its ``validation_data`` after this epoch; the first is 0."""
+    if isinstance(validation_freq, Collection):
+        return epoch + 1 in validation_freq
+    return (epoch + 1) % validation_freq == 0
+
+
+def check_frequency(validation_freq: Any) -> None:
+    """InvalidArgumentError for what is neither a positive number nor several."""
+    is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
+    for each in validation_freq if is_list else [validation_freq]:
+        integer_at_least(each, 1, "validation_freq")

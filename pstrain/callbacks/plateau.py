@@ -53,8 +53,10 @@ class ReduceLROnPlateau(Callback):
         self._first, self._reduced = self.model.optimizer.learning_rate, None
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        value = self._monitor.value(logs, "ReduceLROnPlateau")
         logs["learning_rate"] = rate = rate_now(self.model.optimizer)
+        if not self._monitor.is_due(epoch, self.params):
+            return
+        value = self._monitor.value(logs, "ReduceLROnPlateau")
         self._rests = max(0, self._rests - 1)
         if self._monitor.improves(value) or self._rests:
             self._bad_epochs = 0

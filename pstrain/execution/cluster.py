@@ -19,7 +19,7 @@ from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, DataError
 from pstrain.execution.data import can_be_dealt, is_dealt
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range
-from pstrain.execution.executor import Report, StepFunction, share_of
+from pstrain.execution.executor import Report, StepFunction, never, share_of
 from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
 
@@ -145,10 +145,11 @@ class ClusterExecutor:
         steps: int | None,
         steps_per_execution: int,
         done: int = 0,
+        is_stopped: Callable[[], bool] = never,
     ) -> Iterator[Report]:
         if isinstance(iterator, DealtPass):
-            return self._run_dealt(function, iterator, steps, steps_per_execution, done)
-        return self._run_shared(function, iterator, steps, steps_per_execution, done)
+            return self._run_dealt(function, iterator, steps, steps_per_execution, done, is_stopped)
+        return self._run_shared(function, iterator, steps, steps_per_execution, done, is_stopped)
 
     def _run_dealt(
         self,
@@ -157,6 +158,7 @@ class ClusterExecutor:
         steps: int | None,
         steps_per_execution: int,
         done: int,
+        is_stopped: Callable[[], bool],
     ) -> Iterator[Report]:
         """Every range is given to one closure, which runs until it has ended once."""
         in_flight: collections.deque[_Dealt] = collections.deque()
@@ -167,6 +169,7 @@ class ClusterExecutor:
         while True:
             while (
                 len(in_flight) < window
+                and not is_stopped()
                 and (elements.has_returned or not ended)
                 and (steps is None or promised < steps)
             ):
@@ -193,6 +196,7 @@ class ClusterExecutor:
         steps: int | None,
         steps_per_execution: int,
         done: int,
+        is_stopped: Callable[[], bool],
     ) -> Iterator[Report]:
         """Trainers read by themselves, or a data service gives them what they ask for."""
         in_flight: collections.deque[_Asked] = collections.deque()
@@ -203,7 +207,8 @@ class ClusterExecutor:
         promised = done
         while True:
             over = readers.are_at_their_end()
-            while len(in_flight) < window and not over and (steps is None or promised < steps):
+            goes_on = not (over or is_stopped())
+            while len(in_flight) < window and goes_on and (steps is None or promised < steps):
                 share = share_of(steps, promised, steps_per_execution)
                 value = self._coordinator.schedule(on_trainer, args=(iterator, share))
                 in_flight.append(_Asked(value, share, readers.losses))

@@ -20,6 +20,11 @@ StepFunction = Callable[[Any, int], Report]
 """``(iterator, steps)``: takes at most so many elements; must not raise at the end of the data."""
 
 
+def never() -> bool:
+    """Nobody stops a run before its end."""
+    return False
+
+
 class Executor(Restorable, Protocol):
     """Where the functions run."""
 
@@ -33,8 +38,13 @@ class Executor(Restorable, Protocol):
         steps: int | None,
         steps_per_execution: int,
         done: int = 0,
+        is_stopped: Callable[[], bool] = never,
     ) -> Iterator[Report]:
-        """Yields reports as runs end; ``done`` of the steps were done before."""
+        """Yields reports as runs end; ``done`` of the steps were done before.
+
+        Once ``is_stopped``, which is asked after a report, no more runs begin: those that are
+        under way still end, and are reported.
+        """
 
     def unreported(self) -> list[Report]:
         """Reports of the present :meth:`run` that are there and were not yielded yet."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import dataservice
 from pstrain.errors import InvalidArgumentError, UnimplementedError
-from pstrain.execution.executor import Report, StepFunction, share_of
+from pstrain.execution.executor import Report, StepFunction, never, share_of
 from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 
@@ -101,12 +101,13 @@ class LocalExecutor:
         steps: int | None,
         steps_per_execution: int,
         done: int = 0,
+        is_stopped: Callable[[], bool] = never,
     ) -> Iterator[Report]:
         while steps is None or done < steps:
             report = function(iterator, share_of(steps, done, steps_per_execution))
             done += report["steps"]
             yield report
-            if report["ended"]:
+            if report["ended"] or is_stopped():
                 return
 
     def run_once(

@@ -31,7 +31,7 @@ _PROGRAM = new_id("program")
 
 @dataclass(slots=True)
 class History:
-    """What ``fit`` returns: ``history[name]`` has one value per epoch."""
+    """What ``fit`` returns: ``history[name]`` has one value per epoch that measured it."""
 
     epoch: list[int] = field(default_factory=list)
     history: dict[str, list[float]] = field(default_factory=dict)

@@ -7,13 +7,13 @@ have as many rows.
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
 def is_data_frame(data: Any) -> bool:
@@ -49,6 +49,11 @@ def batches_of(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
         data = data.to_batches()
     elif isinstance(data, pa.RecordBatch | Mapping) or is_data_frame(data):
         data = [as_batch(data)]
+    elif callable(data) and not isinstance(data, Iterable):
+        raise InvalidTypeError(
+            "the data is a table, record batches, a Dataset or a dict of arrays, got the function "
+            f"{getattr(data, '__name__', data)!r}: give what it makes"
+        )
     for batch in data:
         missing = [name for name in names if name not in batch.schema.names]
         if missing:

@@ -38,6 +38,20 @@ def cross_entropy(logits: Array, labels: Array, gradient: Array) -> float:
 
 
 @njit(nogil=True, cache=True)
+def weighted_cross_entropy(logits: Array, labels: Array, weights: Array, gradient: Array) -> float:
+    """``cross_entropy`` where each example counts ``weights[i]`` times, still divided by n."""
+    total = 0.0
+    scale = 1.0 / max(len(logits), 1)
+    for i in range(len(logits)):
+        z = np.float64(logits[i])
+        decay = math.exp(-abs(z))
+        total += weights[i] * (max(z, 0.0) - z * labels[i] + math.log1p(decay))
+        probability = (1.0 if z >= 0 else decay) / (1.0 + decay)
+        gradient[i] = weights[i] * (probability - labels[i]) * scale
+    return total * scale
+
+
+@njit(nogil=True, cache=True)
 def log_losses(labels: Array, probabilities: Array, epsilon: float, out: Array) -> None:
     """out[i] = minus the log of the probability given to the label, clipped at ``epsilon``."""
     for i in range(len(labels)):
@@ -50,4 +64,5 @@ def warm_up() -> None:
     values, each = np.zeros(1, dtype=np.float32), np.zeros(1, dtype=np.float64)
     sigmoid(values, values)
     cross_entropy(values, values, values)
+    weighted_cross_entropy(values, values, values, values)
     log_losses(values, values, 1e-7, each)

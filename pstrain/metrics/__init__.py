@@ -17,15 +17,20 @@ if not TYPE_CHECKING:  # checkers shall go on to report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.METRICS)
 
 _BY_NAME: dict[str, type[Any]] = {"auc": AUC, "accuracy": Accuracy, "log_loss": LogLoss}
+# The logs have it under this name, as in Keras.
+_ALIASES: dict[str, type[Any]] = {"acc": Accuracy}
 
 
 def named(value: Any) -> Metric:
-    """A metric as it is; for "auc", "accuracy" or "log_loss" (or "LogLoss") one of those."""
+    """A metric as it is; for "auc", "accuracy" ("acc") or "log_loss" ("LogLoss") one of those."""
     if isinstance(value, Metric):
         return value
     if not isinstance(value, str):
         raise InvalidTypeError(f"a metric is one of pstrain.metrics, such as AUC(), got {value!r}")
     plain = value.lower().replace("_", "")
+    if plain in _ALIASES:
+        alias: Metric = _ALIASES[plain](name=plain)
+        return alias
     found = next((kind for name, kind in _BY_NAME.items() if name.replace("_", "") == plain), None)
     if found is None:
         raise InvalidArgumentError(

@@ -62,7 +62,8 @@ class Mean(Metric):
 class LogLoss(Metric):
     """Mean log loss of probabilities, clipped at ``epsilon``; the sum is exact as in ``Mean``.
 
-    Labels may lie between 0 and 1, as smoothed ones do.
+    Labels may lie between 0 and 1, as smoothed ones do. ``weights`` [n]: each loss counts so many
+    times in the sum, which is divided by the number of examples, as the loss that is trained.
     """
 
     @instead_of("LogLoss", foreign_names.LOG_LOSS)
@@ -70,13 +71,19 @@ class LogLoss(Metric):
         super().__init__(name, _SHAPE)
         self.epsilon = epsilon
 
-    def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
+    def update(
+        self,
+        state: State,
+        labels: ArrayLike,
+        probabilities: ArrayLike,
+        weights: ArrayLike | None = None,
+    ) -> State:
         truth, given = pairs(self.name, labels, probabilities)
         check_labels(f"metric {self.name!r}", truth)
         refuse_probabilities(self.name, int(np.sum(~((given >= 0) & (given <= 1)))), given)
         each = np.empty(len(truth), dtype=np.float64)
         losses.log_losses(truth, given, self.epsilon, each)
-        _add(state[0], each)
+        _add(state[0], each if weights is None else each * np.asarray(weights))
         _add(state[1], np.array([len(truth)], dtype=np.float64))
         return state
 

@@ -51,6 +51,11 @@ class Freezable:
         return value
 
     def _switched_variable(self, variable: BaseVariable) -> BaseVariable:
+        parts = getattr(variable.parameters, "parts", None)
+        if parts is not None:
+            # What others were joined to is a view of them.
+            join: Any = type(variable)
+            return join([self._switched_variable(p) for p in parts], variable.name)  # type: ignore[no-any-return]
         if variable.trainable and not self._is_trainable:
             self._frozen |= {key_of(variable)}
         is_known = key_of(variable) in self._frozen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -80,6 +81,56 @@ def test_the_cluster_learns_what_one_process_learns(
         scores.append(model.evaluate(held_out, verbose=0))
     assert scores[0]["examples"] == scores[1]["examples"] == ROWS
     assert abs(scores[0]["auc"] - scores[1]["auc"]) < 0.02, scores
+
+
+def test_weights_count_on_a_cluster_as_in_one_process_and_the_best_epoch_comes_back(
+    cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    columns = clicks(1_000)
+    columns["w"] = np.where(columns["page"] < 25, 0.0, 2.0).astype(np.float32)
+    weighted = np.where(columns["label"] == 1, 3.0, 1.0) * columns["w"]
+    data = ds.Dataset.from_numpy(columns).batch(100)
+    remote = data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+    for source in (data, remote):
+        model = compiled(strategy)
+        model.optimizer.learning_rate = 0.0
+        options: dict[str, Any] = {"class_weight": {1: 3.0}, "sample_weight": "w", "verbose": 0}
+        loss = model.fit(source, **options).history["loss"][0]
+        given = model.predict(columns).astype(np.float64)
+        each = -np.log(np.where(columns["label"] == 1, given, 1 - given))
+        assert loss == pytest.approx(np.mean(weighted * each), rel=1e-4)
+        logs = model.evaluate(source, sample_weight="w", verbose=0)
+        assert logs["loss"] == pytest.approx(np.mean(columns["w"] * each), rel=1e-4)
+    model.optimizer.learning_rate = 0.5
+    best = ps.callbacks.EarlyStopping(
+        "loss", mode="max", restore_best_weights=True, directory=tmp_path
+    )
+    after: list[Any] = []
+
+    class Keep(ps.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            after.append(self.model.predict(columns))
+
+    model.fit(data, 5, callbacks=[Keep(), best], verbose=0)
+    assert len(after) == 2
+    np.testing.assert_array_equal(model.predict(columns), after[0])
+    with pytest.raises(InvalidArgumentError, match=r"EarlyStopping\(\.\.\., directory="):
+        model.fit(data, callbacks=[ps.callbacks.EarlyStopping(restore_best_weights=True)])
+
+
+def test_training_stops_in_an_epoch_and_counts_what_was_under_way(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
+    class Stop(ps.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            self.stop_training = True
+
+    model = compiled(strategy)
+    data = ds.Dataset.from_numpy(clicks(10_000)).batch(100)
+    history = model.fit(data, 2, callbacks=[Stop()], steps_per_execution=1, verbose=0)
+    steps = history.history["examples"][0] / 100
+    assert history.epoch == [0]
+    assert steps == int(model.optimizer.iterations.numpy()) < 20
 
 
 def test_the_second_fit_learns_as_the_first_did(strategy: ps.ParameterServerStrategy) -> None:

@@ -127,6 +127,107 @@ def test_the_model_can_be_told_to_stop() -> None:
     assert trained.fit(data(), 2, verbose=0).epoch == [0, 1]
 
 
+class StopAt(ps.callbacks.Callback):
+    """Stops after so many batches."""
+
+    def __init__(self, batch: int) -> None:
+        self.at = batch
+
+    def on_train_batch_end(self, batch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+        self.stop_training = batch >= self.at
+
+
+@pytest.mark.parametrize("steps", [None, 4])
+def test_training_stops_after_the_batch_that_was_told(steps: int | None) -> None:
+    options: dict[str, Any] = {"batch_size": 64, "steps_per_execution": 1, "verbose": 0}
+    history = model().fit(data(), 5, steps, callbacks=[StopAt(2)], **options)
+    assert history.history["examples"] == [128.0]
+
+
+def test_callbacks_of_keras_are_given_the_logs_that_they_ask_for() -> None:
+    seen: dict[str, Any] = {}
+
+    class Keras(ps.callbacks.Callback):
+        def on_train_begin(self, logs: Any) -> None:  # type: ignore[override]
+            seen["begin"] = logs
+
+        def on_epoch_begin(self, epoch: int, logs: Any) -> None:  # type: ignore[override]
+            seen["epoch"] = (epoch, logs)
+
+        def on_train_batch_begin(self, batch: int, _: Any = None) -> None:
+            seen["batch"] = (batch, _)
+
+        def on_train_end(self, logs: Any = None) -> None:
+            seen["end"] = logs["val_auc"]
+
+    history = model().fit(data(), validation_data=data(), callbacks=[Keras()], verbose=0)
+    end = history.history["val_auc"][0]
+    assert seen == {"begin": {}, "epoch": (0, {}), "batch": (0, {}), "end": end}
+
+
+@pytest.mark.parametrize(("freq", "validated"), [(1, 4), (2, 2), (3, 1), ([1, 4], 2), ([9], 0)])
+def test_validation_comes_every_so_many_epochs(freq: Any, validated: int) -> None:
+    stop, reduce = ps.callbacks.EarlyStopping(patience=9), ps.callbacks.ReduceLROnPlateau()
+    history = model().fit(
+        data(), 4, validation_data=data(), validation_freq=freq, callbacks=[stop, reduce], verbose=0
+    )
+    assert len(history.history.get("val_loss", [])) == validated
+    assert len(history.history["loss"]) == 4
+    assert (stop.state_dict()["best"] is None) == (not validated)
+
+
+@pytest.mark.parametrize("freq", [0, [2, 0], "2", 1.5])
+def test_what_is_no_frequency_is_refused(freq: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="validation_freq"):
+        model().fit(data(), validation_freq=freq, verbose=0)
+
+
+class Scores(ps.callbacks.Callback):
+    """Tells others these scores, and keeps what the model gave after each epoch."""
+
+    def __init__(self, scores: list[float]) -> None:
+        self.scores, self.given = scores, list[Any]()
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:
+        logs["score"] = self.scores[epoch]
+        self.given.append(self.model.predict(data()))
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [([1, 3, 2, 2, 9], 1), ([1, 2, 3], 2), ([float("nan")] * 5, 0), ([2, 1, 1], 0)],
+)
+def test_the_model_goes_back_to_its_best_epoch(scores: list[float], best: int) -> None:
+    trained, told = model(), Scores(scores)
+    stop = ps.callbacks.EarlyStopping("score", mode="max", patience=2, restore_best_weights=True)
+    trained.fit(data(), len(scores), callbacks=[told, stop], verbose=0)
+    np.testing.assert_array_equal(trained.predict(data()), told.given[best])
+
+
+def test_the_best_values_outlast_the_program_that_kept_them_where_there_is_a_directory(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def begun(directory: pathlib.Path | None) -> ps.callbacks.EarlyStopping:
+        stop = ps.callbacks.EarlyStopping("score", restore_best_weights=True, directory=directory)
+        stop.set_model(model())
+        stop.on_train_begin()
+        return stop
+
+    for directory in (tmp_path, None):
+        first = begun(directory)
+        for score in (2.0, 1.0):
+            first.on_epoch_end(0, {"score": score})
+        state = first.state_dict()
+        if directory is None:
+            first.on_train_end()
+        again = begun(directory)
+        again.load_state_dict(state)
+        assert again.state_dict()["best"] == (None if directory is None else 1.0)
+        again.on_train_end()
+    assert [path.name for path in tmp_path.iterdir()] == ["best-2"]
+    assert "are gone with the program" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("name", "mode", "values", "expected"),
     [

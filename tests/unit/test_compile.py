@@ -42,6 +42,8 @@ def test_names_stand_for_objects_with_their_defaults() -> None:
     assert [type(metric) for metric in model.metrics] == [metrics.AUC, metrics.LogLoss]
     model.compile(optimizers.SGD(0.1), metrics="accuracy")
     assert [metric.name for metric in model.metrics] == ["accuracy"]
+    model.compile(optimizers.SGD(0.1), metrics=["acc"])
+    assert [metric.name for metric in model.metrics] == ["acc"]
     model.compile("RowWiseAdagrad", metrics=["LogLoss"])
     assert isinstance(model.optimizer, optimizers.RowWiseAdagrad)
     assert isinstance(model.metrics[0], metrics.LogLoss)

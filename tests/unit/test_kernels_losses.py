@@ -28,6 +28,17 @@ def test_cross_entropy_and_its_gradient() -> None:
     np.testing.assert_allclose(gradient, expected, rtol=2e-6, atol=1e-12)
 
 
+def test_weighted_cross_entropy_and_its_gradient() -> None:
+    weights = np.linspace(0, 3, len(LOGITS)).astype(np.float32)
+    gradient, plain = np.empty_like(LOGITS), np.empty_like(LOGITS)
+    mean = losses.weighted_cross_entropy(LOGITS, LABELS, weights, gradient)
+    wide = LOGITS.astype(np.float64)
+    each = np.logaddexp(0, wide) - wide * LABELS
+    np.testing.assert_allclose(mean, np.sum(weights * each) / len(each), rtol=1e-6)
+    losses.cross_entropy(LOGITS, LABELS, plain)
+    np.testing.assert_allclose(gradient, plain * weights, rtol=1e-6)
+
+
 def test_cross_entropy_of_nothing_is_zero() -> None:
     nothing = np.empty(0, dtype=np.float32)
     assert losses.cross_entropy(nothing, nothing, nothing) == 0.0

@@ -52,6 +52,29 @@ def test_gradient_of_the_loss(from_logits: bool, reduction: str) -> None:
         assert gradient[k, 0] == pytest.approx(slope, rel=1e-2)
 
 
+@pytest.mark.parametrize("from_logits", [True, False])
+def test_each_loss_counts_by_its_weight(from_logits: bool) -> None:
+    start = LOGITS if from_logits else sigmoid(LOGITS)
+    weights = pa.array([1, 0, 3, 0.5], pa.float32())
+    each = BinaryCrossentropy(from_logits, reduction="none")(LABELS, start)
+    weighted = BinaryCrossentropy(from_logits, reduction="none")(LABELS, start, weights)
+    assert weighted.numpy() == pytest.approx(each.numpy() * weights.to_numpy())
+    with local_parameters():
+        variable = Variable(start, name="predictions")
+        slopes = []
+        for scale in (weights, 2.0):
+            with GradientTape() as tape:
+                mean = BinaryCrossentropy(from_logits)(
+                    LABELS, whole(variable, variable.numpy()), sample_weight=scale
+                )
+            expected = np.mean(each.numpy() * np.asarray(scale))
+            assert float(mean) == pytest.approx(expected, rel=1e-6)
+            slopes.append(tape.gradients(mean).of(variable).gradient)
+    assert slopes[0] == pytest.approx(slopes[1] * weights.to_numpy() / 2)
+    with pytest.raises(InvalidArgumentError, match="3 weights for 4 predictions"):
+        BinaryCrossentropy()(LABELS, start, weights[:3])
+
+
 def test_more_labels_than_predictions_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="4 labels for 3 predictions"):
         BinaryCrossentropy()(LABELS, Tensor(LOGITS[:3]))

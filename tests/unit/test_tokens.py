@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 import pstrain as ps
 from dataservice import Dataset
-from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import (
+    DataError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    InvalidTypeError,
+)
 from pstrain.features.schema import Category, FeatureSchema
 from pstrain.features.tokens import TokenCounts, Vocabulary
 from pstrain.layers import Embedding, IntegerLookup, StringLookup
@@ -251,6 +256,8 @@ def test_a_schema_learns_vocabularies(source: str) -> None:
     assert FeatureSchema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
     with pytest.raises(InvalidArgumentError, match="nothing"):
         start.adapted(rows(), columns=["nothing"])
+    with pytest.raises(InvalidTypeError, match="got the function 'rows': give what it makes"):
+        start.adapted(rows)
 
 
 @pytest.mark.parametrize(

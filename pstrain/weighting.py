@@ -1,0 +1,122 @@
+"""How much each row counts in the loss: by a column of the data, by its label, or by both.
+
+Knows nothing of loops, or of how a loss is computed. Invariant: a weight is a function of the row
+alone, so it is the same on every trainer, and each time that the row is read again.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
+from pstrain.features.batches import as_batch, is_data_frame
+from pstrain.features.columns import vector
+from pstrain.features.schema import Features
+
+COLUMN: Final = "sample_weight"
+"""Of an array of weights, in the data that it is added to."""
+
+Weights = NDArray[np.float32]
+
+
+class Weighting:
+    """Weights of a batch's rows: values of ``column`` times those that ``by_label`` has."""
+
+    def __init__(self, column: str | None = None, by_label: Any = None) -> None:
+        self._column = column
+        self._by_label = None if by_label is None else _of_labels(by_label)
+
+    def of(self, batch: Any, labels: Weights) -> Weights | None:
+        """Float32 [n]; None where every row counts alike. DataError for what is no weight."""
+        weights = None if self._column is None else self._read(batch, self._column)
+        if self._by_label is None:
+            return weights
+        by_label = self._by_label[labels.astype(np.intp)]
+        return by_label if weights is None else weights * by_label
+
+    @staticmethod
+    def _read(batch: Any, column: str) -> Weights:
+        if isinstance(batch, Features):
+            raise DataError(
+                f"encoded batches have no column {column!r} of weights: let the data yield record "
+                "batches"
+            )
+        rows = as_batch(batch, {column})
+        if column not in rows.schema.names:
+            names = batch if isinstance(batch, Mapping) else rows.schema.names
+            raise DataError(
+                f"the data has no column {column!r} of weights; it has {', '.join(names)}: name "
+                "the right one by sample_weight="
+            )
+        return _finite(f"weights of column {column!r}", rows.column(column))
+
+
+def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
+    """Data that have the weights as a column, and its name.
+
+    ``sample_weight``: the name itself, an array for a dict of arrays or a table, or None.
+    """
+    if sample_weight is None or isinstance(sample_weight, str):
+        return data, sample_weight
+    if is_data_frame(data):
+        data = pa.Table.from_pandas(data, preserve_index=False)
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if not isinstance(data, pa.Table | dict):
+        raise InvalidTypeError(
+            f"sample_weight is the name of a column where the data is a {type(data).__name__}, got "
+            f"{type(sample_weight).__name__}: add the weights by dataset.with_column(name, ...), "
+            "and give sample_weight=name"
+        )
+    names = data.column_names if isinstance(data, pa.Table) else list(data)
+    if COLUMN in names:
+        raise InvalidArgumentError(
+            f"the data has a column {COLUMN!r} already: give sample_weight={COLUMN!r} for its "
+            "values, or rename it"
+        )
+    weights = _finite("sample_weight", sample_weight)
+    _check_rows(len(weights), len(data[names[0]]) if names else 0)
+    if isinstance(data, dict):
+        return {**data, COLUMN: weights}, COLUMN
+    return data.append_column(COLUMN, pa.array(weights)), COLUMN
+
+
+def _check_rows(weights: int, rows: int) -> None:
+    if weights != rows:
+        raise InvalidArgumentError(
+            f"sample_weight has {weights} weights for {rows} rows: give one for each row"
+        )
+
+
+def _finite(what: str, values: Any) -> Weights:
+    weights = vector(what, values)
+    wrong = ~np.isfinite(weights)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise DataError(f"{what}, row {at}: {weights[at]} is no weight: make it a finite number")
+    return weights
+
+
+def _of_labels(given: Any) -> Weights:
+    """Weights of labels 0 and 1; those not given are 1, as in Keras."""
+    if not isinstance(given, Mapping):
+        raise InvalidTypeError(
+            f"class_weight is a dict of weights by label, as in {{0: 1.0, 1: 5.0}}, got {given!r}"
+        )
+    weights = np.ones(2, dtype=np.float32)
+    for label, weight in given.items():
+        if label not in (0, 1):
+            raise InvalidArgumentError(f"class_weight has labels 0 and 1, got {label!r}")
+        if not (isinstance(weight, numbers.Real) and math.isfinite(weight)):
+            raise InvalidArgumentError(
+                f"class_weight[{label!r}] must be a finite number, got {weight!r}"
+            )
+        weights[int(label)] = weight
+    return weights

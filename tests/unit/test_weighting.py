@@ -1,0 +1,132 @@
+"""Weights of rows and of labels: how the loss and its slopes take them, against NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
+from pstrain.weighting import Weighting
+
+SCHEMA = ps.FeatureSchema(dense=["d"])
+ROWS: dict[str, Any] = {
+    "d": np.array([1.0, -2.0, 0.5, 3.0, -1.0, 2.0]),
+    "label": np.array([1, 0, 0, 1, 1, 0]),
+}
+WEIGHTS = np.array([2.0, 0.0, 1.0, 0.5, 3.0, 1.0])
+WEIGHTED = ROWS | {"w": WEIGHTS}
+
+
+def model() -> ps.models.LogisticRegression:
+    made = ps.models.LogisticRegression(SCHEMA)
+    made.compile(ps.optimizers.SGD(0.5), metrics=["accuracy"])
+    return made
+
+
+def losses(logits: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.sum(weights * (np.logaddexp(0, logits) - labels * logits)) / len(labels))
+
+
+def twin(weights: np.ndarray, batch: int = 3) -> tuple[list[float], float]:
+    """Slope and bias after one epoch that began with 0 and 0, and its loss."""
+    slope = bias = total = 0.0
+    for start in range(0, len(weights), batch):
+        d, y = ROWS["d"][start : start + batch], ROWS["label"][start : start + batch]
+        w, z = weights[start : start + batch], slope * d + bias
+        total += losses(z, w, y) * len(y)
+        change = w * (1 / (1 + np.exp(-z)) - y) / len(y)
+        slope, bias = slope - 0.5 * np.sum(change * d), bias - 0.5 * np.sum(change)
+    return [slope, bias], total / len(weights)
+
+
+def fitted(data: Any, **options: Any) -> tuple[list[float], float]:
+    trained = model()
+    for variable in trained.variables:
+        variable.assign(0.0)
+    history = trained.fit(data, batch_size=3, verbose=0, **options).history
+    bias = trained.predict({"d": [0.0]})[0]
+    at_one = trained.predict({"d": [1.0]})[0]
+    logits = np.log([at_one, bias]) - np.log1p([-at_one, -bias])
+    return [float(logits[0] - logits[1]), float(logits[1])], history["loss"][0]
+
+
+@pytest.mark.parametrize(
+    ("data", "weight"),
+    [
+        (ROWS, WEIGHTS),
+        (ROWS, WEIGHTS.reshape(-1, 1).tolist()),
+        (pa.table(ROWS), WEIGHTS),
+        (pa.RecordBatch.from_pydict(ROWS), pa.chunked_array([WEIGHTS])),
+        (pd.DataFrame(ROWS), pd.Series(WEIGHTS)),
+        (WEIGHTED, "w"),
+        (ds.Dataset.from_numpy(WEIGHTED), "w"),
+        (lambda: ds.Dataset.from_numpy(WEIGHTED).batch(3), "w"),
+    ],
+)
+def test_each_row_counts_by_its_weight(data: Any, weight: Any) -> None:
+    values, loss = fitted(data, sample_weight=weight)
+    expected, expected_loss = twin(WEIGHTS)
+    assert values == pytest.approx(expected, rel=1e-4)
+    assert loss == pytest.approx(expected_loss, rel=1e-6)
+
+
+@pytest.mark.parametrize("by_label", [{0: 1.0, 1: 5.0}, {1: 5}, {np.int64(1): np.float32(5)}])
+def test_each_row_counts_by_its_label(by_label: Any) -> None:
+    of_labels = np.where(ROWS["label"] == 1, 5.0, 1.0)
+    values, loss = fitted(ROWS, class_weight=by_label)
+    assert values == pytest.approx(twin(of_labels)[0], rel=1e-4)
+    assert loss == pytest.approx(twin(of_labels)[1], rel=1e-6)
+    values, _ = fitted(ROWS, class_weight=by_label, sample_weight=WEIGHTS)
+    assert values == pytest.approx(twin(WEIGHTS * of_labels)[0], rel=1e-4)
+
+
+def test_evaluation_weighs_the_loss_and_no_metric() -> None:
+    trained = model()
+    trained.fit(ROWS, verbose=0)
+    plain = trained.evaluate(ROWS, verbose=0)
+    logs = trained.evaluate(ROWS, batch_size=4, sample_weight=WEIGHTS, verbose=0)
+    probabilities = trained.predict(ROWS).astype(np.float64)
+    logits = np.log(probabilities) - np.log1p(-probabilities)
+    assert logs["loss"] == pytest.approx(losses(logits, WEIGHTS, ROWS["label"]), rel=1e-5)
+    assert logs["accuracy"] == plain["accuracy"]
+    assert trained.evaluate(WEIGHTED, sample_weight="w", verbose=0)["loss"] == logs["loss"]
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "words"),
+    [
+        (ROWS, {"sample_weight": [1.0]}, InvalidArgumentError, "1 weights for 6 rows"),
+        (ds.Dataset.from_numpy(ROWS), {"sample_weight": WEIGHTS}, InvalidTypeError, "with_column"),
+        (ROWS | {"sample_weight": WEIGHTS}, {"sample_weight": WEIGHTS}, InvalidArgumentError,
+         "already: give sample_weight='sample_weight'"),
+        (ROWS, {"sample_weight": "w"}, DataError, "no column 'w' of weights; it has d, label"),
+        (ROWS, {"sample_weight": np.full(6, np.inf)}, DataError, "row 0: inf is no weight"),
+        (ROWS | {"w": pa.array([None, *WEIGHTS[1:]])}, {"sample_weight": "w"}, DataError,
+         "weights of column 'w' hold 1 nulls"),
+        (ROWS, {"class_weight": {2: 1.0}}, InvalidArgumentError, "labels 0 and 1, got 2"),
+        (ROWS, {"class_weight": {1: "5"}}, InvalidArgumentError, r"class_weight\[1\] must be a"),
+        (ROWS, {"class_weight": "balanced"}, InvalidTypeError, "dict of weights by label"),
+    ],
+)  # fmt: skip
+def test_what_is_no_weight_is_refused(
+    data: Any, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        model().fit(data, verbose=0, **options)
+
+
+def test_encoded_batches_have_labels_alone_to_be_weighed_by() -> None:
+    features = SCHEMA.encode(ROWS)
+    assert features.labels is not None
+    assert Weighting().of(features, features.labels) is None
+    weights = Weighting(by_label={0: 0.5}).of(features, features.labels)
+    assert weights is not None
+    assert weights.tolist() == [1.0, 0.5, 0.5, 1.0, 1.0, 0.5]
+    with pytest.raises(DataError, match="no column 'w'"):
+        Weighting("w").of(features, features.labels)
