@@ -28,8 +28,8 @@ import numpy as np
 
 import pstrain as ps
 from dataservice.runtime.process import spawn_module
-from pstrain.rows import look_up
-from pstrain.saving import SavedCheckpoint
+from pstrain.checkpoints.saving import SavedCheckpoint
+from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Update
 
 IDS_PER_STEP = 60_000

@@ -16,13 +16,13 @@ import pstrain as ps
 from bench.columns import CATEGORICAL, DENSE
 from bench.data import HASH_BUCKETS, training_arrays
 from pstrain import buffers
-from pstrain.features import Features, FeatureSchema
+from pstrain.features.schema import Features, FeatureSchema
+from pstrain.gradients.recording import record
+from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
 from pstrain.layers.base import looked_up
 from pstrain.layers.projection import project_embedding
 from pstrain.models.base import Model
-from pstrain.recording import record
-from pstrain.tensor import Tensor
 
 WIDTH = 16
 ROWS_IN_MEMORY = 262_144

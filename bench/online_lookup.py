@@ -23,7 +23,7 @@ import pstrain as ps
 from bench import data
 from bench.columns import CATEGORICAL, DENSE
 from bench.peers import children
-from pstrain.online_columns import OnlineColumns
+from pstrain.features.online_columns import OnlineColumns
 
 _DIM, _HIDDEN = 16, (64, 32)
 

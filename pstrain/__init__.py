@@ -19,21 +19,22 @@ if TYPE_CHECKING:
         v1,
     )
     from pstrain import partition as partitioners
-    from pstrain.category import Category
-    from pstrain.checkpoint import Checkpoint, latest_checkpoint
-    from pstrain.checkpoint_manager import CheckpointManager
-    from pstrain.checkpoint_watch import checkpoints_iterator
+    from pstrain.checkpoints.checkpoint import Checkpoint, latest_checkpoint
+    from pstrain.checkpoints.manager import CheckpointManager
+    from pstrain.checkpoints.watch import checkpoints_iterator
     from pstrain.cluster import ClusterSpec, SimpleClusterResolver, TFConfigClusterResolver
     from pstrain.coordinator.client import ClusterCoordinator
     from pstrain.coordinator.join_progress import JoinProgress
     from pstrain.coordinator.remote_value import RemoteValue
     from pstrain.coordinator.trainer_stats import TrainerStats
     from pstrain.evaluation import evaluate, predict
-    from pstrain.features import FeatureSchema
-    from pstrain.indexed_slices import IndexedSlices
+    from pstrain.features.category import Category
+    from pstrain.features.schema import FeatureSchema
+    from pstrain.features.tokens import Vocabulary
+    from pstrain.gradients.tape import GradientTape
+    from pstrain.gradients.tensor import Tensor
     from pstrain.input_sharding import AutoShardPolicy, InputOptions
     from pstrain.launch.local import LocalCluster
-    from pstrain.per_worker_variable import PerWorkerVariable
     from pstrain.replica import (
         ReduceOp,
         ValueContext,
@@ -46,16 +47,15 @@ if TYPE_CHECKING:
     from pstrain.server import Server
     from pstrain.sidecar import SidecarEvaluator
     from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
-    from pstrain.tape import GradientTape
-    from pstrain.tensor import Tensor
-    from pstrain.tokens import Vocabulary
     from pstrain.trainer.context import (
         InputContext,
         experimental_get_current_worker_index,
         get_current_worker_index,
     )
     from pstrain.training import fit
-    from pstrain.variable import ShardedVariable, ShardInfo, Variable
+    from pstrain.variables.indexed_slices import IndexedSlices
+    from pstrain.variables.per_worker import PerWorkerVariable
+    from pstrain.variables.variable import ShardedVariable, ShardInfo, Variable
 
 _HOMES = {
     # cluster
@@ -77,11 +77,11 @@ _HOMES = {
     "in_cross_replica_context": "pstrain.replica",
     "AutoShardPolicy": "pstrain.input_sharding",
     "InputOptions": "pstrain.input_sharding",
-    "Variable": "pstrain.variable",
-    "ShardedVariable": "pstrain.variable",
-    "ShardInfo": "pstrain.variable",
-    "PerWorkerVariable": "pstrain.per_worker_variable",
-    "IndexedSlices": "pstrain.indexed_slices",
+    "Variable": "pstrain.variables.variable",
+    "ShardedVariable": "pstrain.variables.variable",
+    "ShardInfo": "pstrain.variables.variable",
+    "PerWorkerVariable": "pstrain.variables.per_worker",
+    "IndexedSlices": "pstrain.variables.indexed_slices",
     # coordinator
     "ClusterCoordinator": "pstrain.coordinator.client",
     "JoinProgress": "pstrain.coordinator.join_progress",
@@ -91,16 +91,16 @@ _HOMES = {
     "get_current_worker_index": "pstrain.trainer.context",
     "experimental_get_current_worker_index": "pstrain.trainer.context",
     # models
-    "FeatureSchema": "pstrain.features",
-    "Category": "pstrain.category",
-    "Vocabulary": "pstrain.tokens",
-    "GradientTape": "pstrain.tape",
-    "Tensor": "pstrain.tensor",
+    "FeatureSchema": "pstrain.features.schema",
+    "Category": "pstrain.features.category",
+    "Vocabulary": "pstrain.features.tokens",
+    "GradientTape": "pstrain.gradients.tape",
+    "Tensor": "pstrain.gradients.tensor",
     # training
-    "Checkpoint": "pstrain.checkpoint",
-    "latest_checkpoint": "pstrain.checkpoint",
-    "CheckpointManager": "pstrain.checkpoint_manager",
-    "checkpoints_iterator": "pstrain.checkpoint_watch",
+    "Checkpoint": "pstrain.checkpoints.checkpoint",
+    "latest_checkpoint": "pstrain.checkpoints.checkpoint",
+    "CheckpointManager": "pstrain.checkpoints.manager",
+    "checkpoints_iterator": "pstrain.checkpoints.watch",
     "fit": "pstrain.training",
     "evaluate": "pstrain.evaluation",
     "predict": "pstrain.evaluation",

@@ -9,12 +9,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_choice, check_true_or_false
 from pstrain import foreign_names
-from pstrain.columns import check_labels, vector
 from pstrain.errors import InvalidArgumentError
+from pstrain.features.columns import check_labels, vector
 from pstrain.foreign_names import instead_of
+from pstrain.gradients.recording import record, recording
+from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.kernels import losses as kernels
-from pstrain.recording import record, recording
-from pstrain.tensor import Tensor, as_tensor
 
 if not TYPE_CHECKING:  # checkers shall go on to report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LOSSES)

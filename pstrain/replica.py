@@ -25,10 +25,10 @@ from pstrain.errors import (
     UnimplementedError,
 )
 from pstrain.foreign_names import Telling
-from pstrain.indexed_slices import IndexedSlices
+from pstrain.gradients.tensor import Tensor
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
-from pstrain.tensor import Tensor
 from pstrain.trainer.context import current_position
+from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.vocabulary import Update
 
 

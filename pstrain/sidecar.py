@@ -22,14 +22,14 @@ from dataservice.runtime.arguments import (
     non_negative,
     path_of,
 )
-from pstrain import manifest
 from pstrain.callbacks.base import Callback, listed
 from pstrain.callbacks.monitor import Monitor
-from pstrain.checkpoint import Checkpoint
-from pstrain.checkpoint_watch import checkpoints_iterator
+from pstrain.checkpoints import manifest
+from pstrain.checkpoints.checkpoint import Checkpoint
+from pstrain.checkpoints.watch import checkpoints_iterator
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.evaluation import Logs, evaluate
-from pstrain.variable import Variable
+from pstrain.variables.variable import Variable
 
 logger = logging.getLogger(__name__)
 

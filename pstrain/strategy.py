@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.identity import new_id
-from pstrain.base_variable import BaseVariable
 from pstrain.cluster import ClusterResolver, check_training_cluster
 from pstrain.config import ParameterConfig
 from pstrain.consistency import Consistency, consistency_of
@@ -34,11 +33,12 @@ from pstrain.errors import (
 )
 from pstrain.paramserver.transport import FLOAT32
 from pstrain.partition import PartitionFunction, shard_count, split_rows
-from pstrain.placement import Colocated, ShardPlacer, placer
 from pstrain.replica import ReduceOp, Replica
-from pstrain.scope import placement_scope
 from pstrain.security import client_tls
 from pstrain.trainer.client import RemoteParameters
+from pstrain.variables.base import BaseVariable
+from pstrain.variables.placement import Colocated, ShardPlacer, placer
+from pstrain.variables.scope import placement_scope
 
 __all__ = ["ParameterServerStrategy", "Replica", "get_strategy", "has_strategy"]
 

@@ -21,10 +21,10 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.execution.choice import executor_of, steps_at_once
 from pstrain.execution.data import as_source, check_end, warn_of_end
 from pstrain.execution.executor import Report, take
+from pstrain.execution.progress import History, Progress
+from pstrain.execution.resumption import recovery
+from pstrain.gradients.tape import GradientTape
 from pstrain.losses import BinaryCrossentropy, sigmoid
-from pstrain.progress import History, Progress
-from pstrain.resumption import recovery
-from pstrain.tape import GradientTape
 
 
 def fit(

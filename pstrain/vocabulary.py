@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from pstrain.field_groups import FieldGroups
+    from pstrain.features.field_groups import FieldGroups
 
 CLOSURE_MAX_BYTES = 24 << 20
 """What a function, its arguments or its result may take: two of them fit one control message."""

@@ -14,8 +14,8 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_names import instead_of
 
 if TYPE_CHECKING:
-    from pstrain.checkpoint_manager import CheckpointManager
-    from pstrain.saving import SavedCheckpoint
+    from pstrain.checkpoints.manager import CheckpointManager
+    from pstrain.checkpoints.saving import SavedCheckpoint
 
 
 class Checkpoint(Callback):
@@ -112,8 +112,8 @@ class Checkpoint(Callback):
         self.last_path = self.manager.save()
 
     def _make_manager(self) -> CheckpointManager:
-        from pstrain.checkpoint import Checkpoint as Saved
-        from pstrain.checkpoint_manager import CheckpointManager
+        from pstrain.checkpoints.checkpoint import Checkpoint as Saved
+        from pstrain.checkpoints.manager import CheckpointManager
 
         saved = Saved(model=self.model, optimizer=self.model.optimizer, **self._objects)
         return CheckpointManager(
@@ -126,7 +126,7 @@ class Checkpoint(Callback):
 
 
 def _check_objects(objects: Mapping[str, Any]) -> None:
-    from pstrain.checkpoint import check_objects
+    from pstrain.checkpoints.checkpoint import check_objects
 
     taken = sorted(objects.keys() & {"model", "optimizer"})
     if taken:

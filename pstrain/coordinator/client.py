@@ -44,7 +44,7 @@ from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.outlasting import never
 
 if TYPE_CHECKING:
-    from pstrain.checkpoint_manager import CheckpointManager
+    from pstrain.checkpoints.manager import CheckpointManager
 
 logger = logging.getLogger(__name__)
 

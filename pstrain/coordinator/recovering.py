@@ -15,10 +15,10 @@ from pstrain.coordinator.restoring import Restorer, is_server_loss
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import RolledBackError, ServerLostError
 from pstrain.strategy import ParameterServerStrategy
-from pstrain.variable_names import key_of
+from pstrain.variables.names import key_of
 
 if TYPE_CHECKING:
-    from pstrain.checkpoint_manager import CheckpointManager
+    from pstrain.checkpoints.manager import CheckpointManager
 
 
 class RecoverySwitch:

@@ -19,7 +19,7 @@ from dataservice.errors import DataServiceError
 from pstrain import remote_errors, results
 from pstrain.coordinator.decide import Left
 from pstrain.errors import DataLossError
-from pstrain.key_map import KeyMaps
+from pstrain.features.key_map import KeyMaps
 from pstrain.reader_marks import Marks
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from dataservice import Dataset, col
 from pstrain.demo.flights import LABEL, NUMERIC, WEATHER
-from pstrain.features import Category, FeatureSchema
+from pstrain.features.schema import Category, FeatureSchema
 
 _KNOTS = 256
 _SPREAD = 3.4

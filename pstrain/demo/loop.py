@@ -13,7 +13,7 @@ from typing import Any
 import pstrain as ps
 from pstrain.callbacks import CallbackList
 from pstrain.execution.executor import take
-from pstrain.progress import Totals
+from pstrain.execution.progress import Totals
 
 _STEPS_PER_CALL = 8
 

@@ -24,7 +24,7 @@ from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
 
 if TYPE_CHECKING:
-    from pstrain.checkpoint_manager import CheckpointManager
+    from pstrain.checkpoints.manager import CheckpointManager
 
 logger = logging.getLogger(__name__)
 

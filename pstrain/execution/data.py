@@ -14,9 +14,9 @@ import pyarrow as pa
 import dataservice
 from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import integer_at_least
-from pstrain.batches import is_data_frame
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.errors import InvalidArgumentError
+from pstrain.features.batches import is_data_frame
 
 
 def as_source(data: Any, batch_size: int) -> Any:

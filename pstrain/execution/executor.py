@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from pstrain.resumption import Restorable
+from pstrain.execution.resumption import Restorable
 
 Report = dict[str, Any]
 """What a run of a function says: at least ``steps`` (how many it took) and ``ended`` (no data)."""

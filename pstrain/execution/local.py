@@ -17,7 +17,7 @@ from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 
 if TYPE_CHECKING:
-    from pstrain.checkpoint_manager import CheckpointManager
+    from pstrain.checkpoints.manager import CheckpointManager
 
 
 class _Epochs:

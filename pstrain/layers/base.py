@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.attributes import reached
 from pstrain.errors import InvalidArgumentError
-from pstrain.freezing import Freezable
-from pstrain.recording import leaf
-from pstrain.tensor import Tensor, as_tensor
-from pstrain.variable import ShardedVariable
+from pstrain.gradients.recording import leaf
+from pstrain.gradients.tensor import Tensor, as_tensor
+from pstrain.variables.attributes import reached
+from pstrain.variables.freezing import Freezable
+from pstrain.variables.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 
 

@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain import buffers, foreign_names, initializers
-from pstrain.creation import Maker
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import instead_of
+from pstrain.gradients.recording import record
+from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import losses, network
 from pstrain.layers.base import Layer, as_matrix, whole
-from pstrain.parameters import current_step
-from pstrain.recording import record
-from pstrain.tensor import Tensor
-from pstrain.variable import create_variable
+from pstrain.variables.creation import Maker
+from pstrain.variables.parameters import current_step
+from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch, InitializerSpec
 
 Activation = Literal["relu", "sigmoid"] | None

@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least, sizes_of
 from pstrain import buffers, foreign_names, initializers
-from pstrain.bags import Pooling, check_pooling, of_ids
 from pstrain.errors import InvalidArgumentError
-from pstrain.features import Features
+from pstrain.features.bags import Pooling, check_pooling, of_ids
+from pstrain.features.schema import Features
 from pstrain.foreign_names import instead_of
+from pstrain.gradients.recording import record, record_all
+from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
 from pstrain.layers.base import Layer, whole
 from pstrain.layers.pooling import field_rows
-from pstrain.recording import record, record_all
-from pstrain.tensor import Tensor
-from pstrain.variable import create_variable
+from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch, Lookup
 
 _FLOATS_PER_LINE = 16

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain import buffers, initializers
 from pstrain.errors import InvalidArgumentError
+from pstrain.gradients.recording import record
+from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import interaction as kernels
 from pstrain.layers.base import Layer, as_matrix, whole
 from pstrain.layers.dense import Dense
-from pstrain.recording import record
-from pstrain.tensor import Tensor
-from pstrain.variable import create_variable
+from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch
 
 Float32 = NDArray[np.float32]

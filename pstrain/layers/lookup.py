@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 import dataservice
 from dataservice.runtime.arguments import check_optional, integer_at_least
 from pstrain import foreign_names
-from pstrain.bags import is_list
 from pstrain.errors import (
     DataError,
     FailedPreconditionError,
     InvalidArgumentError,
     InvalidTypeError,
 )
+from pstrain.features.bags import is_list
+from pstrain.features.tokens import TokenCounts, Vocabulary
 from pstrain.foreign_names import instead_of
-from pstrain.tokens import TokenCounts, Vocabulary
 
 
 class _Lookup:

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pstrain import columns
-from pstrain.bags import is_list
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.key_rows import KeyRows
+from pstrain.features import columns
+from pstrain.features.bags import is_list
+from pstrain.features.key_rows import KeyRows
 
 
 class OnlineLookup:

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain import buffers
-from pstrain.bags import Bags
-from pstrain.features import Features
-from pstrain.field_groups import FieldGroups, group_rows
+from pstrain.features.bags import Bags
+from pstrain.features.field_groups import FieldGroups, group_rows
+from pstrain.features.schema import Features
+from pstrain.gradients.recording import record
+from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import pooling as kernels
 from pstrain.layers.base import looked_up
-from pstrain.recording import record
-from pstrain.tensor import Tensor
 from pstrain.vocabulary import Lookup
 
 

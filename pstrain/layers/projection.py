@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from pstrain import buffers
 from pstrain.buffers import read_only
-from pstrain.features import Features
-from pstrain.field_groups import FieldGroups
+from pstrain.features.field_groups import FieldGroups
+from pstrain.features.schema import Features
+from pstrain.gradients.recording import record_all
+from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import network
 from pstrain.kernels import projection as kernels
 from pstrain.kernels.vectors import LANES
@@ -24,8 +26,6 @@ from pstrain.layers.base import whole
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
 from pstrain.layers.pooling import FieldRows, distinct_rows, field_rows
-from pstrain.recording import record_all
-from pstrain.tensor import Tensor
 from pstrain.vocabulary import Lookup
 
 Float32 = NDArray[np.float32]

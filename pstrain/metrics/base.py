@@ -15,13 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_text
 from pstrain import foreign_names, initializers
-from pstrain.columns import vector
-from pstrain.creation import Maker
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.features.columns import vector
 from pstrain.foreign_names import instead_of
-from pstrain.parameters import current_step
-from pstrain.scope import LocalPlacement, current_placement
-from pstrain.variable import create_variable
+from pstrain.variables.creation import Maker
+from pstrain.variables.parameters import current_step
+from pstrain.variables.scope import LocalPlacement, current_placement
+from pstrain.variables.variable import create_variable
 
 State = NDArray[np.int64]
 

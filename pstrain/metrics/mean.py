@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from pstrain import foreign_names
-from pstrain.columns import check_labels
 from pstrain.errors import InvalidArgumentError
+from pstrain.features.columns import check_labels
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses
 from pstrain.kernels import metrics as kernels

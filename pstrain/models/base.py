@@ -16,20 +16,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pstrain import foreign_names
-from pstrain.attributes import reached
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.features import Features, FeatureSchema
+from pstrain.features.online_columns import OnlineColumns
+from pstrain.features.schema import Features, FeatureSchema
 from pstrain.foreign_names import Telling, instead_of
+from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.models.weights import Weights
-from pstrain.online_columns import OnlineColumns
 from pstrain.strategy import get_strategy, has_strategy
-from pstrain.tensor import Tensor, as_tensor
+from pstrain.variables.attributes import reached
 from pstrain.vocabulary import Fetch
 
 if TYPE_CHECKING:
-    from pstrain.progress import History
+    from pstrain.execution.progress import History
 
 Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 

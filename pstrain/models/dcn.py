@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Literal
 
 from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain.errors import InvalidArgumentError
-from pstrain.features import Features
+from pstrain.features.schema import Features
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Cross, concatenate
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, logit, rectified, run
-from pstrain.tensor import Tensor
 
 
 class DCNv2(Model):

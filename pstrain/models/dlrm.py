@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.features import Features
+from pstrain.features.schema import Features
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import Embedding
 from pstrain.layers.interaction import Interaction, concatenate
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, logit, rectified, run
-from pstrain.tensor import Tensor
 
 
 class DLRM(Model):

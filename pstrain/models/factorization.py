@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.features import Features
+from pstrain.features.schema import Features
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Interaction, NumericEmbedding, concatenate
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, linear, logit, rectified, run
-from pstrain.tensor import Tensor
 
 
 class DeepFM(Model):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from pstrain.features import Features
+from pstrain.features.schema import Features
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.models.base import Model
 from pstrain.models.network import linear
-from pstrain.tensor import Tensor
 
 
 class LogisticRegression(Model):

@@ -8,8 +8,8 @@ from typing import Any
 
 from dataservice.runtime.arguments import integer_at_least, sizes_of
 from pstrain import initializers
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers.dense import Dense
-from pstrain.tensor import Tensor
 
 
 def checked_sizes(model: str, dim: int, **layers: Sequence[int]) -> tuple[Any, ...]:

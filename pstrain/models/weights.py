@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.freezing import Freezable
+from pstrain.variables.freezing import Freezable
 
 
 class Weights(Freezable):
@@ -80,13 +80,13 @@ class Weights(Freezable):
 
     def save_weights(self, directory: str | os.PathLike[str]) -> str:
         """Writes a checkpoint of this model alone; its path."""
-        from pstrain.checkpoint import Checkpoint
+        from pstrain.checkpoints.checkpoint import Checkpoint
 
         return Checkpoint(model=self).save(directory)
 
     def load_weights(self, path: str | os.PathLike[str]) -> str:
         """Restores what ``save_weights``, or a checkpoint with ``model=``, holds; its path."""
-        from pstrain.checkpoint import Checkpoint
+        from pstrain.checkpoints.checkpoint import Checkpoint
 
         return Checkpoint(model=self).restore(path)
 

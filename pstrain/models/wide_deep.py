@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.features import Features
+from pstrain.features.schema import Features
+from pstrain.gradients.tensor import Tensor
 from pstrain.kernels.vectors import LANES
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.projection import project
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, linear, logit, rectified
-from pstrain.tensor import Tensor
 
 
 class WideDeep(Model):

@@ -14,17 +14,17 @@ from typing import Any, ClassVar, Self
 
 from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_names, initializers
-from pstrain.base_variable import new_handle
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_names import Telling, instead_of
+from pstrain.gradients.tape import Gradients
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.pairs import from_pairs
 from pstrain.optimizers.schedules import LearningRateSchedule, plain
-from pstrain.parameters import current_step
 from pstrain.session import captured_changed, generation
-from pstrain.tape import Gradients
-from pstrain.variable import Variable, create_variable
+from pstrain.variables.base import new_handle
+from pstrain.variables.parameters import current_step
+from pstrain.variables.variable import Variable, create_variable
 from pstrain.vocabulary import OptimizerSpec
 
 Rate = float | LearningRateSchedule

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.indexed_slices import IndexedSlices
-from pstrain.joined import JoinedParameters
+from pstrain.gradients.tape import Gradients
 from pstrain.kernels.embedding import scatter_fields
-from pstrain.rows import as_rows, look_up
-from pstrain.tape import Gradients
+from pstrain.variables.indexed_slices import IndexedSlices
+from pstrain.variables.joined import JoinedParameters
+from pstrain.variables.rows import as_rows, look_up
 from pstrain.vocabulary import Update, VariableSpec
 
 Array = NDArray[Any]

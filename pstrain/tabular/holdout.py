@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pstrain import columns
-from pstrain.bags import Lists, is_list
 from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.features import columns
+from pstrain.features.bags import Lists, is_list
 
 Part = Literal["training", "validation"]
 

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pstrain import columns
-from pstrain.bags import Pooling, is_list
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.features import Category, FeatureSchema
+from pstrain.features import columns
+from pstrain.features.bags import Pooling, is_list
+from pstrain.features.schema import Category, FeatureSchema
 from pstrain.tabular.preparation import Preparation, Value
 
 FEW_VALUES = 256

@@ -16,8 +16,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pstrain.bags import is_list
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
+from pstrain.features.bags import is_list
 
 FILE = "preparation.json"
 _FORMAT = 1

@@ -19,11 +19,11 @@ import dataservice as ds
 import pstrain as ps
 from dataservice.errors import UserFunctionError
 from pstrain.callbacks import LearningRateScheduler, ProgressBar
-from pstrain.checkpoint import checkpoints, latest_checkpoint, read_config
+from pstrain.checkpoints.checkpoint import checkpoints, latest_checkpoint, read_config
+from pstrain.checkpoints.manifest import remove
 from pstrain.compiling import compile_kernels
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError, NotFoundError
 from pstrain.launch.activity import Activity, activities
-from pstrain.manifest import remove
 from pstrain.narration import Narrator
 from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model

@@ -15,14 +15,14 @@ import torch
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
+from pstrain.gradients.recording import record, recording
+from pstrain.gradients.tensor import Tensor, as_tensor, cast
 from pstrain.initializers import seed_for
 from pstrain.layers import base
-from pstrain.parameters import current_step
-from pstrain.recording import record, recording
-from pstrain.tensor import Tensor, as_tensor, cast
 from pstrain.torch import modules
 from pstrain.trainer.context import current_position
-from pstrain.variable import create_variable
+from pstrain.variables.parameters import current_step
+from pstrain.variables.variable import create_variable
 
 
 class Layer(base.Layer):

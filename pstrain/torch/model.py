@@ -11,12 +11,12 @@ from typing import Any, ClassVar
 import torch
 
 from pstrain.errors import InvalidArgumentError, UnimplementedError
-from pstrain.features import Features
+from pstrain.features.schema import Features
+from pstrain.gradients.recording import record
+from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.layers.embedding import Embedding
 from pstrain.layers.interaction import concatenate
 from pstrain.models import base
-from pstrain.recording import record
-from pstrain.tensor import Tensor, as_tensor
 from pstrain.torch import modules
 from pstrain.torch.layer import Layer
 

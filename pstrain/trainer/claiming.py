@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.config import ParameterConfig
-from pstrain.key_map import Asked, KeyMaps
+from pstrain.features.key_map import Asked, KeyMaps
 from pstrain.paramserver.messages import LateBody, body_arrays
 from pstrain.trainer.outgoing import Answers, Header, Message
 from pstrain.trainer.outlasting import Outlast, outlasting

@@ -18,21 +18,10 @@ from dataservice.runtime.auth import TlsConfig, resolve_token
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.errors import DeadlineExceededError, ServerLostError
-from pstrain.key_map import KeyMaps
-from pstrain.parameters import current_staging
+from pstrain.features.key_map import KeyMaps
 from pstrain.paramserver import messages, transport
 from pstrain.paramserver.messages import Array, LateBody, Part
 from pstrain.paramserver.saved import Saved, Tracking
-from pstrain.rows import (
-    as_rows,
-    look_up,
-    row_bytes,
-    rows_of_value,
-    scatter_parts,
-    shape_of_rows,
-    transfers,
-    update_parts,
-)
 from pstrain.trainer.claiming import KeyClaims
 from pstrain.trainer.connections import Connections, Request
 from pstrain.trainer.loading import load
@@ -49,6 +38,17 @@ from pstrain.trainer.outgoing import (
 from pstrain.trainer.outlasting import Outlast, never, outlasting
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.snapshot import RemoteSnapshot
+from pstrain.variables.parameters import current_staging
+from pstrain.variables.rows import (
+    as_rows,
+    look_up,
+    row_bytes,
+    rows_of_value,
+    scatter_parts,
+    shape_of_rows,
+    transfers,
+    update_parts,
+)
 from pstrain.vocabulary import (
     Fetch,
     Lookup,

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from pstrain.errors import DataServiceError
-from pstrain.parameters import current_staging
+from pstrain.variables.parameters import current_staging
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")

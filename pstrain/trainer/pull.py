@@ -15,7 +15,7 @@ from pstrain.bfloat16 import widen_into
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.messages import Array, LateBody, Part, Received, body_arrays
 from pstrain.paramserver.transport import FLOAT32, body_of, ids_dtype, wire_dtype
-from pstrain.rows import look_up
+from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
 _NONE = -1

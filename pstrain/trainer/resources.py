@@ -23,9 +23,9 @@ from pstrain.errors import (
     InvalidArgumentError,
     UnimplementedError,
 )
-from pstrain.parameters import current_staging
 from pstrain.trainer.context import InputContext, call_with_context
 from pstrain.trainer.staging import ClosureRun
+from pstrain.variables.parameters import current_staging
 
 logger = logging.getLogger(__name__)
 

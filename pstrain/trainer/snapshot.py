@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 from dataservice.runtime.identity import new_id
 from pstrain.config import ParameterConfig
 from pstrain.errors import DataServiceError
-from pstrain.key_map import KeyMaps
+from pstrain.features.key_map import KeyMaps
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.vocabulary import VariableSpec

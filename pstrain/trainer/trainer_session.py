@@ -19,7 +19,6 @@ import dataservice
 from dataservice.errors import CancelledError
 from pstrain import remote_errors, results, session
 from pstrain.errors import InvalidArgumentError
-from pstrain.parameters import current_staging, step_scope
 from pstrain.strategy import Replica, entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
@@ -28,6 +27,7 @@ from pstrain.trainer.reports import Reports
 from pstrain.trainer.resources import TrainerIterator, open_dataset
 from pstrain.trainer.rounds import RoundCommitter
 from pstrain.trainer.staging import ClosureRun, Held
+from pstrain.variables.parameters import current_staging, step_scope
 from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken, trainer_name
 from pstrain.wire import trainer_pb2 as pb
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-from pstrain.base_variable import BaseVariable
 from pstrain.cluster import (
     JOBS,
     ClusterResolver,
@@ -31,13 +30,14 @@ from pstrain.errors import (
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
 from pstrain.replica import Replica
-from pstrain.scope import LocalPlacement, Placement, placement_scope
 from pstrain.security import client_tls
 from pstrain.strategy import entered_scope, server_of
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.v1.membership import Membership, wait_for
 from pstrain.v1.training import TrainingSession
+from pstrain.variables.base import BaseVariable
+from pstrain.variables.scope import LocalPlacement, Placement, placement_scope
 from pstrain.vocabulary import VariableSpec
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain.checkpoint import checkpoints
+from pstrain.checkpoints.checkpoint import checkpoints
 from pstrain.failpoints import KILL_AT_ENV
-from pstrain.scope import local_parameters
+from pstrain.variables.scope import local_parameters
 from tests.chaos import saving_program
 from tests.chaos.saving_program import ROWS, SAVES
 

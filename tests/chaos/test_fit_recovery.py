@@ -16,7 +16,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
-from pstrain import progress
+from pstrain.execution import progress
 from tests.chaos import fitting_program
 from tests.chaos.counted_fit import BATCH, columns, compiled, dataset
 from tests.chaos.counted_rows import counted
@@ -279,7 +279,7 @@ def test_an_unfinished_fit_is_gone_on_with_in_one_process_too(tmp_path: pathlib.
     with pytest.raises(KeyboardInterrupt):
         train([ps.callbacks.Checkpoint(tmp_path, every_steps=16, asynchronous=False), Stop()])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pstrain.progress._PROGRAM", "another")
+        patch.setattr("pstrain.execution.progress._PROGRAM", "another")
         model, found = train([ps.callbacks.Checkpoint(tmp_path)])
     assert int(model.optimizer.iterations.numpy()) == 3 * steps
     for mine, theirs in zip(model.variables, whole.variables, strict=True):

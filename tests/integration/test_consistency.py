@@ -14,7 +14,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
-from pstrain import manifest
+from pstrain.checkpoints import manifest
 from pstrain.errors import FailedPreconditionError
 from pstrain.paramserver import safetensors
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain.scope import local_parameters
+from pstrain.variables.scope import local_parameters
 
 ROWS, WIDTH = 60_000, 8
 CHUNK = 1_000

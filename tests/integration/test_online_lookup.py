@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import pstrain as ps
+from pstrain.gradients.recording import record
 from pstrain.kernels.keys import NO_KEY
-from pstrain.recording import record
-from pstrain.scope import local_parameters
+from pstrain.variables.scope import local_parameters
 
 DEADLINE_S = 60.0
 CAPACITY = 5_000

@@ -18,7 +18,7 @@ from dataservice.runtime.connection_exchange import ConnectionExchange
 from dataservice.runtime.message import ACTION
 from dataservice.runtime.process import ChildProcess, spawn_module
 from pstrain import initializers, results
-from pstrain.checkpoint import Checkpoint
+from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.config import ParameterConfig
 from pstrain.coordinator.recovery import settle_servers
@@ -32,14 +32,14 @@ from pstrain.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from pstrain.parameters import step_scope
 from pstrain.partition import FixedShardsPartitioner
-from pstrain.scope import local_parameters
 from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.staging import ClosureRun
-from pstrain.variable import Variable, create_variable
+from pstrain.variables.parameters import step_scope
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 from pstrain.wire import trainer_pb2 as pb
 from tests.unit.bfloat16_twin import rounded

@@ -26,7 +26,7 @@ from dataservice.errors import (
     UnimplementedError,
 )
 from dataservice.vocabulary import parse_target
-from pstrain.scope import local_parameters
+from pstrain.variables.scope import local_parameters
 from tests.integration.service_cluster import (
     LocalService,
     local_service,

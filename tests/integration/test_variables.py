@@ -12,8 +12,8 @@ import pytest
 
 import pstrain as ps
 from pstrain.coordinator.sent import SentFunctions
-from pstrain.scope import local_parameters
 from pstrain.trainer.connections import Connections
+from pstrain.variables.scope import local_parameters
 
 DEADLINE_S = 60.0
 ROWS, WIDTH = 400_000, 16

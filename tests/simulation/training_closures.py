@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pstrain.errors import ClosureInputError, InvalidArgumentError, ServerLostError
-from pstrain.parameters import current_staging, current_step
+from pstrain.variables.parameters import current_staging, current_step
 from pstrain.vocabulary import Fetch
 from tests.simulation.fibers import running, wait
 from tests.simulation.training_checker import REFUSED, Tag

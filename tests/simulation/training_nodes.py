@@ -13,7 +13,6 @@ from typing import Any
 
 from dataservice.errors import CancelledError, DataServiceError
 from dataservice.runtime.message import Message
-from pstrain.parameters import current_step
 from pstrain.paramserver import messages
 from pstrain.paramserver.commits import Commits
 from pstrain.paramserver.messages import LateBody
@@ -21,6 +20,7 @@ from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.server import Sessions
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.service import TrainerService
+from pstrain.variables.parameters import current_step
 from tests.simulation.fibers import Process, running, wait
 from tests.simulation.shadow import Violation
 from tests.simulation.training_values import make_counter, make_values

@@ -27,7 +27,7 @@ from pstrain.errors import (
     DeadlineExceededError,
     RolledBackError,
 )
-from pstrain.resumption import Recovery
+from pstrain.execution.resumption import Recovery
 from pstrain.trainer.client import RemoteParameters
 from pstrain.wire import trainer_pb2 as pb
 from tests.simulation.consistency_checker import WatchedCore, WatchedScheduler

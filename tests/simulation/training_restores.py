@@ -133,7 +133,7 @@ class Iterators:
 
 
 class Progress:
-    """What of `pstrain.progress.Progress` tells that everything went back."""
+    """What of `pstrain.execution.progress.Progress` tells that everything went back."""
 
     def __init__(self, node: Any) -> None:
         self._node = node

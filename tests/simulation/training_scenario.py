@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from pstrain import resumption
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import (
     applying,
@@ -33,6 +32,7 @@ from pstrain.coordinator import (
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, InvalidArgumentError
+from pstrain.execution import resumption
 from pstrain.paramserver import requests
 from pstrain.trainer import cancelling as trainer_cancelling
 from pstrain.trainer import (

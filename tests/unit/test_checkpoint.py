@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain import initializers, manifest
-from pstrain.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
+from pstrain import initializers
+from pstrain.checkpoints import manifest
+from pstrain.checkpoints.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.layers import Dense
 from pstrain.metrics import Mean
 from pstrain.paramserver import checkpoint as shard_files
-from pstrain.scope import local_parameters
-from pstrain.variable import Variable, create_variable
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable, create_variable
 
 
 class Model:

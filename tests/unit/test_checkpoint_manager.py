@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pstrain.checkpoint import Checkpoint
-from pstrain.checkpoint_manager import CheckpointManager, checkpoints_iterator
+from pstrain.checkpoints.checkpoint import Checkpoint
+from pstrain.checkpoints.manager import CheckpointManager, checkpoints_iterator
 from pstrain.errors import InvalidArgumentError
-from pstrain.scope import local_parameters
-from pstrain.variable import Variable
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from dataservice.runtime.arguments import check_choice, in_words, nearest
 from dataservice.runtime.transport import open_exchange
 from pstrain.consistency import consistency_of
 from pstrain.paramserver.transport import check_transport_dtype
-from pstrain.placement import placer
+from pstrain.variables.placement import placer
 
 ROWS = ds.Dataset.range(4)
 

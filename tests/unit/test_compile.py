@@ -12,8 +12,8 @@ import pytest
 
 from pstrain import metrics, models, optimizers
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.scope import local_parameters
-from pstrain.variable import Variable
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable
 
 SCHEMA = pa.schema({"x": pa.float32(), "c": pa.int64(), "label": pa.int64()})
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain import derivatives
 from pstrain.errors import UnimplementedError
+from pstrain.gradients import derivatives
 
 Array = np.ndarray[Any, Any]
 STEP = 1e-6

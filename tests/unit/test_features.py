@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.features import Category, Features, FeatureSchema
+from pstrain.features.schema import Category, Features, FeatureSchema
 
 ONE_HASHED = FeatureSchema(categorical={"c": Category(1000)}, label=None)
 ONE_PLAIN = FeatureSchema(categorical={"c": Category(1000, hashed=False)}, label=None)

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.field_groups import FieldGroups, group_by_field, group_rows
-from pstrain.rows import look_up
+from pstrain.features.field_groups import FieldGroups, group_by_field, group_rows
+from pstrain.variables.rows import look_up
 from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
 
 

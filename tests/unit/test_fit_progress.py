@@ -11,7 +11,7 @@ import pytest
 import pstrain as ps
 from pstrain.callbacks.base import CallbackList
 from pstrain.errors import RolledBackError, UnimplementedError
-from pstrain.progress import Progress, is_unfinished
+from pstrain.execution.progress import Progress, is_unfinished
 
 
 class Iterator:

@@ -23,7 +23,7 @@ from pstrain.errors import (
     RolledBackError,
     ServerLostError,
 )
-from pstrain.resumption import Recovery
+from pstrain.execution.resumption import Recovery
 from pstrain.trainer.outlasting import outlasting
 from tests.unit.test_affinity import scheduler
 

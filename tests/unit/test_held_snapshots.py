@@ -12,8 +12,8 @@ import pytest
 from pstrain import initializers
 from pstrain.config import ParameterConfig
 from pstrain.errors import NotFoundError, ServerLostError
+from pstrain.features.key_map import KeyMaps
 from pstrain.kernels.keys import NO_KEY
-from pstrain.key_map import KeyMaps
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store

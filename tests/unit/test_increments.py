@@ -23,7 +23,7 @@ from pstrain.paramserver.changed_rows import ChangedRows
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.saved import SavedShard
 from pstrain.paramserver.shard import Shard
-from pstrain.scope import local_parameters
+from pstrain.variables.scope import local_parameters
 from tests.unit.shard_cases import ADAGRAD, ADAM, SGD, ids, make_spec, ones
 
 ROWS = 700

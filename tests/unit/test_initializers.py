@@ -10,8 +10,8 @@ import pytest
 
 from pstrain import initializers
 from pstrain.errors import InvalidArgumentError
-from pstrain.scope import local_parameters
-from pstrain.variable import create_variable
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import InitializerSpec
 
 

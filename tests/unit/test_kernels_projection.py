@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pstrain.field_groups import group_rows
+from pstrain.features.field_groups import group_rows
 from pstrain.kernels import projection
 from pstrain.kernels.vectors import LANES
 

@@ -13,12 +13,12 @@ from numba.core.dispatcher import Dispatcher
 
 from pstrain import kernels
 from pstrain.compiling import shares
-from pstrain.features import Category, FeatureSchema
+from pstrain.features.schema import Category, FeatureSchema
+from pstrain.gradients.tape import GradientTape
 from pstrain.metrics import AUC, Accuracy, LogLoss
 from pstrain.models import WideDeep
 from pstrain.optimizers import Adagrad
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
+from pstrain.variables.scope import local_parameters
 
 
 def _compiled() -> dict[str, list[Any]]:

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pstrain.features.key_map import Asked, KeyFields, KeyMap, KeyMaps, distinct
 from pstrain.kernels.keys import BUCKET_ROWS, NO_ROW, NO_ROW_EVER, find_buckets
-from pstrain.key_map import Asked, KeyFields, KeyMap, KeyMaps, distinct
 from pstrain.partition import split_rows, split_rows_at
 
 CAPACITIES = st.lists(st.integers(2, 6_000), min_size=1, max_size=5)

@@ -11,7 +11,10 @@ import pytest
 
 from pstrain import initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.features import Features
+from pstrain.features.schema import Features
+from pstrain.gradients.recording import record
+from pstrain.gradients.tape import GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers import (
     Cross,
     Dense,
@@ -22,12 +25,9 @@ from pstrain.layers import (
     concatenate,
 )
 from pstrain.losses import BinaryCrossentropy
-from pstrain.parameters import step_scope
-from pstrain.recording import record
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
-from pstrain.tensor import Tensor
-from pstrain.variable import ShardedVariable, Variable
+from pstrain.variables.parameters import step_scope
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import ShardedVariable, Variable
 from pstrain.vocabulary import StepToken
 
 RANDOM = np.random.default_rng(5)

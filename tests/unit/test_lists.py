@@ -12,13 +12,13 @@ import pytest
 
 import pstrain as ps
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.features import Category, Features, FeatureSchema
+from pstrain.features.schema import Category, Features, FeatureSchema
+from pstrain.gradients.recording import record
+from pstrain.gradients.tape import GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
 from pstrain.models import Model
-from pstrain.recording import record
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
-from pstrain.tensor import Tensor
+from pstrain.variables.scope import local_parameters
 
 LISTS = [[1, 3], [], None, [2, 2, 2], [0]]
 

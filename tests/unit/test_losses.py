@@ -10,13 +10,13 @@ import pytest
 from sklearn.metrics import log_loss
 
 from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.gradients.tape import GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers.base import whole
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.metrics import LogLoss
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
-from pstrain.tensor import Tensor
-from pstrain.variable import Variable
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable
 
 LABELS = np.array([0, 1, 1, 0])
 LOGITS = np.array([-1.0, 2.0, -0.5, 3.0], dtype=np.float32)

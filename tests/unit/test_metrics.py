@@ -15,8 +15,8 @@ from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.metrics import AUC, Accuracy, LogLoss, Mean, Metric
-from pstrain.parameters import step_scope
-from pstrain.scope import LocalPlacement, local_parameters
+from pstrain.variables.parameters import step_scope
+from pstrain.variables.scope import LocalPlacement, local_parameters
 from pstrain.vocabulary import StepToken
 
 KINDS = [AUC, Accuracy, LogLoss]

@@ -14,7 +14,8 @@ import pytest
 
 from pstrain import models
 from pstrain.errors import DataError, InvalidArgumentError, InvalidTypeError
-from pstrain.features import Category, FeatureSchema
+from pstrain.features.schema import Category, FeatureSchema
+from pstrain.gradients.tape import GradientTape
 from pstrain.models import (
     DLRM,
     DCNv2,
@@ -25,9 +26,8 @@ from pstrain.models import (
     WideDeep,
 )
 from pstrain.optimizers import SGD, Adagrad
-from pstrain.scope import local_parameters
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
-from pstrain.tape import GradientTape
+from pstrain.variables.scope import local_parameters
 
 SCHEMA = FeatureSchema(
     dense=["x", "y"],

@@ -11,7 +11,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
-from pstrain.checkpoint import Checkpoint
+from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.config import ParameterConfig
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.optimizers import schedules

@@ -11,7 +11,7 @@ import pytest
 import pstrain as ps
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels.keys import NO_KEY
-from pstrain.scope import local_parameters
+from pstrain.variables.scope import local_parameters
 
 ROWS = 600
 FAR = 10**15

@@ -14,14 +14,14 @@ import pytest
 import pstrain as ps
 from pstrain.config import ParameterConfig
 from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.gradients.tape import GradientTape
 from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
 from pstrain.paramserver.messages import LateBody
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.store import Store
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
 from pstrain.trainer.claiming import KeyClaims
+from pstrain.variables.scope import local_parameters
 from tests.unit.shard_cases import ids, make_spec, values_of
 
 

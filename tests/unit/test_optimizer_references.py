@@ -12,8 +12,8 @@ import pytest
 
 from pstrain import optimizers as opt
 from pstrain.optimizers import schedules
-from pstrain.scope import local_parameters
-from pstrain.variable import Variable
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable
 
 VALUE = np.array([0.126, -0.132, 0.64, 0.105], np.float32)
 GRADIENTS = np.array(

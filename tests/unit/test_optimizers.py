@@ -13,17 +13,17 @@ import numpy as np
 import pytest
 
 from pstrain import optimizers
-from pstrain.checkpoint import Checkpoint, read_config
+from pstrain.checkpoints.checkpoint import Checkpoint, read_config
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.indexed_slices import IndexedSlices
+from pstrain.gradients.recording import record
+from pstrain.gradients.tape import GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
 from pstrain.paramserver.rules import BoundRule
-from pstrain.recording import record
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
-from pstrain.tensor import Tensor
-from pstrain.variable import Variable
+from pstrain.variables.indexed_slices import IndexedSlices
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable
 from pstrain.vocabulary import OptimizerSpec, Update
 
 GRADIENT = np.array([0.5, -2.0, 0.0], dtype=np.float32)

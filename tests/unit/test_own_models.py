@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.checkpoint import Checkpoint
+from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.errors import FailedPreconditionError
-from pstrain.features import Category, Features, FeatureSchema
+from pstrain.features.schema import Category, Features, FeatureSchema
+from pstrain.gradients.tape import GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Dense, Embedding, Layer, OnlineLookup, concatenate
 from pstrain.metrics import AUC
 from pstrain.models import Model
 from pstrain.optimizers import SGD
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
-from pstrain.tensor import Tensor
-from pstrain.variable import ShardedVariable, Variable
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import ShardedVariable, Variable
 
 SCHEMA = FeatureSchema(dense=["x"], categorical={"c": Category(5, hashed=False)})
 

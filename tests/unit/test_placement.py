@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.placement import ByteBalanced, Colocated, RoundRobin, placer
+from pstrain.variables.placement import ByteBalanced, Colocated, RoundRobin, placer
 
 
 def test_round_robin_counts_shards() -> None:

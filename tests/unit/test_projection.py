@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pstrain.features import Features
+from pstrain.features.schema import Features
+from pstrain.gradients.tape import Gradients, GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Dense, Embedding, WideDeepTable
 from pstrain.layers.projection import project, project_embedding
 from pstrain.losses import BinaryCrossentropy
-from pstrain.scope import local_parameters
-from pstrain.tape import Gradients, GradientTape
-from pstrain.tensor import Tensor
+from pstrain.variables.scope import local_parameters
 
 FIELDS, VALUES, DIM, UNITS = 3, 6, 8, 80
 

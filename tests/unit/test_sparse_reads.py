@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.indexed_slices import IndexedSlices
+from pstrain.gradients.tape import GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.optimizers import SGD
-from pstrain.scope import LocalPlacement, local_parameters, placement_scope
-from pstrain.tape import GradientTape
-from pstrain.tensor import Tensor
-from pstrain.variable import ShardedVariable, Variable
+from pstrain.variables.indexed_slices import IndexedSlices
+from pstrain.variables.scope import LocalPlacement, local_parameters, placement_scope
+from pstrain.variables.variable import ShardedVariable, Variable
 
 ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)
 

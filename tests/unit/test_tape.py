@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.base_variable import new_handle
 from pstrain.errors import InvalidArgumentError, UnimplementedError
+from pstrain.gradients.recording import leaf, record
+from pstrain.gradients.tape import GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
 from pstrain.layers.base import whole
 from pstrain.metrics import AUC, Mean
 from pstrain.optimizers import SGD
-from pstrain.recording import leaf, record
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
-from pstrain.tensor import Tensor
-from pstrain.variable import Variable
+from pstrain.variables.base import new_handle
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable
 from pstrain.vocabulary import Fetch
 
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 import pstrain as ps
 from dataservice import Dataset
 from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
-from pstrain.features import Category, FeatureSchema
+from pstrain.features.schema import Category, FeatureSchema
+from pstrain.features.tokens import TokenCounts, Vocabulary
 from pstrain.layers import Embedding, IntegerLookup, StringLookup
-from pstrain.scope import local_parameters
-from pstrain.tokens import TokenCounts, Vocabulary
+from pstrain.variables.scope import local_parameters
 
 
 def ids(vocabulary: Vocabulary, column: pa.Array, base: int = 0) -> list[int]:
@@ -97,7 +97,7 @@ def test_a_vocabulary_travels_and_compares() -> None:
 
 
 def test_counts_add_up_over_batches_and_compactions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pstrain.tokens._COMPACT_AT_ROWS", 4)
+    monkeypatch.setattr("pstrain.features.tokens._COMPACT_AT_ROWS", 4)
     counts = TokenCounts("c")
     for column in (
         pa.array(["a", "b", None, "a"]),

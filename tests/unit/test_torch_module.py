@@ -13,11 +13,11 @@ import pytest
 import pstrain as ps
 from pstrain import session
 from pstrain.errors import InvalidArgumentError, UnimplementedError
-from pstrain.parameters import step_scope
-from pstrain.recording import record
-from pstrain.scope import local_parameters
-from pstrain.tensor import Tensor
+from pstrain.gradients.recording import record
+from pstrain.gradients.tensor import Tensor
 from pstrain.trainer.context import trainer_scope
+from pstrain.variables.parameters import step_scope
+from pstrain.variables.scope import local_parameters
 from pstrain.vocabulary import StepToken
 
 torch = pytest.importorskip("torch")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstrain import initializers
-from pstrain.rows import transfers
+from pstrain.variables.rows import transfers
 from pstrain.vocabulary import ShardSpec, VariableSpec
 
 _ROW_BYTES = 8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pstrain import buffers
 from pstrain.errors import DataLossError, InvalidArgumentError
-from pstrain.field_groups import FieldGroups
+from pstrain.features.field_groups import FieldGroups
 from pstrain.paramserver import messages, pieces, transport
 from pstrain.paramserver.changes import WHOLE
 from pstrain.paramserver.commits import PartKey
@@ -19,9 +19,9 @@ from pstrain.paramserver.messages import LateBody
 from pstrain.paramserver.pieces import Arrived
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.store import Store
-from pstrain.rows import look_up
 from pstrain.trainer.outgoing import Push, pull_messages
 from pstrain.trainer.pull import Pull
+from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, OptimizerSpec, VariableSpec
 from tests.unit.bfloat16_twin import rounded
 from tests.unit.shard_cases import ADAGRAD, ADAM, SGD, make_spec, values_of

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 
 from pstrain import initializers
-from pstrain.base_variable import new_handle
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
+from pstrain.gradients.recording import leaf, record
+from pstrain.gradients.tape import GradientTape
+from pstrain.gradients.tensor import Tensor
 from pstrain.optimizers import SGD
-from pstrain.parameters import LocalParameters, current_staging, current_step, step_scope
-from pstrain.per_worker_variable import PerWorkerVariable
-from pstrain.recording import leaf, record
-from pstrain.scope import LocalPlacement, local_parameters, placement_scope
-from pstrain.tape import GradientTape
-from pstrain.tensor import Tensor
 from pstrain.trainer.staging import ClosureRun
-from pstrain.variable import ShardedVariable, Variable, create_variable
+from pstrain.variables.base import new_handle
+from pstrain.variables.parameters import LocalParameters, current_staging, current_step, step_scope
+from pstrain.variables.per_worker import PerWorkerVariable
+from pstrain.variables.scope import LocalPlacement, local_parameters, placement_scope
+from pstrain.variables.variable import ShardedVariable, Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 
 OPERATORS = ("*", "/", "//", "%", "**", "@", "&", "|", "^")

@@ -15,9 +15,9 @@ from pstrain.errors import (
     InvalidArgumentError,
     UnimplementedError,
 )
-from pstrain.parameters import step_scope
-from pstrain.scope import LocalPlacement, local_parameters, placement_scope
 from pstrain.trainer.context import trainer_scope
+from pstrain.variables.parameters import step_scope
+from pstrain.variables.scope import LocalPlacement, local_parameters, placement_scope
 from pstrain.vocabulary import StepToken
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from pstrain.errors import InvalidTypeError
-from pstrain.indexed_slices import IndexedSlices
+from pstrain.gradients.tape import GradientTape
 from pstrain.optimizers import SGD
-from pstrain.scope import local_parameters
-from pstrain.tape import GradientTape
-from pstrain.variable import Variable
+from pstrain.variables.indexed_slices import IndexedSlices
+from pstrain.variables.scope import local_parameters
+from pstrain.variables.variable import Variable
 
 WHOLE = np.array([[1, -2], [3, 0.5]], np.float32)
 

@@ -12,8 +12,8 @@ import pytest
 import pstrain as ps
 from pstrain import session
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.parameters import step_scope
-from pstrain.scope import local_parameters
+from pstrain.variables.parameters import step_scope
+from pstrain.variables.scope import local_parameters
 from pstrain.vocabulary import StepToken
 
 SCHEMA = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(4, hashed=False)})

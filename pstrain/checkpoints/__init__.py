@@ -1,0 +1,1 @@
+"""Checkpoints: what is in one, how it is written and committed, which are kept."""

@@ -1,0 +1,200 @@
+"""Keeping the newest checkpoints of a directory, and some for good.
+
+Knows nothing of what is in a checkpoint. Invariant: the newest checkpoint is never removed, and a
+checkpoint disappears in one step, so that a reader sees it whole or not at all.
+"""
+
+from __future__ import annotations
+
+import json
+import numbers
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from dataservice.runtime.arguments import (
+    check_callable,
+    check_optional,
+    check_true_or_false,
+    non_negative,
+    path_of,
+)
+from pstrain.checkpoints import manifest
+from pstrain.checkpoints.checkpoint import Checkpoint
+from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
+from pstrain.checkpoints.saving import SavedCheckpoint
+from pstrain.checkpoints.watch import checkpoints_iterator
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+
+__all__ = ["CheckpointManager", "checkpoints_iterator"]
+
+_INDEX = "checkpoint"
+# What one save removes, another one that ends at the same time must not look at.
+_sweeping = threading.Lock()
+
+
+class CheckpointManager:
+    """Saves a Checkpoint into a directory, keeping the ``max_to_keep`` newest (None: all).
+
+    Of those too old to keep, one every ``keep_checkpoint_every_n_hours`` stays for good; it is no
+    longer in ``checkpoints``. With ``step_counter`` (a variable, such as ``optimizer.iterations``)
+    and ``checkpoint_interval``, ``save`` does nothing until so many steps have passed since the
+    last. ``init_fn`` is called by :meth:`restore_or_initialize` where there is no checkpoint. A
+    manager made later, as after a restart, goes on with what it finds in the directory.
+    ``asynchronous``: ``save`` returns when the values are held; ``incremental``: it writes the rows
+    of large tables that changed; see :meth:`Checkpoint.save`.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        directory: Path,
+        max_to_keep: int | None = None,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], Any] | None = None,
+        last_checkpoint_step: int | None = None,
+        *,
+        asynchronous: bool = False,
+        incremental: bool = False,
+    ) -> None:
+        check_optional(1, max_to_keep=max_to_keep, checkpoint_interval=checkpoint_interval)
+        if keep_checkpoint_every_n_hours is not None:
+            non_negative(keep_checkpoint_every_n_hours, "keep_checkpoint_every_n_hours")
+        if checkpoint_interval is not None and step_counter is None:
+            raise InvalidArgumentError("checkpoint_interval needs a step_counter to count with")
+        if not isinstance(checkpoint, Checkpoint):
+            raise InvalidTypeError(
+                "CheckpointManager takes a Checkpoint, then the directory, got "
+                f"{checkpoint!r} first; as in CheckpointManager(Checkpoint(model=m), 'ckpt')"
+            )
+        is_fixed = isinstance(step_counter, numbers.Number)
+        if step_counter is not None and (is_fixed or not hasattr(step_counter, "__int__")):
+            raise InvalidTypeError(
+                "step_counter must be a variable that counts, such as optimizer.iterations, got "
+                f"{step_counter!r}"
+            )
+        check_optional(0, last_checkpoint_step=last_checkpoint_step)
+        check_callable("init_fn", init_fn, optional=True)
+        check_true_or_false(asynchronous=asynchronous, incremental=incremental)
+        manifest.check_name(checkpoint_name)
+        self.checkpoint = checkpoint
+        self.directory = path_of(directory, "directory")
+        self.checkpoint_interval = checkpoint_interval
+        self.asynchronous = asynchronous
+        self.incremental = incremental
+        self._max_to_keep = max_to_keep
+        self._keep_every_s = (keep_checkpoint_every_n_hours or 0.0) * 3600.0
+        self._name = checkpoint_name
+        self._step_counter = step_counter
+        self._init_fn = init_fn
+        self._saved_at = last_checkpoint_step
+        self._preserved, self._preserved_at_s = _read_index(self.directory)
+
+    def __repr__(self) -> str:
+        return f"<CheckpointManager {self.directory!r} of {self.checkpoint!r}>"
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Paths of those that are kept for now, oldest first."""
+        return [
+            p for p in checkpoints(self.directory) if os.path.basename(p) not in self._preserved
+        ]
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """Path of the newest, or None."""
+        return latest_checkpoint(self.directory)
+
+    def save(
+        self, checkpoint_number: Any = None, check_interval: bool = True
+    ) -> SavedCheckpoint | None:
+        """Saves, and removes what is too old; the path, or None until the interval has passed.
+
+        ``checkpoint_number`` (an integer or a variable) names the checkpoint; None: one more than
+        the newest. Twice at the same step saves once where there is a ``checkpoint_interval``.
+        """
+        step = None if self._step_counter is None else int(self._step_counter)
+        if self._is_too_early(step, check_interval):
+            return None
+        number = None if checkpoint_number is None else int(checkpoint_number)
+        saved = self.checkpoint.save(
+            self.directory,
+            name=self._name,
+            number=number,
+            asynchronous=self.asynchronous,
+            incremental=self.incremental,
+            written=self._sweep,
+        )
+        self._saved_at = step
+        return saved
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Blocks until the last save is on disk; raises what it failed with."""
+        self.checkpoint.wait(timeout)
+
+    def restore_or_initialize(self) -> str | None:
+        """Restores the newest checkpoint if there is one; its path. Else calls ``init_fn``."""
+        path = self.latest_checkpoint
+        if path is not None:
+            return self.checkpoint.restore(path)
+        if self._init_fn is not None:
+            self._init_fn()
+        return None
+
+    def _is_too_early(self, step: int | None, check_interval: bool) -> bool:
+        if self.checkpoint_interval is None or step is None or self._saved_at is None:
+            return False
+        if step == self._saved_at:
+            return True
+        return check_interval and step < self._saved_at + self.checkpoint_interval
+
+    def _sweep(self, newest: str) -> None:
+        with _sweeping:
+            self._remove_old(newest)
+
+    def _remove_old(self, newest: str) -> None:
+        if self._max_to_keep is not None:
+            # By name: one path may be relative where the other is absolute.
+            kept = os.path.basename(newest)
+            old = [path for path in self.checkpoints if os.path.basename(path) != kept]
+            for path in old[: max(0, len(old) + 1 - self._max_to_keep)]:
+                saved_at_s = manifest.saved_at_s(path)
+                if self._keep_every_s and saved_at_s - self._keep_every_s >= self._preserved_at_s:
+                    self._preserved.add(os.path.basename(path))
+                    self._preserved_at_s = saved_at_s
+                else:
+                    manifest.remove(path)
+        if self._preserved:
+            self._write_index(newest)
+
+    def _write_index(self, newest: str) -> None:
+        """Names for people and tools; what counts is which folders there are."""
+        index = {
+            "latest": os.path.basename(newest),
+            "all": [os.path.basename(path) for path in self.checkpoints],
+            "preserved": sorted(self._preserved),
+            "preserved_at_s": self._preserved_at_s,
+        }
+        manifest.write_file(self.directory, _INDEX, json.dumps(index, indent=1))
+
+
+def _read_index(directory: str) -> tuple[set[str], float]:
+    """Names that stay for good, and when the last of them was saved."""
+    # A little earlier than now, so that managers made in quick succession agree.
+    nothing: tuple[set[str], float] = (set(), time.time() - 1.0)
+    try:
+        with open(os.path.join(directory, _INDEX), encoding="utf-8") as stream:
+            index = json.load(stream)
+        return set(index["preserved"]), min(float(index["preserved_at_s"]), time.time())
+    except FileNotFoundError:
+        return nothing
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{os.path.join(directory, _INDEX)} is not the index of a CheckpointManager ({error}): "
+            "move it away"
+        ) from error

@@ -1,0 +1,146 @@
+"""What becomes of a save once its values are held: written, committed, told; here or in a thread.
+
+Knows nothing of variables or of what is in a manifest. Invariant: a save ends in one of two ways,
+a checkpoint that is whole, or none and an error that somebody is told; what servers keep for it is
+let go in both.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from dataservice.runtime.arguments import limit_s
+from pstrain.checkpoints.manifest import PartialCheckpoint
+from pstrain.errors import DeadlineExceededError
+
+logger = logging.getLogger(__name__)
+
+Told = Callable[[str], None]
+
+
+class Written(NamedTuple):
+    """A manifest, and how much was written for it, where that is not what there was to write."""
+
+    contents: dict[str, Any]
+    size_bytes: int | None = None
+
+
+class Pauses:
+    """How long training stood still for a save, and how long it ran dry before."""
+
+    def __init__(self) -> None:
+        self.drain_s = 0.0
+        self.pause_s = 0.0
+
+
+class SavedCheckpoint(str):
+    """The path of a checkpoint that is saved, or is being saved, and what that took.
+
+    ``pause_s``: how long no closure ran, for the values to be held. ``drain_s``: how long closures
+    that were under way took to end before that, while no other began. ``write_s``: of the files;
+    None until they are written. ``size_bytes``: of the values; once an incremental one is written,
+    of what that took.
+    """
+
+    pause_s: float
+    drain_s: float
+    write_s: float | None
+    size_bytes: int
+    _ended: threading.Event
+    _error: BaseException | None
+    _thread: threading.Thread | None
+
+    def __new__(cls, path: str, pauses: Pauses, size_bytes: int) -> SavedCheckpoint:
+        saved = super().__new__(cls, path)
+        saved.pause_s, saved.drain_s = pauses.pause_s, pauses.drain_s
+        saved.write_s = None
+        saved.size_bytes = size_bytes
+        saved._ended = threading.Event()
+        saved._error = None
+        saved._thread = None
+        return saved
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the checkpoint is on the disk, whole."""
+        return self._ended.is_set() and self._error is None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> SavedCheckpoint:
+        """Blocks until it is on the disk; raises what kept it from that.
+
+        DeadlineExceededError after ``timeout`` seconds, with the save still going on.
+        """
+        if not self._ended.wait(limit_s(timeout)):
+            raise DeadlineExceededError(f"{self} is not written after {timeout} s")
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def _run(self, write: Callable[[], None], written: Sequence[Told]) -> None:
+        started_s = time.monotonic()
+        try:
+            write()
+            self.write_s = time.monotonic() - started_s
+            logger.info(
+                "saved checkpoint %s: training paused for %.3f s, %.1f MB written in %.1f s",
+                str(self), self.pause_s, self.size_bytes / 1e6, self.write_s,
+            )  # fmt: skip
+            for tell in written:
+                tell(str(self))
+        except BaseException as error:
+            self._error = error
+            raise
+        finally:
+            self._ended.set()
+
+    def _run_in_thread(self, write: Callable[[], None], written: Sequence[Told]) -> None:
+        def run() -> None:
+            try:
+                self._run(write, written)
+            except Exception as error:
+                logger.error("checkpoint %s was not saved: %s", str(self), error)
+
+        # Not a daemon: a program that ends waits for its last checkpoint.
+        self._thread = threading.Thread(target=run, name="checkpoint", daemon=False)
+        self._thread.start()
+
+
+def save(
+    partial: PartialCheckpoint,
+    write: Callable[[str], Written],
+    let_go: Callable[[], None],
+    *,
+    pauses: Pauses,
+    size_bytes: int,
+    asynchronous: bool,
+    written: Sequence[Told] = (),
+) -> SavedCheckpoint:
+    """Calls ``write(folder)``, then commits what that gives; ``let_go`` in any case.
+
+    ``written`` are told the path once the checkpoint can be seen.
+    """
+    saved = SavedCheckpoint(partial.path, pauses, size_bytes)
+
+    def run() -> None:
+        try:
+            contents, size_bytes = write(partial.folder)
+            partial.commit(contents)
+            saved.size_bytes = saved.size_bytes if size_bytes is None else size_bytes
+        finally:
+            partial.end()
+            let_go()
+
+    if asynchronous:
+        saved._run_in_thread(run, written)
+    else:
+        saved._run(run, written)
+    return saved

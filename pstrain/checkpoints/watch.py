@@ -1,0 +1,75 @@
+"""Following a directory of checkpoints that another program fills.
+
+Knows nothing of what is in a checkpoint. Invariant: what is yielded was whole when it was seen.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from dataservice.runtime.arguments import limit_s, non_negative, path_of
+from pstrain.checkpoints.manifest import Path, checkpoints, number_of
+
+_POLL_S = 1.0
+
+
+def checkpoints_iterator(
+    checkpoint_dir: Path,
+    min_interval_secs: float = 0.0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], bool] | None = None,
+    *,
+    every: bool = False,
+    stop: threading.Event | None = None,
+) -> Iterator[str]:
+    """Paths of checkpoints as they appear: the newest, so some may be passed over.
+
+    ``every=True``: each one that has not been removed meanwhile, oldest first. Ends when none has
+    appeared for ``timeout`` seconds and ``timeout_fn``, if given, does not answer False; or when
+    ``stop`` is set. Without either it waits as long as it is iterated.
+    """
+    pause_s = non_negative(min_interval_secs, "min_interval_secs")
+    options = (limit_s(timeout), timeout_fn, stop or threading.Event())
+    return _follow(path_of(checkpoint_dir, "checkpoint_dir"), pause_s, *options, every=every)
+
+
+def _follow(
+    directory: str,
+    pause_s: float,
+    timeout_s: float | None,
+    timeout_fn: Callable[[], bool] | None,
+    stop: threading.Event,
+    *,
+    every: bool,
+) -> Iterator[str]:
+    seen = -1
+    while True:
+        found = _wait_for_new(directory, seen, timeout_s, stop, every=every)
+        if stop.is_set():
+            return
+        if found is None:
+            if timeout_fn is None or timeout_fn():
+                return
+            continue
+        started_s = time.monotonic()
+        seen = number_of(found)
+        yield found
+        if stop.wait(max(0.0, started_s + pause_s - time.monotonic())):
+            return
+
+
+def _wait_for_new(
+    directory: Path, seen: int, timeout_s: float | None, stop: threading.Event, *, every: bool
+) -> str | None:
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    while not stop.is_set():
+        found = [path for path in checkpoints(directory) if number_of(path) > seen]
+        if found:
+            return found[0 if every else -1]
+        left_s = _POLL_S if deadline_s is None else deadline_s - time.monotonic()
+        if left_s <= 0:
+            return None
+        stop.wait(min(_POLL_S, left_s))
+    return None

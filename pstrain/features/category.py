@@ -1,0 +1,134 @@
+"""A categorical column: which rows of an embedding table its values have, and how many it takes.
+
+Knows one column, not the table that columns share. Invariant: a value has the same row, or key, in
+every process, for as long as the category is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dataservice.runtime.arguments import check_text, check_true_or_false, integer_at_least
+from pstrain.errors import InvalidArgumentError
+from pstrain.features import columns
+from pstrain.features.bags import Bags, Lists, Pooling, check_pooling
+from pstrain.features.tokens import Vocabulary
+
+MAX_BUCKETS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """A categorical column: its values go to ``buckets`` rows, its nulls to one row more.
+
+    ``hashed``: any integer or string, by a hash that is stable across processes; otherwise the
+    values are ids in ``[0, buckets)`` already and are used as they are. ``vocabulary``: a list of
+    values, a ``Vocabulary`` or a lookup layer that says which rows values go to; it counts them.
+    ``online``: a value, any integer or string, gets a row of its own when a model is first trained
+    on it, or is for the ``min_count``-th time (see ``layers.OnlineLookup``); until then, and when
+    none of the ``buckets`` is left, values share the first row.
+    ``pooling`` makes it a column of lists, whose rows become one: "sum", "mean" or "sqrtn" of
+    them, zeros of none. ``weights``: a column of as many numbers, by which values count.
+    """
+
+    buckets: int = 0
+    hashed: bool = True
+    pooling: Pooling | None = None
+    weights: str | None = None
+    vocabulary: Vocabulary | None = None
+    online: bool = False
+    min_count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.vocabulary is not None:
+            vocabulary = Vocabulary.of(self.vocabulary)
+            object.__setattr__(self, "vocabulary", vocabulary)
+            if self.buckets not in (0, vocabulary.size):
+                raise InvalidArgumentError(
+                    f"buckets={self.buckets} for a vocabulary of {vocabulary.size} ids: leave it "
+                    "out"
+                )
+            object.__setattr__(self, "buckets", vocabulary.size)
+        if integer_at_least(self.buckets, 0, "buckets") not in range(1, MAX_BUCKETS + 1):
+            raise InvalidArgumentError(f"buckets must be in [1, 2^31), got {self.buckets}")
+        self._check_online()
+        check_pooling(self.pooling)
+        if self.weights is not None:
+            check_text("weights", self.weights)
+        if self.weights is not None and self.pooling is None:
+            raise InvalidArgumentError(
+                f"weights={self.weights!r} of a column that is not pooled: give pooling too"
+            )
+
+    def _check_online(self) -> None:
+        check_true_or_false(hashed=self.hashed, online=self.online)
+        integer_at_least(self.min_count, 1, "min_count")
+        if self.min_count > 1 and not self.online:
+            raise InvalidArgumentError(
+                f"min_count={self.min_count} of a column that is not online: give online=True too"
+            )
+        if self.online and (self.vocabulary is not None or not self.hashed):
+            raise InvalidArgumentError(
+                "an online column takes any value: leave out vocabulary and hashed"
+            )
+        if self.online and self.buckets < 2:
+            raise InvalidArgumentError(
+                f"an online column needs 2 buckets or more, one for unknown values, got "
+                f"{self.buckets}"
+            )
+
+    @property
+    def rows(self) -> int:
+        """Rows this column takes in an embedding table."""
+        return self.buckets + 1
+
+    def ids_into(
+        self, name: str, column: pa.Array, base: int, out: NDArray[np.int64], k: int
+    ) -> None:
+        """Rows of a column's values, from ``base`` on, into column k of ``out``; keys if online."""
+        if self.online:
+            columns.keys_into(name, column, out, k)
+        elif self.vocabulary is not None:
+            self.vocabulary.ids_into(name, column, base, out, k)
+        else:
+            columns.ids_into(name, column, self.buckets, self.hashed, base, out, k)
+
+    def bags(
+        self, name: str, column: pa.Array, weights: pa.Array | None, base: int, field: int
+    ) -> Bags:
+        """The values of a column of lists, as field number ``field``."""
+        lists = Lists(name, column)
+        ids = np.empty((len(lists.values), 1), np.int64)
+        if len(ids):
+            self.ids_into(name, lists.values, base, ids, 0)
+        counted = None if weights is None else Lists(str(self.weights), weights)
+        scales = lists.scales(self.pooling or "sum", counted)
+        return Bags(ids.reshape(-1), lists.offsets, scales, (field,))
+
+    def to_json(self) -> list[Any]:
+        """``[buckets, hashed]``, and the rest by name where there is any."""
+        rest = {
+            "pooling": self.pooling,
+            "weights": self.weights,
+            "vocabulary": None if self.vocabulary is None else self.vocabulary.to_json(),
+            "online": self.online or None,
+            "min_count": self.min_count if self.online else None,
+        }
+        given = {name: value for name, value in rest.items() if value is not None}
+        return [self.buckets, self.hashed, *([given] if given else [])]
+
+    @classmethod
+    def from_json(
+        cls, buckets: int, hashed: bool, rest: Mapping[str, Any] | None = None
+    ) -> Category:
+        """Inverse of :meth:`to_json`."""
+        given = dict(rest or {})
+        if "vocabulary" in given:
+            given["vocabulary"] = Vocabulary.from_json(given["vocabulary"])
+        return cls(buckets, hashed, **given)

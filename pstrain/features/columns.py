@@ -1,0 +1,281 @@
+"""One Arrow column into one column of a matrix, without copying what need not be copied.
+
+Knows the layout of Arrow buffers, not what a model is. Invariant: every error names the column,
+the first offending value and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.features.bags import is_list
+from pstrain.kernels import hashing, keys
+from pstrain.kernels.keys import NO_KEY
+
+_NUMPY_OF = {
+    pa.int8(): np.dtype(np.int8),
+    pa.int16(): np.dtype(np.int16),
+    pa.int32(): np.dtype(np.int32),
+    pa.int64(): np.dtype(np.int64),
+    pa.uint8(): np.dtype(np.uint8),
+    pa.uint16(): np.dtype(np.uint16),
+    pa.uint32(): np.dtype(np.uint32),
+    pa.uint64(): np.dtype(np.uint64),
+    pa.float32(): np.dtype(np.float32),
+    pa.float64(): np.dtype(np.float64),
+}
+_COMPILED = frozenset(np.dtype(t) for t in (np.int32, np.int64, np.float32, np.float64))
+
+
+def _view(buffer: pa.Buffer | None, dtype: Any, size: int = -1, offset: int = 0) -> NDArray[Any]:
+    """Elements of a buffer, read-only always: kernels are compiled for read-only columns once."""
+    if buffer is None or size == 0:
+        values = np.empty(0, dtype=dtype)
+    else:
+        at = offset * np.dtype(dtype).itemsize
+        values = np.frombuffer(buffer, dtype=dtype, count=size, offset=at)
+    values.flags.writeable = False
+    return values
+
+
+_NO_BITMAP = _view(None, np.uint8)
+
+
+class _Values(NamedTuple):
+    """A primitive column: values of [offset, offset + n), validity bitmap, first bit in it."""
+
+    values: NDArray[Any]
+    valid: NDArray[np.uint8]
+    bit: int
+
+
+def is_categorical(type_: pa.DataType) -> bool:
+    """Whether values of this Arrow type can be hashed into buckets."""
+    return (
+        pa.types.is_integer(type_)
+        or pa.types.is_boolean(type_)
+        or is_text(type_)
+        or (pa.types.is_dictionary(type_) and is_categorical(type_.value_type))
+    )
+
+
+def dense_into(
+    name: str, column: pa.Array, mean: float, std: float, out: NDArray[np.float32], k: int
+) -> None:
+    """Normalised values of a numeric column; nulls and NaN become 0. DataError for infinity."""
+    values, valid, bit = numbers(name, column, "dense")
+    wrong = hashing.place_dense(values, valid, bit, mean, 1.0 / std, out, k)
+    if wrong >= 0:
+        raise DataError(
+            f"dense column {name!r}, row {wrong}: {values[wrong]} is not a finite float32; "
+            "clip the column or make such values null"
+        )
+
+
+def ids_into(
+    name: str,
+    column: pa.Array,
+    buckets: int,
+    hashed: bool,
+    base: int,
+    out: NDArray[np.int64],
+    k: int,
+) -> None:
+    """``base`` + bucket of each value; nulls go to bucket ``buckets``."""
+    if pa.types.is_dictionary(column.type):
+        _dictionary_ids(name, column, buckets, hashed, base, out, k)
+    elif is_text(column.type):
+        if not hashed:
+            raise DataError(
+                f"column {name!r} holds {column.type} and is not hashed: use Category(hashed=True)"
+            )
+        offsets, data, valid, bit = text(column)
+        hashing.hash_strings(offsets, data, valid, bit, buckets, base, out, k)
+    else:
+        values, valid, bit = numbers(name, column, "categorical")
+        _refuse_floats(name, column, values)
+        if hashed:
+            hashing.hash_integers(values, valid, bit, buckets, base, out, k)
+        else:
+            wrong = hashing.place_ids(values, valid, bit, buckets, base, out, k)
+            if wrong >= 0:
+                raise DataError(
+                    f"column {name!r}, row {wrong}: id {column[wrong]} is outside [0, {buckets}); "
+                    "raise Category.buckets or use hashed=True"
+                )
+
+
+def keys_into(name: str, column: pa.Array, out: NDArray[np.int64], k: int) -> None:
+    """Keys of the values: integers themselves, of strings the hash; nulls become ``NO_KEY``."""
+    if pa.types.is_dictionary(column.type):
+        codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
+        keys_into(name, column.dictionary, codes, 0)
+        values, valid, bit = numbers(name, column.indices, "categorical")
+        hashing.place_dictionary(values, codes, valid, bit, NO_KEY, out, k)
+    elif is_text(column.type):
+        offsets, data, valid, bit = text(column)
+        keys.place_text(offsets, data, valid, bit, out, k)
+    else:
+        values, valid, bit = numbers(name, column, "categorical")
+        _refuse_floats(name, column, values)
+        keys.place_integers(values, valid, bit, out, k)
+
+
+def _refuse_floats(name: str, column: pa.Array, values: NDArray[Any]) -> None:
+    if values.dtype.kind == "f":
+        raise DataError(
+            f"categorical column {name!r} holds {column.type}: make it a dense column, or "
+            "cast it to integers or strings"
+        )
+
+
+def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
+    """Labels as float32 0 and 1. DataError where the column holds null or any other value."""
+    column = singles(column)
+    if column.null_count:
+        raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
+    if not (
+        pa.types.is_boolean(column.type)
+        or pa.types.is_integer(column.type)
+        or pa.types.is_floating(column.type)
+    ):
+        values = column if is_list(column.type) else column.unique()
+        found = ", ".join(map(repr, values[:6].to_pylist()))
+        raise DataError(f"label column {name!r} holds {column.type} ({found}): map it to 0 and 1")
+    values = numbers(name, column, "label").values
+    out = np.empty(len(values), dtype=np.float32)
+    if hashing.place_labels(values, out) >= 0:
+        kinds = np.unique(values)
+        found = ", ".join(str(v) for v in kinds[:6].tolist()) + (", ..." if len(kinds) > 6 else "")
+        raise DataError(
+            f"label column {name!r} must hold the two values 0 and 1, found {found}: "
+            "map it to 0 and 1"
+        )
+    return out
+
+
+def singles(column: pa.Array) -> pa.Array:
+    """The values of a column of lists that have one each, as labels [n, 1] have; others as is."""
+    if not is_list(column.type) or not (pc.list_value_length(column).to_numpy(False) == 1).all():
+        return column
+    return column.flatten()
+
+
+def vector(what: str, values: Any) -> NDArray[np.float32]:
+    """Numbers of any shape, of Arrow too, as float32 [n]; DataError where some are none."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        values = singles(values)
+        if values.null_count:
+            raise DataError(f"{what} hold {values.null_count} nulls: filter them out")
+    try:
+        return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+    except (TypeError, ValueError) as error:
+        kind = getattr(values, "type", None) or np.asarray(values).dtype
+        raise DataError(f"{what} are no numbers but {kind}: map them to numbers") from error
+
+
+def check_labels(what: str, labels: NDArray[np.float32]) -> None:
+    """InvalidArgumentError for labels of two classes that are not from 0 to 1."""
+    outside = ~((labels >= 0) & (labels <= 1))
+    if outside.any():
+        raise InvalidArgumentError(
+            f"{what} needs labels from 0 to 1, got {labels[outside][0]:g}: map the two classes to "
+            "0 and 1"
+        )
+
+
+def finite_values(name: str, column: pa.Array) -> NDArray[np.float64]:
+    """The non-null finite values of a numeric column, as float64."""
+    values = numbers(name, column.drop_null(), "dense").values.astype(np.float64)
+    return values[np.isfinite(values)]
+
+
+def is_text(type_: pa.DataType) -> bool:
+    """Whether values of this Arrow type are strings or bytes."""
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_large_binary(type_)
+        or pa.types.is_string_view(type_)
+        or pa.types.is_binary_view(type_)
+    )
+
+
+def _bitmap(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.uint8]:
+    if buffer is None or column.null_count == 0:
+        return _NO_BITMAP
+    return _view(buffer, np.uint8)
+
+
+_OF_LISTS = {
+    "categorical": "give its Category a pooling",
+    "dense": "a dense column has one number in each row; make a column of each place of the list "
+    "(with_column), or, if they are ids, a categorical column: Category(n, pooling='mean')",
+    "vocabulary": "give a list of strings or integers",
+}
+
+
+def numbers(name: str, column: pa.Array, role: str) -> _Values:
+    """A column of numbers, booleans or only nulls; DataError names any other with its role."""
+    dtype = _NUMPY_OF.get(column.type)
+    if dtype is None:
+        if pa.types.is_dictionary(column.type) and not is_text(column.type.value_type):
+            return numbers(name, column.dictionary_decode(), role)
+        if pa.types.is_boolean(column.type):
+            return numbers(name, column.cast(pa.uint8()), role)
+        if pa.types.is_float16(column.type):
+            return numbers(name, column.cast(pa.float32()), role)
+        if pa.types.is_null(column.type):
+            # Of a file in which no row has a value, nothing else is known.
+            return numbers(name, column.cast(pa.int64()), role)
+        remedy = _OF_LISTS[role] if is_list(column.type) else "cast it to numbers"
+        raise DataError(f"{role} column {name!r} holds {column.type}: {remedy}")
+    valid, buffer = column.buffers()
+    values = _view(buffer, dtype, len(column), column.offset)
+    if dtype not in _COMPILED:
+        # Small integers are rare; widening them keeps the number of compiled kernels small. Ids
+        # keep their bits; as a number one beyond int64 would become negative.
+        is_number = role == "dense" and dtype == np.uint64
+        values = values.astype(np.float64 if is_number else np.int64)
+        values.flags.writeable = False
+    return _Values(values, _bitmap(column, valid), column.offset)
+
+
+def text(
+    column: pa.Array,
+) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8], int]:
+    """Offsets, bytes, validity bitmap and first bit in it, of a column of strings."""
+    if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
+        column = column.cast(pa.large_binary())
+    wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
+    dtype = np.dtype(np.int64 if wide else np.int32)
+    valid, offsets_buffer, data = column.buffers()
+    if len(column) == 0:
+        return _view(None, np.int64), _NO_BITMAP, _NO_BITMAP, 0
+    offsets = _view(offsets_buffer, dtype, len(column) + 1, column.offset)
+    return offsets, _view(data, np.uint8), _bitmap(column, valid), column.offset
+
+
+def _dictionary_ids(
+    name: str,
+    column: pa.DictionaryArray,
+    buckets: int,
+    hashed: bool,
+    base: int,
+    out: NDArray[np.int64],
+    k: int,
+) -> None:
+    """The dictionary is encoded once; its values are few, the rows that point at them many."""
+    codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
+    ids_into(name, column.dictionary, buckets, hashed, base, codes, 0)
+    values, valid, bit = numbers(name, column.indices, "categorical")
+    hashing.place_dictionary(values, codes, valid, bit, base + buckets, out, k)

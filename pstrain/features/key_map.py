@@ -1,0 +1,244 @@
+"""What a process knows of which keys have which rows, so that it need not ask for them again.
+
+Knows nothing of servers. Invariant: what was known before values went back is not known after, so
+nobody takes a row that has become another key's; what is known is no more than twice the rows there
+are, and what is counted a fixed size.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.kernels import keys as kernels
+from pstrain.variables.rows import row_bounds
+from pstrain.vocabulary import VariableSpec
+
+I64 = NDArray[np.int64]
+
+_FIRST_SLOTS = 1 << 12
+_MOST_COUNTS = 1 << 20
+
+
+class KeyFields(NamedTuple):
+    """Fields of keys, whose rows follow one another: int64 arrays with an entry for each.
+
+    ``first`` row, which nobody gets; ``capacity``: rows, with that one; ``min_count``: how often a
+    process has to meet a key until it claims a row for it.
+    """
+
+    first: I64
+    capacity: I64
+    min_count: I64
+
+    @classmethod
+    def of(cls, capacities: Iterable[int], min_counts: Iterable[int]) -> KeyFields:
+        rows = np.array(list(capacities), np.int64)
+        return cls(np.cumsum(rows) - rows, rows, np.array(list(min_counts), np.int64))
+
+    @property
+    def rows(self) -> int:
+        """Of all fields."""
+        return int(self.capacity.sum())
+
+    def cuts(self) -> list[int]:
+        """Rows at which buckets begin, in ascending order: a shard has whole buckets."""
+        cuts: list[I64] = []
+        for first, capacity in zip(self.first.tolist(), self.capacity.tolist(), strict=True):
+            buckets = -(-(capacity - 1) // kernels.BUCKET_ROWS)
+            size, larger = divmod(capacity - 1, buckets)
+            number = np.arange(1, buckets)
+            starts = first + 1 + number * size + np.minimum(number, larger)
+            cuts += [np.array([first], np.int64), starts]
+        return np.concatenate(cuts).tolist()  # type: ignore[no-any-return]
+
+
+class Asked(NamedTuple):
+    """Distinct keys, in the order of their buckets ``[starts, stops)``, of rows of a variable.
+
+    ``fields``: of each; ``may_claim``: 1 where a key without a row is to get one, else 0.
+    """
+
+    keys: I64
+    fields: I64
+    starts: I64
+    stops: I64
+    may_claim: NDArray[np.uint8]
+
+    def by_shard(self, spec: VariableSpec) -> Iterator[tuple[int, slice, Asked]]:
+        """(shard index, where they are among these, the keys) of each shard that has some."""
+        ends = np.searchsorted(self.starts, row_bounds(spec)).tolist()
+        for index, (start, stop) in enumerate(itertools.pairwise(ends)):
+            if start < stop:
+                part = slice(start, stop)
+                yield index, part, Asked._make(array[part] for array in self)
+
+
+def distinct(keys: I64, fields: I64, among: KeyFields) -> tuple[Asked, I64, I64]:
+    """Keys once, how often each came, and where each of those given is among them."""
+    starts, stops = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
+    kernels.find_buckets(keys, fields, among.first, among.capacity, starts, stops)
+    order = np.lexsort((keys, starts))
+    keys, fields, starts, stops = keys[order], fields[order], starts[order], stops[order]
+    is_new = np.ones(len(keys), np.bool_)
+    is_new[1:] = (keys[1:] != keys[:-1]) | (starts[1:] != starts[:-1])
+    inverse = np.empty(len(keys), np.int64)
+    inverse[order] = np.cumsum(is_new) - 1
+    may_claim = np.zeros(int(is_new.sum()), np.uint8)
+    asked = Asked(keys[is_new], fields[is_new], starts[is_new], stops[is_new], may_claim)
+    return asked, np.bincount(inverse, minlength=len(may_claim)), inverse
+
+
+class KeyMap:
+    """Rows of keys of one variable. Thread-safe; to look up takes no lock."""
+
+    def __init__(self, fields: KeyFields) -> None:
+        self._fields = fields
+        self._known = _no_keys(_FIRST_SLOTS)
+        self._entries = self._refused = 0
+        self._counts: I64 | None = None
+        self._lock = threading.Lock()
+        self.has_told = False
+        """Whether somebody was told that there are keys without a row."""
+
+    def replace(self, ids: I64, fields: I64, columns: I64, targets: I64, nulls: I64) -> I64:
+        """Keys in ``columns``, which are of ``fields``, become ids where they are known; where the
+        others are.
+
+        See :func:`pstrain.kernels.keys.replace_known`.
+        """
+        missing = np.empty(len(ids) * len(columns), np.int64)
+        count = kernels.replace_known(
+            self._known,
+            ids,
+            columns,
+            self._fields.first[fields],
+            self._fields.capacity[fields],
+            targets,
+            nulls,
+            missing,
+        )
+        return missing[:count]
+
+    def admit(self, asked: Asked, times: I64) -> Asked:
+        """The same, where those may claim a row that have been met often enough."""
+        wanted = self._fields.min_count[asked.fields]
+        admitted = (wanted <= 1).astype(np.uint8)
+        waiting = np.flatnonzero(admitted == 0)
+        if len(waiting):
+            salts = self._fields.first[asked.fields[waiting]]
+            met = np.empty(len(waiting), np.uint8)
+            with self._lock:
+                kernels.meet(
+                    self._room_to_count(),
+                    asked.keys[waiting],
+                    salts,
+                    times[waiting],
+                    wanted[waiting],
+                    met,
+                )
+            admitted[waiting] = met
+        return asked._replace(may_claim=admitted)
+
+    def add(self, asked: Asked, rows: I64) -> None:
+        """From now on these are known, also those that never get a row: they have the first."""
+        firsts = self._fields.first[asked.fields]
+        with self._lock:
+            self._add(asked.keys, rows, firsts, rows >= 0)
+            is_refused = rows == kernels.NO_ROW_EVER
+            if self._refused + np.count_nonzero(is_refused) > self._fields.rows:
+                self._rebuild(self._entries, is_whole=False)
+            self._refused += self._add(asked.keys, firsts, firsts, is_refused)
+
+    def _add(self, keys: I64, rows: I64, firsts: I64, which: NDArray[np.bool_]) -> int:
+        """How many of these are new."""
+        entries = self._entries + int(np.count_nonzero(which))
+        if 2 * entries > len(self._known):
+            self._rebuild(entries)
+        added = kernels.add_known(self._known, keys[which], rows[which], firsts[which])
+        self._entries += added
+        return added
+
+    def __len__(self) -> int:
+        return self._entries - self._refused
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of what is known and counted."""
+        return self._known.nbytes + (0 if self._counts is None else self._counts.nbytes)
+
+    def _rebuild(self, entries: int, *, is_whole: bool = True) -> None:
+        """With room for so many, in a table that others see when it is whole; who looks up in the
+        old one may miss. Not ``is_whole``: without keys that never get a row.
+        """
+        slots = len(self._known)
+        while slots < 2 * entries:
+            slots *= 2
+        old = self._known[self._known[:, 0] != kernels.NO_KEY]
+        keys, rows = np.ascontiguousarray(old[:, 0]), np.ascontiguousarray(old[:, 1])
+        field = np.searchsorted(self._fields.first, rows, side="right") - 1
+        firsts = self._fields.first[field]
+        kept = np.ones(len(rows), np.bool_) if is_whole else rows != firsts
+        built = _no_keys(slots)
+        self._entries = kernels.add_known(built, keys[kept], rows[kept], firsts[kept])
+        self._refused = self._refused if is_whole else 0
+        self._known = built
+
+    def _room_to_count(self) -> I64:
+        if self._counts is None:
+            places = min(_MOST_COUNTS, 1 << max(4, self._fields.rows.bit_length()))
+            self._counts = np.zeros((places, 3), np.int64)
+        return self._counts
+
+
+def _no_keys(slots: int) -> I64:
+    known = np.empty((slots, 2), np.int64)
+    known[:, 0], known[:, 1] = kernels.NO_KEY, -1
+    return known
+
+
+class KeyMaps:
+    """The maps of one process's parameters, by variable id. Thread-safe.
+
+    ``generation`` grows in the program when rows are given to other keys than before: by a restore,
+    or values that are assigned. It travels to the trainers with all closures from then on.
+    """
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self._variables: set[int] = set()
+        self._maps: dict[int, KeyMap] = {}
+        self._lock = threading.Lock()
+
+    def register(self, variable: int) -> None:
+        """The values of this variable are keys."""
+        self._variables.add(variable)
+
+    def of(self, variable: int, fields: KeyFields) -> KeyMap:
+        """The map of a variable; another one after :meth:`forget`."""
+        with self._lock:
+            found = self._maps.get(variable)
+            if found is None:
+                found = self._maps[variable] = KeyMap(fields)
+            return found
+
+    def advance(self, generation: int) -> None:
+        """What was known in an older generation is forgotten."""
+        with self._lock:
+            if generation > self.generation:
+                self.generation = generation
+                self._maps.clear()
+
+    def are_in(self, variables: Iterable[int]) -> bool:
+        """Whether the values of one of these variables are keys."""
+        return not self._variables.isdisjoint(variables)
+
+    def forget(self, variables: Iterable[int] | None = None) -> None:
+        """The keys of these variables (None: of all) have changed otherwise than by claims."""
+        if variables is None or self.are_in(variables):
+            self.advance(self.generation + 1)

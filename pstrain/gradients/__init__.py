@@ -1,0 +1,1 @@
+"""From what a step has computed to the gradients of the variables that it read."""

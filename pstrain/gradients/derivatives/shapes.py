@@ -1,0 +1,101 @@
+"""What moves values and changes none: other shapes and orders, parts, several arrays as one.
+
+Arrays in, arrays out. Invariant: no value is a view of an argument that somebody may write to.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pstrain.gradients.derivatives.computed import Array, Computed, summed_to
+
+
+def where(condition: Any, x: Any, y: Any) -> Computed:
+    def backward(grad: Array) -> Sequence[Array]:
+        parts = np.where(condition, grad, 0), np.where(condition, 0, grad)
+        return [summed_to(np.shape(one), part) for one, part in zip((x, y), parts, strict=True)]
+
+    return Computed(np.where(condition, x, y), backward)
+
+
+def reshape(values: Array, shape: Any) -> Computed:
+    return Computed(np.reshape(values, shape), lambda grad: (np.reshape(grad, values.shape),))
+
+
+def squeeze(values: Array, axis: Any = None) -> Computed:
+    return reshape(values, np.squeeze(values, axis).shape)
+
+
+def ravel(values: Array) -> Computed:
+    return reshape(values, -1)
+
+
+def expand_dims(values: Array, axis: Any) -> Computed:
+    return reshape(values, np.expand_dims(values, axis).shape)
+
+
+def broadcast_to(values: Any, shape: Any) -> Computed:
+    return Computed(
+        np.broadcast_to(values, shape).copy(), lambda grad: (summed_to(np.shape(values), grad),)
+    )
+
+
+def taken(values: Array, key: Any) -> Computed:
+    """``values[key]``; what is taken several times gets the sum."""
+
+    def backward(grad: Array) -> Sequence[Array]:
+        total = np.zeros_like(values)
+        np.add.at(total, key, grad)
+        return (total,)
+
+    return Computed(np.array(values[key]), backward)
+
+
+def take(values: Array, indices: Any, axis: int | None = None) -> Computed:
+    """``np.take``."""
+    places = np.asarray(indices)
+    if axis is None:
+        flat = taken(values.reshape(-1), places)
+        return Computed(
+            flat.value, lambda grad: [one.reshape(values.shape) for one in flat.backward(grad)]
+        )
+    before = axis % values.ndim
+    return taken(values, (*[slice(None)] * before, places))
+
+
+def transpose(values: Array, axes: Any = None) -> Computed:
+    back = None if axes is None else np.argsort(np.asarray(axes) % np.ndim(values))
+    return Computed(
+        np.array(np.transpose(values, axes)), lambda grad: (np.transpose(grad, back).copy(),)
+    )
+
+
+def swapaxes(values: Array, axis1: int, axis2: int) -> Computed:
+    return Computed(
+        np.array(np.swapaxes(values, axis1, axis2)),
+        lambda grad: (np.swapaxes(grad, axis1, axis2).copy(),),
+    )
+
+
+def concatenate(*parts: Any, axis: int | None = 0) -> Computed:
+    """``np.concatenate`` of parts that are no list any more."""
+    value = np.concatenate(parts, axis)
+    shapes = [np.shape(part) for part in parts]
+    ends = np.cumsum([math.prod(shape) if axis is None else shape[axis] for shape in shapes])
+
+    def backward(grad: Array) -> Sequence[Array]:
+        pieces = np.split(grad, ends[:-1], axis or 0)
+        return [one.reshape(shape).copy() for one, shape in zip(pieces, shapes, strict=True)]
+
+    return Computed(value, backward)
+
+
+def stack(*parts: Any, axis: int = 0) -> Computed:
+    """``np.stack`` of parts that are no list any more."""
+    return Computed(
+        np.stack(parts, axis), lambda grad: [one.copy() for one in np.moveaxis(grad, axis, 0)]
+    )

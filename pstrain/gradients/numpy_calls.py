@@ -1,0 +1,97 @@
+"""Whether NumPy takes a tensor's value for a computation, or somebody asks for it as an array.
+
+Of what is inside of lists, or put into an array, NumPy asks no tensor before, so who is calling is
+read from the frame.
+Knows nothing of tapes. Invariant: where a frame does not tell, somebody has asked for the value.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+from types import CodeType, FrameType
+
+import numpy as np
+
+from pstrain.errors import UnimplementedError
+from pstrain.gradients import derivatives
+
+# What computes with its arguments in C, so that it has no frame of its own; beside the ufuncs.
+_IN_C = frozenset({"dot", "inner", "vdot", "where", "concatenate"})
+_METHODS_OF_UFUNCS = frozenset({"reduce", "accumulate", "reduceat", "outer"})
+_STORES = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
+
+
+def check_taken(frame: FrameType) -> None:
+    """UnimplementedError where what ``frame`` runs would lose the gradient of a tensor."""
+    if stores(frame):
+        raise UnimplementedError(
+            "`array[...] = tensor` would put a tensor that a loss may depend on into an array, "
+            "which keeps no gradient: compute with the tensor itself, or write "
+            "`array[...] = tensor.numpy()` for its value"
+        )
+    if computes(frame):
+        raise UnimplementedError(
+            "tensors in a list, given to a function of NumPy, lose their gradient, and a loss "
+            "may depend on it: write sum([a, b]) / 2 for np.mean([a, b]), [np.exp(a), "
+            "np.exp(b)] for np.exp([a, b]), or np.stack([a, b]) for one tensor of all; for their "
+            "values give tensor.numpy()"
+        )
+
+
+def computes(frame: FrameType) -> bool:
+    """Whether what ``frame`` runs computes with the value that it wants of a tensor."""
+    module = frame.f_globals.get("__name__", "")
+    if module.startswith("numpy."):
+        return not module.startswith("numpy.testing")
+    return _computes_at(frame.f_code, frame.f_lasti)
+
+
+def stores(frame: FrameType) -> bool:
+    """Whether what ``frame`` runs is ``array[...] = value``."""
+    return _instruction(frame.f_code, frame.f_lasti).opname in _STORES
+
+
+@functools.lru_cache(maxsize=1024)
+def _instruction(code: CodeType, offset: int) -> dis.Instruction:
+    return next(one for one in dis.get_instructions(code) if one.offset == offset)
+
+
+@functools.lru_cache(maxsize=1024)
+def _computes_at(code: CodeType, offset: int) -> bool:
+    """The same of a place in a function: an operator, or a call of what has a name of NumPy's."""
+    instructions = list(dis.get_instructions(code))
+    current = _instruction(code, offset)
+    if current.opname == "BINARY_OP":
+        return True
+    return current.opname.startswith("CALL") and _has_gradient(_called(current, instructions))
+
+
+def _called(call: dis.Instruction, instructions: list[dis.Instruction]) -> str:
+    """The last name of what is called: of all names that begin where the call does, the longest."""
+    start, end = _start(call), _end(call)
+    named = [
+        one
+        for one in instructions
+        if isinstance(one.argval, str) and start == _start(one) and _end(one) < end
+    ]
+    return str(max(named, key=_end).argval) if start[0] and named else ""
+
+
+def _start(instruction: dis.Instruction) -> tuple[int, int]:
+    place = instruction.positions
+    return (place.lineno or 0, place.col_offset or 0) if place else (0, 0)
+
+
+def _end(instruction: dis.Instruction) -> tuple[int, int]:
+    place = instruction.positions
+    return (place.end_lineno or 0, place.end_col_offset or 0) if place else (0, 0)
+
+
+def _has_gradient(name: str) -> bool:
+    """Whether what NumPy calls so computes floats that a loss may depend on."""
+    function = getattr(np, name, None)
+    if isinstance(function, np.ufunc):
+        gives_floats = any("d" in types.partition("->")[2] for types in function.types)
+        return gives_floats and function not in derivatives.CONSTANT
+    return name in _IN_C or name in _METHODS_OF_UFUNCS

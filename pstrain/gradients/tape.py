@@ -1,0 +1,227 @@
+"""Turns what a step has computed into gradients of the variables it read.
+
+Knows nothing of networks, of layers or of where variables live. Invariant: a tape belongs to the
+thread that entered it, and adding up changes no array, so one gradient may reach two consumers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain import foreign_names
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.foreign_names import Telling, instead_of
+from pstrain.gradients.recording import Leaf, Record, records
+from pstrain.gradients.tensor import Tensor
+from pstrain.gradients.variable_gradient import VariableGradient
+from pstrain.variables.indexed_slices import IndexedSlices
+from pstrain.variables.joined import JoinedParameters
+from pstrain.vocabulary import Lookup, Update, VariableSpec
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Gradients:
+    """What a step wants to change: at most one update per variable, all through ``parameters``."""
+
+    updates: tuple[Update, ...]
+    parameters: Any
+
+    def __iter__(self) -> Iterator[Update]:
+        return iter(self.updates)
+
+    def __len__(self) -> int:
+        return len(self.updates)
+
+    def __repr__(self) -> str:
+        return f"<Gradients of {', '.join(repr(update.variable.name) for update in self)}>"
+
+    def of(self, variable: Any) -> Update:
+        """The update of one variable. KeyError where the loss does not depend on it."""
+        for update in self.updates:
+            if update.variable.id == variable.spec.id:
+                return update
+        raise KeyError(variable.name)
+
+
+class GradientTape(Telling):
+    """Records the operations of its ``with`` block in the thread that entered it.
+
+    Variables of float32 that are trainable are read with their gradient by layers and models, by
+    their rows (``variable[ids]``, ``embedding_lookup``), and whole where operators or NumPy's
+    functions take them: ``x @ variable``, ``np.sum(variable * variable)``. What ``numpy()`` reads
+    is an array, a constant to the tape. The tape keeps the arrays of the step alive until it is
+    dropped, and tells gradients any number of times.
+    """
+
+    _foreign = foreign_names.TAPE
+
+    @instead_of("GradientTape", foreign_names.NEW_TAPE)
+    def __init__(self) -> None:
+        self._seen = Record()
+
+    def __repr__(self) -> str:
+        operations, reads = len(self._seen.operations), len(self._seen.leaves)
+        return f"<GradientTape of {operations} operations, {reads} reads>"
+
+    def __enter__(self) -> GradientTape:
+        records().append(self._seen)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        records().remove(self._seen)
+
+    def gradients(self, loss: Tensor) -> Gradients:
+        """Gradients of a scalar ``loss`` with respect to every trainable variable it depends on.
+
+        A variable that was read several times gets the sum. InvalidArgumentError where ``loss``
+        is not a scalar computed inside this tape.
+        """
+        if not isinstance(loss, Tensor):
+            raise InvalidArgumentError(
+                f"gradients need a scalar Tensor as loss, got {type(loss).__name__}: compute it "
+                "inside the tape, of what layers give or of variables of float32 themselves; what "
+                "numpy() reads of a variable is an array, which has no gradient"
+            )
+        if loss.value.size != 1:
+            raise InvalidArgumentError(
+                f"gradients need a scalar Tensor as loss, got shape {loss.shape}: take the mean "
+                "first"
+            )
+        found_by_tensor = self._backpropagate(loss)
+        per_variable: dict[tuple[int, int], list[tuple[Leaf, NDArray[Any]]]] = {}
+        for entry in self._seen.leaves:
+            gradient = found_by_tensor.get(id(entry.tensor))
+            if gradient is not None:
+                key = (id(entry.variable.parameters), entry.variable.spec.id)
+                per_variable.setdefault(key, []).append((entry, gradient))
+        if not per_variable:
+            raise InvalidArgumentError(
+                "the loss depends on no trainable variable of float32 that this tape has seen: "
+                "compute it inside the `with GradientTape()` block, of a model, layers or variables"
+            )
+        if len({key[0] for key in per_variable}) > 1:
+            names = sorted({uses[0][0].variable.name for uses in per_variable.values()})
+            raise InvalidArgumentError(
+                f"the loss mixes variables of different scopes ({', '.join(names)}): create them "
+                "all inside one strategy.scope(), or all outside"
+            )
+        (first, _), *_ = next(iter(per_variable.values()))
+        updates = tuple(_summed(uses) for uses in per_variable.values())
+        return Gradients(updates, first.variable.parameters)
+
+    @instead_of("gradient", foreign_names.GRADIENT)
+    def gradient(self, target: Tensor, sources: Any) -> Any:
+        """Those of :meth:`gradients` for the given variables, None where there is none.
+
+        For a variable one, which can be computed with (``VariableGradient``), for a list, tuple or
+        dict, however deep, lists and dicts of them, to be given to ``apply_gradients`` as pairs:
+        ``zip(tape.gradient(loss, variables), variables)``. That of a part of a ShardedVariable is
+        of its rows: an array, or ``IndexedSlices`` where rows were looked up.
+        """
+        return _of_sources(self.gradients(target), sources)
+
+    def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
+        found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
+        for outputs, inputs, backward in reversed(self._seen.operations):
+            given = [found.pop(id(output), None) for output in outputs]
+            if all(gradient is None for gradient in given):
+                continue
+            answer = backward(*given)
+            results = answer if isinstance(answer, tuple | list) else (answer,)
+            for tensor, gradient in zip(inputs, results, strict=True):
+                if gradient is not None and tensor.tracked:
+                    known = found.get(id(tensor))
+                    found[id(tensor)] = gradient if known is None else known + gradient
+        return found
+
+
+def _of_sources(found: Gradients, sources: Any) -> Any:
+    if isinstance(sources, Mapping):
+        return {name: _of_sources(found, source) for name, source in sources.items()}
+    if isinstance(sources, list | tuple):
+        return [_of_sources(found, source) for source in sources]
+    if not hasattr(sources, "spec"):
+        raise InvalidTypeError(
+            "gradients are those of variables, one or a list, tuple or dict of them, got "
+            f"{type(sources).__name__}"
+        )
+    return _of_source(found, sources)
+
+
+def _of_source(found: Gradients, source: Any) -> Any:
+    if isinstance(source.parameters, JoinedParameters):
+        raise InvalidArgumentError(
+            f"{source.name!r} is a view of given variables, without a gradient of its own: ask for "
+            "those of its .variables"
+        )
+    if source.trainable and source.dtype == np.float64:
+        raise InvalidArgumentError(
+            f"variable {source.name!r} holds float64, and a tape trains variables of float32: make "
+            "it with dtype='float32', as an array of NumPy's is float64 by itself, or leave it out"
+        )
+    if source.parameters is not found.parameters:
+        return None
+    of_source = (update for update in found if update.variable.id == source.spec.id)
+    update = next(of_source, None)
+    if update is None:
+        return None
+    if tuple(source.shape) == tuple(source.spec.shape):
+        return VariableGradient(*update)
+    start, stop = source.first_row, source.first_row + source.shape[0]
+    if update.lookup is None:
+        return update.gradient.reshape(source.spec.shape)[start:stop]
+    unique = update.lookup.unique
+    mine = (unique >= start) & (unique < stop)
+    rows = update.gradient[mine].reshape(-1, *source.shape[1:])
+    return IndexedSlices(rows, unique[mine] - start, source.shape)
+
+
+def _summed(uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
+    first, gradient = uses[0]
+    spec: VariableSpec = first.variable.spec
+    if len(uses) == 1:
+        return Update(spec, gradient, first.lookup)
+    if all(entry.lookup is None for entry, _ in uses):
+        return Update(spec, np.sum([gradient for _, gradient in uses], axis=0), None)
+    if any(entry.lookup is None for entry, _ in uses):
+        return Update(spec, _whole_sum(spec, uses), None)
+    return _merge_lookups(spec, uses)
+
+
+def _whole_sum(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> NDArray[Any]:
+    """Of a variable that was read as a whole, and rows of it besides."""
+    total = np.zeros(spec.shape, np.float32)
+    rows = total.reshape(spec.rows, -1)
+    for entry, gradient in uses:
+        if entry.lookup is None:
+            total += gradient
+        else:
+            rows[entry.lookup.unique] += gradient.reshape(len(entry.lookup.unique), -1)
+    return total
+
+
+def _merge_lookups(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
+    """Shards hold consecutive rows, so ids in ascending order are grouped by shard."""
+    lookups = [entry.lookup for entry, _ in uses if entry.lookup is not None]
+    unique, places = np.unique(
+        np.concatenate([lookup.unique for lookup in lookups]), return_inverse=True
+    )
+    total = np.zeros((len(unique), spec.width), dtype=np.float32)
+    np.add.at(total, places, np.concatenate([gradient for _, gradient in uses]))
+    rows = np.empty_like(total)
+    rows[places] = np.concatenate([lookup.rows for lookup in lookups])
+    bounds = [0, *(shard.row_stop for shard in spec.shards)]
+    offsets = np.searchsorted(unique, bounds).astype(np.int64)
+    starts = np.cumsum([0, *(len(lookup.unique) for lookup in lookups)])
+    inverse = np.concatenate(
+        [
+            places[start : start + len(lookup.unique)][lookup.inverse]
+            for start, lookup in zip(starts, lookups, strict=False)
+        ]
+    ).astype(np.int32)
+    return Update(spec, total, Lookup(unique, offsets, inverse, rows))

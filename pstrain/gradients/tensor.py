@@ -1,0 +1,394 @@
+"""A value computed in a step, and what operators and NumPy's functions make of it.
+
+Knows nothing of layers or of where variables live: a variable is whatever has ``spec``. Invariant:
+no operation changes an array it was handed, and none loses a gradient unsaid.
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from pstrain.errors import UnimplementedError
+from pstrain.gradients import derivatives, numpy_calls
+from pstrain.gradients.recording import Gradient, leaf, record, recording, wants_gradient
+
+Operand: TypeAlias = "Tensor | ArrayLike"
+
+# What `==` compares values with; anything else is another object.
+VALUES = (numbers.Number, np.ndarray, np.generic, list, tuple)
+
+
+class Tensor:
+    """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
+
+    Arithmetic with numbers, arrays, tensors and variables gives tensors, and so do indices,
+    products of matrices and NumPy's functions that are smooth: ``tensor[:, 0]``,
+    ``array @ tensor``, ``np.exp(tensor)``, ``np.mean(tensor)``. One of two shapes may be repeated
+    to the other, as (k,) and (n, 1) to (n, k); others are an error, of which (n, 1) beside (n,),
+    labels beside a network's logits, is the usual one.
+    Comparisons, and what other functions of NumPy make of a tensor, are arrays; where the loss
+    would lose a gradient by that, it is an error, also for ``np.mean``, ``np.exp`` and their
+    like of a list of tensors. ``np.asarray(tensor)``, by whoever wants an array, is its value.
+    """
+
+    __slots__ = ("tracked", "value")
+
+    def __init__(self, value: ArrayLike | Tensor) -> None:
+        source: Any = value_of(value) if hasattr(value, "spec") else value
+        is_tensor = isinstance(source, Tensor)
+        self.value: NDArray[Any] = np.asarray(source.value if is_tensor else source)
+        self.tracked = False
+        if is_tensor:
+            record(self, (source,), lambda grad: grad)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.value.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.value.dtype
+
+    def numpy(self) -> NDArray[Any]:
+        """The value itself, not a copy; it must not be changed while a tape is active."""
+        return self.value
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if self.tracked and recording():
+            numpy_calls.check_taken(sys._getframe(1))
+        return np.array(self.value, dtype=dtype, copy=copy)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        """`array * tensor` is a tensor, whose gradient NumPy's own answer would lose.
+
+        `array += tensor` adds in place. An array or number of the tensor's shape keeps its
+        precision, so that sums can be kept in float64.
+        """
+        if method == "__call__" and not options and ufunc in derivatives.UFUNCS:
+            return _computed(ufunc, _operands(inputs, self))
+        rule = derivatives.FUNCTIONS.get(ufunc)
+        if method == "__call__" and rule is not None and _fits(rule, inputs, options):
+            return _computed_by(rule, inputs, options)
+        changed = (*options.get("out", ()), *(inputs[:1] if method == "at" else ()))
+        if any(isinstance(one, Tensor) for one in changed):
+            return NotImplemented
+        of_values = getattr(ufunc, method)
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        is_constant = ufunc in derivatives.CONSTANT
+        return _untracked(f"numpy.{name}", of_values, inputs, options, is_constant, changed)
+
+    def __array_function__(
+        self, function: Any, _types: Any, args: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        rule = derivatives.FUNCTIONS.get(function)
+        if rule is not None and _fits(rule, args, options):
+            return _computed_by(rule, args, options)
+        rule = derivatives.OF_LISTS.get(function)
+        if rule is not None and args and isinstance(args[0], list | tuple):
+            joining = {**options, **dict(zip(["axis"], args[1:], strict=False))}
+            if len(args) < 3 and _fits(rule, args[0], joining):
+                return _computed_by(rule, args[0], joining)
+        changed = (options.get("out"), *(args[:1] if function in derivatives.WRITES else ()))
+        if any(isinstance(one, Tensor) for one in changed):
+            return NotImplemented
+        name = f"{function.__module__}.{function.__qualname__}"
+        is_constant = function in derivatives.CONSTANT
+        return _untracked(name, function, args, options, is_constant, changed)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("_") or not hasattr(np.ndarray, name):
+            raise AttributeError(f"a tensor has no {name!r}", name=name, obj=self)
+        remedy = f"np.{name}(tensor), or " if hasattr(np, name) else ""
+        raise AttributeError(
+            f"a tensor has no {name!r} of arrays: write {remedy}tensor.numpy().{name}, which is "
+            "without a gradient",
+            name=name,
+            obj=self,
+        )
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __int__(self) -> int:
+        return int(self.value)
+
+    def __bool__(self) -> bool:
+        return bool(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value[()], spec) if spec else str(self)
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """Indexes as NumPy does; the gradient goes to what was taken."""
+        return _computed_by(derivatives.TAKEN, (self, key), {})
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self.shape:
+            raise TypeError("iteration over a scalar tensor")
+        return (self[row] for row in range(len(self)))
+
+    def reshape(self, *shape: Any) -> Tensor:
+        """The same as ``np.reshape(tensor, shape)``."""
+        sizes = shape[0] if len(shape) == 1 else shape
+        return _computed_by(derivatives.FUNCTIONS[np.reshape], (self, sizes), {})
+
+    @property
+    def T(self) -> Tensor:
+        """The same as ``np.transpose(tensor)``."""
+        return _computed_by(derivatives.FUNCTIONS[np.transpose], (self,), {})
+
+    def __repr__(self) -> str:
+        return f"Tensor(shape={self.shape}, dtype={self.dtype}, value={self.value!r})"
+
+    def __add__(self, other: Operand) -> Tensor:
+        return _computed(np.add, (self, _operand(other, self)))
+
+    __radd__ = __add__
+
+    def __pos__(self) -> Tensor:
+        return _computed(np.positive, (self,))
+
+    def __neg__(self) -> Tensor:
+        return _computed(np.negative, (self,))
+
+    def __abs__(self) -> Tensor:
+        return _computed(np.absolute, (self,))
+
+    def __sub__(self, other: Operand) -> Tensor:
+        return _computed(np.subtract, (self, _operand(other, self)))
+
+    def __rsub__(self, other: Operand) -> Tensor:
+        return _computed(np.subtract, (_operand(other, self), self))
+
+    def __mul__(self, other: Operand) -> Tensor:
+        return _computed(np.multiply, (self, _operand(other, self)))
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Operand) -> Tensor:
+        return _computed(np.divide, (self, _operand(other, self)))
+
+    def __rtruediv__(self, other: Operand) -> Tensor:
+        return _computed(np.divide, (_operand(other, self), self))
+
+    def __matmul__(self, other: Operand) -> Any:
+        return np.matmul(self, other)  # type: ignore[call-overload]
+
+    def __rmatmul__(self, other: Operand) -> Any:
+        return np.matmul(other, self)  # type: ignore[call-overload]
+
+    def __pow__(self, exponent: Operand) -> Tensor:
+        if not isinstance(exponent, numbers.Real):
+            return _computed(np.power, (self, _operand(exponent, self)))
+        # Numbers of Python take the tensor's dtype, whatever NumPy's would make of it.
+        power = int(exponent) if isinstance(exponent, numbers.Integral) else float(exponent)
+
+        def backward(grad: NDArray[Any]) -> Gradient:
+            if not power:
+                return np.zeros_like(grad)
+            return np.asarray(grad * power * self.value ** (power - 1.0), grad.dtype)
+
+        return record(Tensor(self.value**power), (self,), backward)
+
+    def __rpow__(self, base: Operand) -> Tensor:
+        return _computed(np.power, (_operand(base, self), self))
+
+    def __eq__(self, other: Any) -> Any:
+        given = other.value if isinstance(other, Tensor) else other
+        return self.value == np.asarray(given) if isinstance(given, VALUES) else NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        given = other.value if isinstance(other, Tensor) else other
+        return self.value != np.asarray(given) if isinstance(given, VALUES) else NotImplemented
+
+    __hash__ = object.__hash__
+
+    def __lt__(self, other: Operand) -> Any:
+        return self.value < np.asarray(_values(other))
+
+    def __le__(self, other: Operand) -> Any:
+        return self.value <= np.asarray(_values(other))
+
+    def __gt__(self, other: Operand) -> Any:
+        return self.value > np.asarray(_values(other))
+
+    def __ge__(self, other: Operand) -> Any:
+        return self.value >= np.asarray(_values(other))
+
+
+def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:
+    """What a function that has derivatives gives."""
+    derivatives.check_shapes([one.shape for one in operands])
+    values = [one.value for one in operands]
+    output = Tensor(ufunc(*values))
+    derivative = derivatives.UFUNCS[ufunc]
+
+    def backward(grad: NDArray[Any]) -> Sequence[Gradient]:
+        parts = derivative(grad, output.value, *values)
+        return [_gradient(part, one) for part, one in zip(parts, operands, strict=True)]
+
+    return record(output, operands, backward)
+
+
+def _gradient(part: Any, operand: Tensor) -> Gradient:
+    """As the rest of the tape takes it: of the operand's shape and dtype, scalars too."""
+    if not operand.tracked:
+        return None
+    return np.asarray(derivatives.summed_to(operand.shape, part), operand.dtype)
+
+
+def _fits(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    """Whether the rule is of tensors that a call has, and of all whose gradients it would lose."""
+    try:
+        inspect.signature(rule.compute).bind(*args, **options)
+    except TypeError:
+        return False
+    places = rule.places(args)
+    rest = [
+        one for place, one in enumerate(args) if place not in places or not isinstance(one, Tensor)
+    ]
+    is_lost = recording() and any(one.tracked for one in _tensors((rest, options)))
+    return not is_lost and any(isinstance(args[place], Tensor) for place in places)
+
+
+def _computed_by(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
+    like = next(one for one in args if isinstance(one, Tensor))
+    given, places = list(args), rule.places(args)
+    for place in places:
+        if hasattr(args[place], "spec"):
+            given[place] = _of_variable(args[place], like.dtype)
+    value, gradients = rule.compute(*_values(given), **_values(options))
+    operands = (given[place] for place in places)
+    inputs = [one if isinstance(one, Tensor) else Tensor(one) for one in operands]
+
+    def backward(grad: NDArray[Any]) -> Sequence[Gradient]:
+        return [_gradient(part, one) for part, one in zip(gradients(grad), inputs, strict=True)]
+
+    return record(Tensor(value), inputs, backward)
+
+
+def _untracked(
+    name: str,
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    options: Mapping[str, Any],
+    is_constant: bool,
+    changed: Sequence[Any] = (),
+) -> Any:
+    """What a function makes of values; UnimplementedError where a gradient would be lost by it."""
+    is_lost = not is_constant and recording()
+    is_lost = is_lost and any(one.tracked for one in _tensors((args, options)))
+    if is_lost and any(map(_has_floats, changed)):
+        raise UnimplementedError(
+            f"{name} would put a tensor that a loss may depend on into an array, which keeps no "
+            "gradient: write `array + tensor` for a tensor, tensor.numpy() for its value"
+        )
+    result = function(*_values(args), **_values(options))
+    if is_lost and _has_floats(result):
+        raise UnimplementedError(
+            f"{name} has no gradient here, and a loss may depend on what it is given: for its "
+            f"value give tensor.numpy(); functions with a gradient are {derivatives.names()}"
+        )
+    return result
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    """Those in arguments, however deep."""
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, Mapping):
+        yield from _tensors(list(given.values()))
+    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        for one in given:
+            yield from _tensors(one)
+
+
+def _values(given: Any) -> Any:
+    """Arguments with values in the places of tensors."""
+    if isinstance(given, Tensor):
+        return given.value
+    if isinstance(given, Mapping):
+        return {name: _values(one) for name, one in given.items()}
+    if isinstance(given, tuple):
+        return tuple(map(_values, given))
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        return list(map(_values, given))
+    return given
+
+
+def _has_floats(result: Any) -> bool:
+    if isinstance(result, list | tuple):
+        return any(map(_has_floats, result))
+    return isinstance(result, float) or getattr(result, "dtype", np.dtype(bool)).kind in "fc"
+
+
+def _operands(inputs: Sequence[Any], tensor: Tensor) -> list[Tensor]:
+    """What NumPy was given, of which ``tensor`` is the first tensor, as tensors."""
+    for other in inputs:
+        is_numpys = isinstance(other, np.ndarray | np.generic) and other.dtype.kind == "f"
+        if is_numpys and derivatives.reaches(tensor.shape, other.shape):
+            like = cast(tensor, np.promote_types(other.dtype, tensor.dtype))
+            break
+    else:
+        like = tensor
+    return [like if one is tensor else _operand(one, like) for one in inputs]
+
+
+def cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """The tensor itself where it is of ``dtype``; its gradient comes back in its own."""
+    if tensor.dtype == dtype:
+        return tensor
+    output = Tensor(tensor.value.astype(dtype))
+    return record(output, (tensor,), lambda grad: np.asarray(grad, tensor.dtype))
+
+
+def _operand(other: Operand, like: Tensor) -> Tensor:
+    """``other`` in the dtype of ``like``, unless it is a tensor."""
+    if isinstance(other, Tensor):
+        return other
+    if hasattr(other, "spec"):
+        return _of_variable(other, like.dtype)
+    return Tensor(np.asarray(other, like.dtype if like.dtype.kind == "f" else None))
+
+
+def _of_variable(variable: Any, dtype: np.dtype[Any]) -> Tensor:
+    """What is read of a variable, in ``dtype`` if that is of floats. A leaf if it is trained."""
+    if hasattr(variable.parameters, "parts"):
+        return joined([_of_variable(part, dtype) for part in variable.parameters.parts])
+    is_trained = variable.trainable and variable.dtype == np.float32
+    if is_trained and recording() and tuple(variable.shape) != tuple(variable.spec.shape):
+        # A part is rows of a variable to a tape.
+        return cast(variable[:], dtype if dtype.kind == "f" else variable.dtype)
+    value = Tensor(np.asarray(variable.numpy(), dtype if dtype.kind == "f" else None))
+    if is_trained:
+        leaf(value, variable)
+    return value
+
+
+def as_tensor(given: Any) -> Tensor:
+    """Tensors as they are; a variable as what a tape may train; anything else as a constant."""
+    return given if isinstance(given, Tensor) else Tensor(given)
+
+
+def value_of(variable: Any) -> Any:
+    """A tensor that is a leaf where a tape may train ``variable``, and an array elsewhere."""
+    if wants_gradient(variable):
+        return _of_variable(variable, variable.dtype)
+    return variable.numpy()
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """One after the other along the first axis."""
+    ends = np.cumsum([len(part) for part in parts])
+    whole = Tensor(np.concatenate([part.value for part in parts]))
+    return record(whole, parts, lambda grad: np.split(grad, ends[:-1]))

@@ -1,0 +1,337 @@
+"""What every variable can do: read, assign, scatter, index, add up.
+
+A variable object is a handle: a spec, the parameters that hold the values, and the rows it stands
+for. It pickles as that, so in a trainer it speaks to the servers through the trainer's own
+parameters. Must not know how values travel. Invariant: a handle never caches values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NoReturn, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain import foreign_names
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.foreign_names import Called, Telling, instead_of
+from pstrain.gradients.recording import wants_gradient
+from pstrain.gradients.tensor import value_of
+from pstrain.variables.indexed_slices import taken_apart
+from pstrain.variables.operators import ValueOperators
+from pstrain.variables.parameters import Parameters, current_step
+from pstrain.variables.sparse_reads import tracked_rows
+from pstrain.vocabulary import VariableSpec
+
+Array = NDArray[Any]
+
+
+def _changes(name: str) -> Callable[[Called], Called]:
+    return instead_of(name, foreign_names.CHANGE_OF_VARIABLE)
+
+
+class BaseVariable(ValueOperators, Telling):
+    """What whole, cut and part variables have in common."""
+
+    _foreign = foreign_names.VARIABLE
+    spec: VariableSpec
+    parameters: Parameters
+    _start: int
+    _stop: int
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self._stop - self._start, *self.spec.shape[1:]) if self.spec.shape else ()
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Values in all."""
+        return math.prod(self.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(self.spec.dtype)
+
+    @property
+    def first_row(self) -> int:
+        """Where this variable begins in that of which it is a part; 0 for a whole one."""
+        return self._start
+
+    @property
+    def trainable(self) -> bool:
+        return self.spec.trainable
+
+    def to_be_trained(self, trainable: bool) -> Self:
+        """The same variable, which steps that read it through this handle train, or do not."""
+        spec = replace(self.spec, trainable=trainable)
+        handle: Self = new_handle(type(self), spec, self.parameters, self._start, self._stop)
+        return handle
+
+    def numpy(self) -> Array:
+        """All values, as a new array; one read from each server that holds some."""
+        return self.parameters.read(self.spec, self._start, self._stop)
+
+    def read_value(self) -> Array:
+        """The same as :meth:`numpy`."""
+        return self.numpy()
+
+    @_changes("assign")
+    def assign(self, value: Any) -> Any:
+        """Sets all values; a scalar is broadcast, any other shape must be the variable's.
+
+        All ``assign*`` return the variable, whose value is read where it is used. In a scheduled
+        function they return None: what such a function returns would be read back.
+        """
+        self._assign("set", value)
+        return self._unless_scheduled()
+
+    @_changes("assign_add")
+    def assign_add(self, delta: Any) -> Any:
+        """Adds to all values, at the servers: concurrent additions are all kept."""
+        self._assign("add", delta)
+        return self._unless_scheduled()
+
+    @_changes("assign_sub")
+    def assign_sub(self, delta: Any) -> Any:
+        """Subtracts from all values, at the servers."""
+        self._assign("sub", delta)
+        return self._unless_scheduled()
+
+    @_changes("scatter_update")
+    def scatter_update(self, ids: Any, rows: Any = None) -> None:
+        """Sets rows ``ids``; where an id repeats, its last row stays.
+
+        All ``scatter_*`` take ids and rows, or ``IndexedSlices`` of both.
+        """
+        self.scatter("set", ids, rows)
+
+    @_changes("scatter_add")
+    def scatter_add(self, ids: Any, rows: Any = None) -> None:
+        """Adds to rows ``ids``; repeated ids add up."""
+        self.scatter("add", ids, rows)
+
+    @_changes("scatter_sub")
+    def scatter_sub(self, ids: Any, rows: Any = None) -> None:
+        """Subtracts from rows ``ids``; repeated ids add up."""
+        self.scatter("sub", ids, rows)
+
+    @_changes("scatter_mul")
+    def scatter_mul(self, ids: Any, rows: Any = None) -> None:
+        """Multiplies rows ``ids``."""
+        self.scatter("mul", ids, rows)
+
+    @_changes("scatter_div")
+    def scatter_div(self, ids: Any, rows: Any = None) -> None:
+        """Divides rows ``ids``."""
+        self.scatter("div", ids, rows)
+
+    @_changes("scatter_min")
+    def scatter_min(self, ids: Any, rows: Any = None) -> None:
+        """Takes the smaller of present and given values of rows ``ids``."""
+        self.scatter("min", ids, rows)
+
+    @_changes("scatter_max")
+    def scatter_max(self, ids: Any, rows: Any = None) -> None:
+        """Takes the larger of present and given values of rows ``ids``."""
+        self.scatter("max", ids, rows)
+
+    @_changes("batch_scatter_update")
+    def batch_scatter_update(self, ids: Any, rows: Any = None) -> None:
+        """Sets rows; ids of several axes say which rows within each element of the axes before.
+
+        With ids of one axis the same as :meth:`scatter_update`; with more, whole elements of the
+        first axis are read, changed and written, so nobody else should write them meanwhile.
+        """
+        where, values = taken_apart(ids, rows, self.name)
+        if where.ndim == 1:
+            self.scatter("set", where, values)
+            return
+        batch = where.shape[:-1]
+        if batch != self.shape[: len(batch)] or len(self.shape) < where.ndim:
+            raise InvalidArgumentError(
+                f"ids of shape {where.shape} do not fit variable {self.name!r} of shape "
+                f"{self.shape}: all axes but the last must be the same"
+            )
+        current = self.numpy()
+        lead = np.meshgrid(*(np.arange(n) for n in where.shape), indexing="ij")[:-1]
+        current[(*lead, where)] = values
+        self.assign(current)
+
+    @instead_of("sparse_read", foreign_names.READ_OF_VARIABLE)
+    def sparse_read(self, ids: Any) -> Any:
+        """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows.
+
+        An array; of a variable that is trained, under a GradientTape, a tensor, whose gradient
+        goes to these rows.
+        """
+        array = self._ids(ids)
+        if array.ndim != 1:
+            raise InvalidArgumentError(f"ids must have one axis, got shape {array.shape}")
+        if not self.spec.shape:
+            raise InvalidArgumentError(f"variable {self.name!r} is a scalar without rows")
+        return self._taken(array)
+
+    @instead_of("embedding_lookup", foreign_names.READ_OF_VARIABLE)
+    def embedding_lookup(self, ids: Any) -> Any:
+        """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank, as `sparse_read`."""
+        array = self._ids(ids)
+        return self.sparse_read(array.reshape(-1)).reshape(array.shape + self.shape[1:])
+
+    def __getitem__(self, key: Any) -> Any:
+        """Indexes as NumPy does, reading only the rows asked for where the first index tells.
+
+        An array; of a variable that is trained, under a GradientTape, a tensor, whose gradient
+        goes to what was asked for.
+        """
+        first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+        is_mask = isinstance(first, bool)
+        if not self.shape or is_mask or not isinstance(first, int | np.integer | slice):
+            return self._masked(key)
+        if isinstance(first, slice):
+            rows = self._slice(*first.indices(self.shape[0]))
+            return rows[(slice(None), *rest)]
+        index = int(self._places(np.asarray(first)))
+        return self._slice(index, index + 1, 1)[(0, *rest)]
+
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise InvalidTypeError(
+            f"variable {self.name!r} is not changed by variable[...] = value: write "
+            "variable.scatter_update(ids, rows) for rows, variable.assign(value) for all"
+        )
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError(f"variable {self.name!r} is a scalar and has no length")
+        return self.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        if copy is False:
+            raise ValueError(f"the values of variable {self.name!r} are always copied")
+        return self.numpy().astype(dtype or self.dtype, copy=False)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} shape={self.shape} dtype={self.dtype}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return new_handle, (type(self), self.spec, self.parameters, self._start, self._stop)
+
+    def _assign(self, op: str, value: Any) -> None:
+        self._check_fits(op, value)
+        if self.shape:
+            value = np.broadcast_to(np.asarray(value), self.shape)
+        self.parameters.assign(self.spec, op, value, self._start)
+
+    def _check_fits(self, op: str, value: Any) -> None:
+        try:
+            shape = np.shape(value)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"the value for variable {self.name!r} of shape {self.shape} is no array: {error}"
+            ) from error
+        if shape not in ((), self.shape):
+            raise InvalidArgumentError(
+                f"value of shape {shape} does not fit variable {self.name!r} of shape {self.shape}"
+            )
+        self._check_operation(op)
+
+    def _unless_scheduled(self) -> Self | None:
+        return self if current_step() is None else None
+
+    def scatter(self, op: str, ids: Any, rows: Any = None) -> None:
+        """By name: "set", "add", "sub", "mul", "div", "min" or "max"."""
+        where, values = taken_apart(ids, rows, self.name)
+        self._check_operation(op)
+        if op == "div" and self.dtype.kind == "i" and not np.all(values):
+            raise InvalidArgumentError(
+                f"variable {self.name!r} of dtype {self.dtype} cannot be divided by 0"
+            )
+        self.parameters.scatter(self.spec, op, self.global_ids(where), values)
+
+    def _check_operation(self, op: str) -> None:
+        if op in ("sub", "div") and self.dtype == np.bool_:
+            raise InvalidArgumentError(
+                f"variable {self.name!r} holds bool, from which nothing can be subtracted or "
+                "divided: use assign or scatter_update"
+            )
+
+    def global_ids(self, ids: Array) -> NDArray[np.int64]:
+        """The rows of ``spec`` that ``ids`` of this variable, or part of one, are."""
+        if ids.size and not np.issubdtype(ids.dtype, np.integer):
+            raise InvalidArgumentError(
+                f"ids for variable {self.name!r} must be integers, got {ids.dtype}"
+            )
+        if self._start or self._stop < self.spec.rows:
+            outside = (ids < 0) | (ids >= self._stop - self._start)
+            if outside.any():
+                raise InvalidArgumentError(
+                    f"id {ids[outside][0]} is outside [0, {self.shape[0]}) of variable "
+                    f"{self.name!r}"
+                )
+        return ids.astype(np.int64) + self._start
+
+    def _ids(self, ids: Any) -> Array:
+        try:
+            return np.asarray(ids)
+        except ValueError as error:
+            raise InvalidArgumentError(
+                f"ids for variable {self.name!r} must be an array, and lists of several lengths "
+                "are none: look them up one after the other; layers.Embedding(combiner=) pools "
+                f"them ({error})"
+            ) from error
+
+    def _slice(self, start: int, stop: int, step: int) -> Any:
+        if step == 1 and not wants_gradient(self):
+            first = self._start + start
+            return self.parameters.read(self.spec, first, self._start + max(start, stop))
+        return self._taken(np.arange(start, stop, step))
+
+    def _taken(self, rows: Array) -> Any:
+        ids = self.global_ids(rows)
+        if wants_gradient(self):
+            return tracked_rows(self, ids)
+        return self.parameters.read_rows(self.spec, ids)
+
+    def _masked(self, key: Any) -> Any:
+        if not isinstance(key, list | np.ndarray):
+            return value_of(self)[key]
+        index = np.asarray(key)
+        if index.dtype == np.bool_ and index.shape == self.shape[:1]:
+            return self._taken(np.flatnonzero(index))
+        if index.ndim == 1 and np.issubdtype(index.dtype, np.integer):
+            return self._taken(self._places(index))
+        return value_of(self)[key]
+
+    def _places(self, index: Array) -> Array:
+        """Row numbers of indices, of which those below 0 count from the end."""
+        rows = self.shape[0]
+        outside = (index < -rows) | (index >= rows)
+        if outside.any():
+            raise IndexError(
+                f"index {index[outside].flat[0]} is outside variable {self.name!r} with {rows} rows"
+            )
+        # Their own dtype, such as uint8, may not hold the number of rows.
+        places = index.astype(np.int64)
+        return np.where(places < 0, places + rows, places)
+
+
+def new_handle(
+    kind: type[Any], spec: VariableSpec, parameters: Parameters, start: int, stop: int
+) -> Any:
+    """A variable of this kind: rows ``[start, stop)`` of ``spec``. Reads and creates nothing."""
+    variable = object.__new__(kind)
+    variable.spec = spec
+    variable.parameters = parameters
+    variable._start = start
+    variable._stop = stop
+    return variable

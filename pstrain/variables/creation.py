@@ -1,0 +1,94 @@
+"""What making any variable takes: its spec, and telling whoever waits that it is there.
+
+Knows no kind of variable. Invariant: a variable is announced once, when it has its values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeAlias
+
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.partition import split_rows, split_rows_at
+from pstrain.variables.base import BaseVariable
+from pstrain.variables.parameters import current_step
+from pstrain.variables.scope import Placement, is_placed
+from pstrain.vocabulary import InitializerSpec, ShardSpec, VariableSpec
+
+
+def create_spec(
+    placement: Placement,
+    shape: tuple[int, ...],
+    dtype: str,
+    name: str,
+    trainable: bool,
+    initializer: InitializerSpec,
+    servers: Sequence[int] | None = None,
+    cuts: Sequence[int] | None = None,
+) -> VariableSpec:
+    """Of a new variable; ``servers`` of its shards where the placement is not to say.
+
+    ``cuts``: the rows at which it may be cut, in ascending order; None: at any.
+    FailedPreconditionError (a RuntimeError) in a scheduled function.
+    """
+    if current_step() is not None and not is_placed():
+        raise FailedPreconditionError(
+            f"variable {name!r} would be made anew by each run of a scheduled function, and be of "
+            "one trainer only: make it once, inside strategy.scope(), and use it in the function "
+            "(per_worker_variable=True: a copy for each trainer)"
+        )
+    if any(size < 1 for size in shape):
+        raise InvalidArgumentError(f"shape {shape} of variable {name!r} has an axis without size")
+    servers = placement.place(shape, dtype) if servers is None else servers
+    rows, shards = shape[0] if shape else 1, len(servers)
+    ranges = split_rows(rows, shards) if cuts is None else split_rows_at(cuts, rows, shards)
+    return VariableSpec(
+        id=placement.next_id(),
+        name=name,
+        shape=tuple(int(size) for size in shape),
+        dtype=dtype,
+        trainable=trainable,
+        initializer=initializer,
+        shards=tuple(
+            ShardSpec(ps=ps, row_start=start, row_stop=stop)
+            for ps, (start, stop) in zip(servers, ranges, strict=cuts is None)
+        ),
+    )
+
+
+class Maker:
+    """Base of what makes its variables late and says so: nobody else's are taken for its own."""
+
+    @contextmanager
+    def making(self) -> Iterator[None]:
+        """Variables that this thread makes inside are this object's."""
+        reset = _maker.set(self)
+        try:
+            yield
+        finally:
+            _maker.reset(reset)
+
+
+_maker: ContextVar[Maker | None] = ContextVar("maker", default=None)
+
+Told: TypeAlias = "Callable[[BaseVariable, Maker | None], None]"
+
+
+def announce(placement: Placement, variable: BaseVariable) -> None:
+    """Tells whoever wants to know that a variable has been made and has its values."""
+    placement.created(variable)
+    for told in tuple(_told_of_creations):
+        told(variable, _maker.get())
+
+
+_told_of_creations: list[Told] = []
+
+
+def tell_of_creations(told: Told) -> None:
+    """``told`` is called with each variable that this process makes, once it has values.
+
+    And with the ``Maker`` whose it is, if it has one.
+    """
+    _told_of_creations.append(told)

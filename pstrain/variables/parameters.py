@@ -1,0 +1,345 @@
+"""How everything above reaches the values of variables, and the in-process way of doing so.
+
+``Parameters`` is the only road to values: layers, optimizers and metrics neither know nor care
+whether rows come from this process or from parameter servers. Must not know of models or of the
+coordinator. Invariant: inside a ``step_scope`` that stages, changes are collected and not made, and
+nothing is read that they would have changed.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataservice.runtime.identity import new_id
+from pstrain import buffers
+from pstrain.features.key_map import Asked, KeyMaps
+from pstrain.paramserver.checkpoint import write
+from pstrain.paramserver.increments import Base
+from pstrain.paramserver.loading import can_stage, read_into, stage, verify
+from pstrain.paramserver.saved import Saved, Tracking
+from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.steps import ShardUpdate
+from pstrain.paramserver.store import Store
+from pstrain.variables.rows import (
+    as_rows,
+    look_up,
+    overlaps,
+    rows_of_value,
+    scatter_parts,
+    shape_of_rows,
+    update_parts,
+)
+from pstrain.vocabulary import Fetch, Lookup, OptimizerSpec, StepToken, Update, VariableSpec
+
+Array = NDArray[Any]
+
+
+class ParametersSnapshot(Protocol):
+    """Values at one moment, which are read while they change. To be closed, by any thread."""
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes to write it."""
+
+    @property
+    def moment(self) -> str:
+        """Names it, for a later one to know what changed since."""
+
+    def write(self, directory: str, base: Base | None = None) -> Saved:
+        """Writes all into ``directory``, once; blocks until it is on disk.
+
+        ``base``: the checkpoint of the moment since which the snapshot knows what changed.
+        """
+
+    def close(self) -> None:
+        """Nothing is kept for it any more; idempotent."""
+
+
+@runtime_checkable
+class Parameters(Protocol):
+    """Access to the values of variables. Thread-safe."""
+
+    def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        """Makes the variable, with ``value`` or by its initializer; again is harmless."""
+
+    def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
+        """Values for one step, one message per server for all requests together.
+
+        A whole variable comes as an array of its shape that the caller must not write into;
+        rows come as a Lookup. Ids outside the variable raise InvalidArgumentError.
+        """
+
+    def apply(
+        self,
+        updates: Sequence[Update],
+        optimizer: OptimizerSpec,
+        *,
+        iterations: VariableSpec | None = None,
+    ) -> None:
+        """One optimizer step, one message per server; ``iterations`` (int64 scalar) grows by 1."""
+
+    def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
+        """Rows ``[start, stop)`` as a new array [rows, *shape[1:]]; a scalar has shape ()."""
+
+    def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
+        """Rows [n, *shape[1:]] in the order of ``ids``, which may repeat."""
+
+    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
+        """``set``, ``add`` or ``sub`` of ``value`` to the rows from ``start`` on."""
+
+    def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
+        """``set``, ``add``, ``sub``, ``mul``, ``div``, ``min`` or ``max`` of rows ``ids``."""
+
+    def barrier(self) -> AbstractContextManager[None]:
+        """Scope in which no closure changes anything, entered when none is under way."""
+
+    def check_current(self) -> None:
+        """AbortedError where these values belong to somebody else by now."""
+
+    def snapshot(
+        self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
+    ) -> ParametersSnapshot:
+        """Values and slots of ``specs`` (by name in the checkpoint) as they are now."""
+
+    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+        """Overwrites ``specs`` with what a snapshot wrote, however it was sharded then.
+
+        NotFoundError, InvalidArgumentError (shapes) or DataLossError before any value changes.
+        """
+
+    def device(self, ps: int) -> str:
+        """Name of the place that a shard with this ``ps`` is in."""
+
+    def close(self) -> None:
+        """Lets go of connections; idempotent."""
+
+
+class KeyParameters(Protocol):
+    """What parameters offer for a variable whose values are keys: see ``Shard.claim``."""
+
+    @property
+    def key_maps(self) -> KeyMaps:
+        """What this process knows of keys."""
+
+    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+        """Rows of keys, -1 where there is none. At once, of no closure; again is harmless."""
+
+    def count_keys(self, spec: VariableSpec) -> dict[str, int]:
+        """Rows that are ``used``, and how many claims were ``refused``."""
+
+
+class Staging(Protocol):
+    """Where the changes of a closure wait until they are made together."""
+
+    def add(self, ps: int, header: dict[str, Any], body: Any) -> None:
+        """One more change, on parameter server ``ps``."""
+
+    def touch(self, variables: Iterable[int]) -> None:
+        """These variables (ids) have changes that wait."""
+
+    def before_take(self) -> None:
+        """Makes the changes before an element of a data service is taken."""
+
+    def before_read(self, variables: Iterable[int]) -> None:
+        """Makes the changes now if they would change what is about to be read."""
+
+    def read_with(self, variables: Iterable[int], pulls: Mapping[int, Any]) -> dict[int, Any]:
+        """The same, and pulls, by server, may go along; replies to those that did."""
+
+
+class Step(NamedTuple):
+    """A run of a closure, and where its changes wait; None: they are made at once."""
+
+    token: StepToken
+    staging: Staging | None
+
+
+_step: ContextVar[Step | None] = ContextVar("pstrain_step", default=None)
+
+
+@contextmanager
+def step_scope(token: StepToken, staging: Staging | None = None) -> Iterator[None]:
+    """Scope of one run of a closure in this thread."""
+    reset = _step.set(Step(token, staging))
+    try:
+        yield
+    finally:
+        _step.reset(reset)
+
+
+def current_step() -> StepToken | None:
+    """The token of the closure that this thread runs, or None."""
+    step = _step.get()
+    return None if step is None else step.token
+
+
+def current_staging() -> Staging | None:
+    """Where this thread's changes wait; None where they are made at once."""
+    step = _step.get()
+    return None if step is None else step.staging
+
+
+class LocalParameters:
+    """Parameters in this process, each variable one shard, for work without a cluster."""
+
+    def __init__(self) -> None:
+        self._store = Store()
+        self._ids = itertools.count()
+        self.key_maps = KeyMaps()
+
+    def next_id(self) -> int:
+        """An id no variable here has."""
+        return next(self._ids)
+
+    def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        rows = None if value is None else as_rows(spec, value, spec.rows)
+        for index, shard in enumerate(spec.shards):
+            part = None if rows is None else rows[shard.row_start : shard.row_stop]
+            self._store.create(spec, index, part)
+
+    def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
+        return [
+            self.read(variable) if ids is None else self._rows(variable, ids)
+            for variable, ids in requests
+        ]
+
+    def apply(
+        self,
+        updates: Sequence[Update],
+        optimizer: OptimizerSpec,
+        *,
+        iterations: VariableSpec | None = None,
+    ) -> None:
+        changes = [change for update in updates for change in self._changes(update)]
+        counter = None if iterations is None else self._store.shard(iterations.id, 0)
+        self._store.apply([self._store.checked_update(changes, optimizer, counter)])
+
+    def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
+        stop = spec.rows if stop is None else stop
+        shape = (stop - start, spec.width)
+        out = buffers.empty(shape) if spec.dtype == "float32" else np.empty(shape, spec.dtype)
+        for index, a, b in overlaps(spec, start, stop):
+            self._store.shard(spec.id, index).read(a, b, out[a - start : b - start])
+        return out.reshape(shape_of_rows(spec, stop - start))
+
+    def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
+        lookup = look_up(spec, ids)
+        rows = np.empty((len(lookup.unique), spec.width), spec.dtype)
+        self._gather(spec, lookup, rows)
+        return rows[lookup.inverse].reshape(shape_of_rows(spec, lookup.inverse.size))
+
+    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
+        count = rows_of_value(spec, value, start)
+        rows = as_rows(spec, value, count)
+        self._store.apply(
+            partial(self._store.shard(spec.id, index).assign, op, a, rows[a - start : b - start])
+            for index, a, b in overlaps(spec, start, start + count)
+        )
+        self.key_maps.forget([spec.id])
+
+    def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
+        self._store.apply(
+            partial(self._store.shard(spec.id, index).scatter, op, part_ids, part)
+            for index, _, part_ids, part in scatter_parts(spec, ids, rows)
+        )
+        self.key_maps.forget([spec.id])
+
+    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+        rows = np.empty(len(asked.keys), np.int64)
+        for index, part, (keys, _, starts, stops, may_claim) in asked.by_shard(spec):
+            shard = self._store.shard(spec.id, index)
+            rows[part] = self._store.claim(shard, keys, starts, stops, may_claim)
+        return rows
+
+    def count_keys(self, spec: VariableSpec) -> dict[str, int]:
+        shards = [self._store.shard(spec.id, index) for index in range(len(spec.shards))]
+        used = sum(shard.count_keys() for shard in shards)
+        return {"used": used, "refused": sum(shard.refused for shard in shards)}
+
+    def barrier(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def check_current(self) -> None:
+        """Nobody else can have them."""
+
+    def snapshot(
+        self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
+    ) -> _LocalSnapshot:
+        return _LocalSnapshot(self._store, specs, tracking)
+
+    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+        try:
+            self._load(directory, self._named(specs), saved)
+        finally:
+            self.key_maps.forget(spec.id for spec in specs.values())
+
+    def _load(self, directory: str, targets: list[tuple[str, Shard]], saved: Saved) -> None:
+        with self._store.quiet():
+            if can_stage(targets, saved.shards):
+                staged = stage(directory, targets, saved.shards)
+                read_into(directory, targets, saved.shards, staged)
+                return
+        verify(directory, targets, saved.shards)
+        with self._store.quiet():
+            read_into(directory, targets, saved.shards)
+
+    def device(self, ps: int) -> str:  # noqa: ARG002
+        return "/job:localhost"
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a variable made outside strategy.scope() lives in one process and cannot be sent to "
+            "trainers; create it (or its model, optimizer or metric) inside strategy.scope()"
+        )
+
+    def _named(self, specs: Mapping[str, VariableSpec]) -> list[tuple[str, Shard]]:
+        return [
+            (name, self._store.shard(spec.id, index))
+            for name, spec in specs.items()
+            for index in range(len(spec.shards))
+        ]
+
+    def _rows(self, spec: VariableSpec, ids: Array) -> Lookup:
+        lookup = look_up(spec, ids)
+        self._gather(spec, lookup, lookup.rows)
+        return lookup
+
+    def _gather(self, spec: VariableSpec, lookup: Lookup, out: Array) -> None:
+        for index in range(len(spec.shards)):
+            part = slice(lookup.offsets[index], lookup.offsets[index + 1])
+            self._store.shard(spec.id, index).gather(lookup.unique[part], out[part])
+
+    def _changes(self, update: Update) -> Iterator[ShardUpdate]:
+        for index, ids, gradient in update_parts(update):
+            yield ShardUpdate(self._store.shard(update.variable.id, index), ids, gradient)
+
+
+class _LocalSnapshot:
+    def __init__(
+        self, store: Store, specs: Mapping[str, VariableSpec], tracking: Tracking | None
+    ) -> None:
+        self._store = store
+        self.moment = new_id("snapshot")
+        names = {spec.id: name for name, spec in specs.items()}
+        self._snapshots, _ = store.take_snapshot(self.moment, names, tracking)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(snapshot.size_bytes for _, snapshot in self._snapshots)
+
+    def write(self, directory: str, base: Base | None = None) -> Saved:
+        return write(directory, self._snapshots, "local", base)
+
+    def close(self) -> None:
+        self._store.drop_snapshot(self.moment)

@@ -1,0 +1,183 @@
+"""Arithmetic between a variable's rows, its shards, and the ids and values of a request.
+
+Pure: no values are read or changed here. Invariant: whatever comes out is contiguous, in range and
+of the variable's dtype, so that kernels and servers need not doubt it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain import buffers
+from pstrain.errors import InvalidArgumentError
+from pstrain.features.field_groups import FieldGroups, group_by_field
+from pstrain.kernels.routing import route
+from pstrain.vocabulary import Lookup, ShardSpec, Update, VariableSpec
+
+Array = NDArray[Any]
+
+
+def row_bounds(spec: VariableSpec) -> NDArray[np.int64]:
+    """int64 [shards + 1]: first row of each shard, and the number of rows."""
+    return _bounds(spec.shards)
+
+
+@functools.lru_cache(maxsize=4096)
+def _bounds(shards: tuple[ShardSpec, ...]) -> NDArray[np.int64]:
+    return np.array([s.row_start for s in shards] + [shards[-1].row_stop], np.int64)
+
+
+def look_up(spec: VariableSpec, ids: Array) -> Lookup:
+    """Distinct ids grouped by shard, with ``rows`` uninitialised, float32 [U, width].
+
+    Ids of two axes, [n, fields], are grouped by field too. Raises InvalidArgumentError naming the
+    first id outside the variable.
+    """
+    array = np.ascontiguousarray(ids, np.int64)
+    found: NDArray[np.int32] | FieldGroups
+    if array.ndim == 2:
+        distinct, groups = group_by_field(array)
+        unique, offsets, order, bad = route(distinct, row_bounds(spec))
+        found = groups._replace(order=order)
+    else:
+        unique, offsets, found, bad = route(array.reshape(-1), row_bounds(spec))
+    if bad >= 0:
+        flat = array.reshape(-1)
+        position = int(((flat < 0) | (flat >= spec.rows)).argmax())
+        raise InvalidArgumentError(
+            f"id {flat[position]} at position {position} is outside [0, {spec.rows}) of variable "
+            f"{spec.name!r}"
+        )
+    return Lookup(unique, offsets, found, buffers.empty((len(unique), spec.width)))
+
+
+def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
+    """``value`` in the variable's dtype, contiguous [rows, width], broadcast only from a scalar.
+
+    Raises InvalidArgumentError naming the variable, the shape it has and the shape it got.
+    """
+    array = np.asarray(value)
+    expected = (rows, *spec.shape[1:]) if spec.shape else ()
+    if array.shape == expected and array.dtype == spec.dtype and array.flags.carray:
+        return array.reshape(rows, spec.width)
+    if array.shape != expected and array.shape != ():
+        raise InvalidArgumentError(
+            f"value of shape {array.shape} does not fit variable {spec.name!r}, "
+            f"which needs {expected}"
+        )
+    if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
+        raise InvalidArgumentError(
+            f"value of dtype {array.dtype} cannot become {spec.dtype} of variable {spec.name!r} "
+            f"without loss; convert it first"
+        )
+    check_range(array, spec.dtype, spec.name)
+    full = np.full(expected, array, spec.dtype) if array.shape != expected else array
+    # Kernels are compiled for arrays that can be written to.
+    return np.require(full, spec.dtype, ("C", "W")).reshape(rows, spec.width)
+
+
+def check_range(array: Array, dtype: str, name: str) -> None:
+    """InvalidArgumentError where an integer is none of the integers of ``dtype``."""
+    if array.dtype.kind not in "iu" or np.can_cast(array.dtype, dtype) or not array.size:
+        return
+    kind = np.dtype(dtype)
+    if kind.kind != "i":
+        return
+    limits = np.iinfo(kind)
+    for value in (array.min(), array.max()):
+        if not limits.min <= int(value) <= limits.max:
+            raise InvalidArgumentError(
+                f"value {value} is outside of the {dtype} of variable {name!r}"
+            )
+
+
+def shape_of_rows(spec: VariableSpec, rows: int) -> tuple[int, ...]:
+    """The shape that ``rows`` rows of the variable have; () for a scalar."""
+    return (rows, *spec.shape[1:]) if spec.shape else ()
+
+
+def rows_of_value(spec: VariableSpec, value: Any, start: int) -> int:
+    """How many rows from ``start`` on an assigned value covers; a scalar covers the rest."""
+    shape = np.shape(value)
+    return shape[0] if shape and spec.shape else spec.rows - start
+
+
+def overlaps(spec: VariableSpec, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """(shard index, first row, row after the last) of ``[start, stop)`` on each shard it meets."""
+    if not 0 <= start <= stop <= spec.rows:
+        raise InvalidArgumentError(
+            f"rows [{start}, {stop}) are outside [0, {spec.rows}) of variable {spec.name!r}"
+        )
+    for index, shard in enumerate(spec.shards):
+        a, b = max(start, shard.row_start), min(stop, shard.row_stop)
+        if a < b:
+            yield index, int(a), int(b)
+
+
+def transfers(
+    spec: VariableSpec, start: int, stop: int, chunk_bytes: int
+) -> Iterator[dict[int, tuple[int, int, int]]]:
+    """Rows ``[start, stop)`` in turns, each of a chunk per server that has any left.
+
+    As {server: (shard, first, last + 1)}.
+    """
+    rows = max(1, chunk_bytes // row_bytes(spec))
+    queues: dict[int, list[tuple[int, int, int]]] = {}
+    for index, a, b in overlaps(spec, start, stop):
+        chunks = [(index, c, min(c + rows, b)) for c in range(a, b, rows)]
+        queues.setdefault(spec.shards[index].ps, []).extend(chunks)
+    while queues:
+        yield {ps: chunks.pop(0) for ps, chunks in queues.items()}
+        queues = {ps: chunks for ps, chunks in queues.items() if chunks}
+
+
+def row_bytes(spec: VariableSpec) -> int:
+    """Of a row's values, without slots."""
+    return max(1, spec.width * np.dtype(spec.dtype).itemsize)
+
+
+def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None, Array]]:
+    """(shard index, ids or None, gradient [n, width]) of each shard that an update touches."""
+    spec, gradient, lookup = update
+    if spec.dtype != "float32":
+        raise InvalidArgumentError(
+            f"variable {spec.name!r} has dtype {spec.dtype}; only float32 variables can be trained"
+        )
+    if lookup is None:
+        rows = as_rows(spec, gradient, spec.rows)
+        for index, shard in enumerate(spec.shards):
+            yield index, None, rows[shard.row_start : shard.row_stop]
+        return
+    rows = np.require(gradient, np.float32, ("C", "W"))
+    if rows.shape != (len(lookup.unique), spec.width):
+        raise InvalidArgumentError(
+            f"gradient of variable {spec.name!r} has shape {rows.shape}, expected "
+            f"{(len(lookup.unique), spec.width)}: one row per distinct id"
+        )
+    for index in range(len(spec.shards)):
+        part = slice(lookup.offsets[index], lookup.offsets[index + 1])
+        if part.stop > part.start:
+            yield index, lookup.unique[part], rows[part]
+
+
+def scatter_parts(
+    spec: VariableSpec, ids: Array, rows: Any
+) -> Iterator[tuple[int, ShardSpec, NDArray[np.int64], Array]]:
+    """(index, shard, ids, rows [n, width]) of each shard that a scatter touches, in order."""
+    flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
+    outside = (flat < 0) | (flat >= spec.rows)
+    if outside.any():
+        raise InvalidArgumentError(
+            f"id {flat[outside.argmax()]} is outside [0, {spec.rows}) of variable {spec.name!r}"
+        )
+    values = as_rows(spec, rows, flat.size)
+    owner = np.searchsorted(row_bounds(spec), flat, side="right") - 1
+    for index, shard in enumerate(spec.shards):
+        mine = owner == index
+        if mine.any():
+            yield index, shard, flat[mine], values[mine]
