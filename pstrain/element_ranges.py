@@ -47,27 +47,35 @@ class RangeReader:
 
     def read(self, start: int, length: int) -> list[Any]:
         """Those elements; fewer where the data end before. CancelledError once it is closed."""
-        with self._lock:
-            try:
-                if self._elements is None or start < self._next - len(self._kept):
-                    self._open()
-                found = self._read_on(start, start + length)
-            except BaseException:
-                # What goes on after an error is not known to go on where it was.
-                self._stop()
-                raise
+        try:
+            with self._lock:
+                return self._read(start, length)
+        finally:
+            # Whoever closed it while the lock was held, if only just still, has left it to this.
             if self._is_closed:
-                self._stop()
-            return found
+                self._stop_if_idle()
 
     def close(self) -> None:
         """Ends reading for good. Idempotent; never waits for a thread that reads, which ends it."""
         self._is_closed = True
+        self._stop_if_idle()
+
+    def _stop_if_idle(self) -> None:
         if self._lock.acquire(blocking=False):
             try:
                 self._stop()
             finally:
                 self._lock.release()
+
+    def _read(self, start: int, length: int) -> list[Any]:
+        try:
+            if self._elements is None or start < self._next - len(self._kept):
+                self._open()
+            return self._read_on(start, start + length)
+        except BaseException:
+            # What goes on after an error is not known to go on where it was.
+            self._stop()
+            raise
 
     def _read_on(self, start: int, stop: int) -> list[Any]:
         assert self._elements is not None

@@ -6,10 +6,10 @@ left out: it may be lost before it says where it reads, which others know.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pstrain.coordinator.recovery import Marks
+from pstrain.reader_marks import Marks, note_marks
 
 
 class Readings:
@@ -20,10 +20,9 @@ class Readings:
         self._services: set[str] = set()
         self._lost_names: list[str] = []
 
-    def note(self, trainer: int, rows: Iterable[dict[str, Any]]) -> None:
+    def note(self, trainer: int, rows: Sequence[dict[str, Any]]) -> None:
         """Marks of its readers that count from now on; in the order of its elements."""
-        known = self._rows.setdefault(trainer, {})
-        known.update((mark["reader"], mark) for mark in rows)
+        note_marks(self._rows.setdefault(trainer, {}), rows)
 
     def forget(self, trainer: int) -> None:
         """What it left is settled."""

@@ -20,11 +20,9 @@ from pstrain import remote_errors, results
 from pstrain.coordinator.decide import Left
 from pstrain.errors import DataLossError
 from pstrain.features.key_map import KeyMaps
+from pstrain.reader_marks import Marks
 
 logger = logging.getLogger(__name__)
-
-Marks = dict[str, dict[str, Any]]
-"""Marks of readers, by reader: {"service": target, "reader": id, "marks": [[window, ...], ...]}."""
 
 
 class Servers(Protocol):

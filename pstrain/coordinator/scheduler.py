@@ -17,7 +17,7 @@ from pstrain.coordinator.end_errors import end_without_input
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.join_progress import Meter, Report
 from pstrain.coordinator.orders import Closure, Ended, Outbox, RoundOrder
-from pstrain.coordinator.recovery import Legacy, Marks
+from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.redoing import Redoing
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.tracing import Trace
@@ -25,6 +25,7 @@ from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.coordinator.waiting import Waiting
 from pstrain.coordinator.whereabouts import whereabouts
 from pstrain.errors import FailedPreconditionError
+from pstrain.reader_marks import Marks
 
 logger = logging.getLogger(__name__)
 

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from pstrain.errors import AbortedError
 from pstrain.paramserver.ledger import Ledger
+from pstrain.reader_marks import Marks, note_marks
 
 # More than a trainer runs at a time: older ones have reached the coordinator.
 ENDED_KEPT: Final = 256
@@ -51,7 +52,7 @@ class Report(NamedTuple):
 
     decided: list[Entry]
     held: list[PartKey]
-    rows: dict[str, dict[str, Any]]
+    rows: Marks
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class _Trainer(Generic[Payload]):
     held: dict[PartKey, tuple[int, Payload]] = field(default_factory=dict)
     aborted: dict[PartKey, int] = field(default_factory=dict)
     decided: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
-    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: Marks = field(default_factory=dict)
 
 
 class Commits(Generic[Payload]):
@@ -98,7 +99,7 @@ class Commits(Generic[Payload]):
         for entry in entries:
             known.decided[entry.closure] = entry
             known.decided.move_to_end(entry.closure)
-        known.rows.update((str(mark["reader"]), mark) for mark in rows)
+        note_marks(known.rows, rows)
         self._forget_ended(known)
         return True
 

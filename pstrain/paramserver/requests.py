@@ -192,9 +192,26 @@ def _check(store: Store, call: Call) -> Reply:
 def _decide(store: Store, call: Call) -> Reply:
     """``entries``: the fields of an Entry of each closure that is decided together."""
     changes = _read_staged(store, call)
-    entries = [Entry(*entry) for entry in call.header["entries"]]
-    new = store.decide(_trainer(store, call), _key(call), changes, entries, call.header["rows"])
+    entries, rows = _entries(call.header["entries"]), _marks(call.header["rows"])
+    new = store.decide(_trainer(store, call), _key(call), changes, entries, rows)
     return {"applied": new}, None
+
+
+def _entries(values: Any) -> list[Entry]:
+    for value in values if isinstance(values, list) else [values]:
+        fits = isinstance(value, list) and len(value) in (4, 5)
+        if not fits or not all(isinstance(number, int) for number in value[:3]):
+            raise InvalidArgumentError(
+                f"a decision has lists of closure, attempt, part and outcome, got {value!r}"
+            )
+    return [Entry(*value) for value in values]
+
+
+def _marks(values: Any) -> list[dict[str, Any]]:
+    for value in values if isinstance(values, list) else [values]:
+        if not isinstance(value, dict) or not isinstance(value.get("reader"), str):
+            raise InvalidArgumentError(f"marks name their reader, got {value!r}")
+    return list(values)
 
 
 def _commit(store: Store, call: Call) -> Reply:

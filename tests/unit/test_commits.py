@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pstrain.errors import AbortedError
 from pstrain.paramserver.commits import ENDED_KEPT, Commits, Entry, PartKey
+from pstrain.reader_marks import READERS_KEPT
 
 KEY = PartKey(4, 0, 0)
 
@@ -36,6 +37,17 @@ def test_a_part_is_decided_once_and_marks_of_a_reader_replace_older() -> None:
     report = commits.fence("t")
     assert [found.closure for found in report.decided] == [4, 5]
     assert report.rows == {"r": {"reader": "r", "marks": [[1, 0, 2, True]]}}
+
+
+def test_marks_of_readers_of_epochs_long_past_are_forgotten() -> None:
+    commits: Commits[str] = Commits()
+    for closure in range(READERS_KEPT + 10):
+        key, names = PartKey(closure, 0, 0), ("always", f"epoch {closure}")
+        commits.decide("t", key, [entry(key)], [{"reader": name, "marks": []} for name in names])
+    rows = commits.fence("t").rows
+    assert len(rows) == READERS_KEPT
+    assert {"always", f"epoch {READERS_KEPT + 9}"} < set(rows)
+    assert "epoch 0" not in rows
 
 
 def test_a_fenced_trainer_is_refused_and_what_it_left_is_completed_or_dropped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -116,6 +117,36 @@ def test_a_reader_that_is_closed_while_it_reads_ends_its_source_afterwards() -> 
     assert data.closed == 1
     with pytest.raises(CancelledError):
         reader.read(3, 1)
+
+
+def test_a_reader_that_is_closed_as_a_read_ends_ends_its_source() -> None:
+    ended = []
+
+    class Ending:
+        def __iter__(self) -> Iterator[int]:
+            try:
+                yield from range(10)
+            finally:
+                ended.append(True)
+
+    class ClosingLock:
+        """Closes the reader when its read is done but for the release."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self.acquire, self.release = self._lock.acquire, self._lock.release
+
+        def __enter__(self) -> None:
+            self.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            reader.close()
+            self.release()
+
+    reader = RangeReader(Ending())
+    reader._lock = ClosingLock()  # type: ignore[assignment]
+    assert reader.read(0, 3) == [0, 1, 2]
+    assert (ended, reader._elements) == ([True], None)
 
 
 def test_a_pass_that_failed_is_begun_again() -> None:

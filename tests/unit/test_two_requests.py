@@ -77,6 +77,26 @@ def test_what_is_refused_first_is_no_reason_not_to_read(store: Store) -> None:
     assert not rows.any()
 
 
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        {"rows": [{}]},
+        {"rows": 5},
+        {"rows": [{"reader": []}]},
+        {"entries": 5},
+        {"entries": [[0, 0]]},
+        {"entries": [[[0], 0, 0, None, 0]]},
+    ],
+)
+def test_a_malformed_decision_is_refused_and_the_part_can_still_be_applied(
+    store: Store, malformed: dict[str, Any]
+) -> None:
+    header, body = decide()
+    with pytest.raises(InvalidArgumentError, match="got"):
+        asked(store, ({**header, **malformed}, body))
+    assert asked(store, (header, body))[0] == {"applied": True}
+
+
 def test_what_is_refused_then_was_decided_first(store: Store) -> None:
     elsewhere: Message = ({"kind": "pull", "items": [[4, 0, WHOLE, -1]]}, None)
     reply, arrays = asked(store, both(decide(), elsewhere))
