@@ -75,7 +75,8 @@ def test_gives_up_at_the_deadline_naming_what_it_waited_for() -> None:
         UnavailableError, match="the dispatcher at host:1 after 60 s: connection refused"
     ) as caught:
         caller.run()
-    assert caller.clock.now_s() == pytest.approx(60.0)
+    # With less time left than an attempt is worth none is begun.
+    assert 59.99 <= caller.clock.now_s() <= 60.0 + 1e-9
     assert caught.value.__cause__ is UNAVAILABLE
 
 
@@ -84,7 +85,7 @@ def test_an_attempt_never_outlives_the_deadline() -> None:
     with pytest.raises(DeadlineExceededError, match="gave up"):
         caller.run(timeout_s=12.0)
     assert caller.limits_s[0] == 5.0
-    assert caller.clock.now_s() == pytest.approx(12.0)
+    assert 11.99 <= caller.clock.now_s() <= 12.0 + 1e-9
 
 
 def test_other_errors_pass_at_once() -> None:
