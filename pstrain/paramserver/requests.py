@@ -179,7 +179,7 @@ def _read_staged(store: Store, call: Call) -> list[Change]:
 
 def _prepare(store: Store, call: Call) -> Reply:
     changes = _read_staged(store, call)
-    store.prepare(_trainer(store, call), _key(call), changes, call.header.get("try", 0))
+    store.prepare(*_part(store, call), changes, call.header.get("try", 0))
     return {}, None
 
 
@@ -193,7 +193,7 @@ def _decide(store: Store, call: Call) -> Reply:
     """``entries``: the fields of an Entry of each closure that is decided together."""
     changes = _read_staged(store, call)
     entries, rows = _entries(call.header["entries"]), _marks(call.header["rows"])
-    new = store.decide(_trainer(store, call), _key(call), changes, entries, rows)
+    new = store.decide(*_part(store, call), changes, entries, rows)
     return {"applied": new}, None
 
 
@@ -215,12 +215,12 @@ def _marks(values: Any) -> list[dict[str, Any]]:
 
 
 def _commit(store: Store, call: Call) -> Reply:
-    store.commit(_trainer(store, call), _key(call))
+    store.commit(*_part(store, call))
     return {}, None
 
 
 def _abort(store: Store, call: Call) -> Reply:
-    store.abort(_trainer(store, call), _key(call), call.header.get("try", 0))
+    store.abort(*_part(store, call), call.header.get("try", 0))
     return {}, None
 
 
@@ -305,14 +305,17 @@ def _shard(store: Store, call: Call) -> Shard:
     return store.shard(*call.header["shard"])
 
 
-def _trainer(store: Store, call: Call) -> str:
-    """Who sends a part of a closure; it also says which closures have ended for good."""
-    store.advance(call.header["low_water"])
-    return str(call.header["trainer"])
-
-
-def _key(call: Call) -> PartKey:
-    return PartKey(*call.header["key"])
+def _part(store: Store, call: Call) -> tuple[str, PartKey]:
+    """Who sends which part of a closure; it also says which closures have ended for good."""
+    key, low_water = call.header["key"], call.header["low_water"]
+    numbers = [*key, low_water] if isinstance(key, list) else []
+    if len(numbers) != 4 or not all(isinstance(number, int) for number in numbers):
+        raise InvalidArgumentError(
+            "a part has a key of closure, attempt and part, and a low water, all integers; got "
+            f"{key!r}, {low_water!r}"
+        )
+    store.advance(low_water)
+    return str(call.header["trainer"]), PartKey(*key)
 
 
 _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {

@@ -86,6 +86,10 @@ def test_what_is_refused_first_is_no_reason_not_to_read(store: Store) -> None:
         {"entries": 5},
         {"entries": [[0, 0]]},
         {"entries": [[[0], 0, 0, None, 0]]},
+        {"key": [0, 0]},
+        {"key": 5, "low_water": 1},
+        {"key": [0, "0", 0], "low_water": 1},
+        {"low_water": "0"},
     ],
 )
 def test_a_malformed_decision_is_refused_and_the_part_can_still_be_applied(
