@@ -38,7 +38,14 @@ class Weighting:
         weights = None if self._column is None else self._read(batch, self._column)
         if self._by_label is None:
             return weights
-        by_label = self._by_label[labels.astype(np.intp)]
+        classes = labels.astype(np.intp)
+        smoothed = classes != labels
+        if smoothed.any():
+            raise DataError(
+                f"class_weight weighs labels 0 and 1, got {labels[smoothed][0]:g}: give "
+                "sample_weight for labels in between"
+            )
+        by_label = self._by_label[classes]
         return by_label if weights is None else weights * by_label
 
     @staticmethod

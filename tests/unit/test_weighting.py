@@ -130,3 +130,9 @@ def test_encoded_batches_have_labels_alone_to_be_weighed_by() -> None:
     assert weights.tolist() == [1.0, 0.5, 0.5, 1.0, 1.0, 0.5]
     with pytest.raises(DataError, match="no column 'w'"):
         Weighting("w").of(features, features.labels)
+
+
+def test_labels_in_between_have_no_class_to_be_weighed_by() -> None:
+    labels = np.array([1.0, 0.9], np.float32)
+    with pytest.raises(DataError, match=r"labels 0 and 1, got 0\.9"):
+        Weighting(by_label={1: 5.0}).of({}, labels)
