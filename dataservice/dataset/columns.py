@@ -17,7 +17,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.numpy_types import has_zeros_inside, stored_type
+from dataservice.dataset.numpy_types import has_zeros_inside, is_masked, stored_type
 from dataservice.dataset.plain_types import plain_array, plain_type
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import MissingColumnError, SchemaError
@@ -288,8 +288,7 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
             made = pa.array(extended)
             is_text = pa.types.is_large_string(made.type)
             return plain_array(made, pa.string() if is_text else plain_type(made.type))
-        is_masked = isinstance(values, np.ma.MaskedArray)
-        return _ndarray_to_arrow(values if is_masked else np.asarray(values), name)
+        return _ndarray_to_arrow(values if is_masked(values) else np.asarray(values), name)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         if isinstance(error, SchemaError):
             raise
@@ -335,9 +334,8 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
             "a column is an array with one value per row"
         )
     values = values.astype(stored_type(values.dtype, name), copy=False)
-    is_masked = isinstance(values, np.ma.MaskedArray)
     if values.ndim == 1:
-        kind = None if is_masked else PLAIN.get(values.dtype)
+        kind = None if is_masked(values) else PLAIN.get(values.dtype)
         if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
             return pa.array(values.tolist() if has_zeros_inside(values) else values)
         # As `pa.array`, which gives the GIL away and has to wait for it for each column.
@@ -345,7 +343,7 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
     if 0 in values.shape[1:]:
         raise SchemaError(f"column {name!r} has shape {values.shape}; each row must hold values")
     # NumPy's own would leave out the mask.
-    whole = values if is_masked else np.ascontiguousarray(values)
+    whole = values if is_masked(values) else np.ascontiguousarray(values)
     flat = _ndarray_to_arrow(whole.reshape(-1), name)
     for width in reversed(values.shape[1:]):
         flat = pa.FixedSizeListArray.from_arrays(flat, width)

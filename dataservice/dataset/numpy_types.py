@@ -5,7 +5,7 @@ Knows arrays, nothing of batches. Invariant: `stored_type` holds each value of t
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,6 +34,11 @@ def stored_type(dtype: np.dtype, name: str) -> np.dtype:
         if wider != unit or count != 1:
             return np.dtype(f"{dtype.kind}8[{wider}]")
     return dtype if dtype.isnative else dtype.newbyteorder("=")
+
+
+def is_masked(values: Any) -> bool:
+    """Whether it is one of NumPy's masked arrays, which are loaded when they are first named."""
+    return type(values) is not np.ndarray and isinstance(values, np.ma.MaskedArray)
 
 
 def has_zeros_inside(values: np.ndarray) -> bool:

@@ -5,7 +5,8 @@ and with bounded staleness, a hundredth as many unless `--coordinated-seeds`, `-
 `--consistency-seeds` says otherwise, of training, a tenth as many unless `--training-seeds` does,
 and of training that loses parameter servers as many under each rule, and where closures fail, as
 `--restore-seeds` says; a quarter as many lose a second one while rounds are made anew.
-`--protocols delivery training` plays only these.
+`--protocols delivery training` plays only these. With `--within-s` no protocol takes much longer
+than that: a slow machine leaves out the later seeds.
 Prints how many schedules it played per second and, where one failed, the first failing seed with
 the command that replays it. The exit status is 1 then.
 """
@@ -13,6 +14,7 @@ the command that replays it. The exit status is 1 then.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import time
 from concurrent.futures import Executor
@@ -32,9 +34,16 @@ def main() -> int:
     parser.add_argument("--consistency-seeds", type=int, metavar="N", help="of each rule")
     parser.add_argument("--training-seeds", type=int, metavar="N", help="how many of training")
     parser.add_argument("--restore-seeds", type=int, default=0, metavar="N", help="of restores")
+    parser.add_argument(
+        "--within-s",
+        type=float,
+        default=math.inf,
+        metavar="SECONDS",
+        help="of each protocol; further seeds are left out",
+    )
     options = parser.parse_args()
-    if options.seeds < 0 or options.processes < 1:
-        parser.error("--processes must be at least 1, --seeds at least 0")
+    if options.seeds < 0 or options.processes < 1 or not options.within_s > 0:
+        parser.error("--processes must be at least 1, --seeds at least 0, --within-s above 0")
     counts = {
         "delivery": options.seeds,
         "coordinated": options.coordinated_seeds,
@@ -54,19 +63,21 @@ def main() -> int:
             counts[protocol] = options.seeds // part
     with players(options.processes) as pool:
         return max(
-            _play(protocol, range(options.first, options.first + count), options.processes, pool)
+            _play(protocol, range(options.first, options.first + count), options, pool)
             for protocol, count in counts.items()
             if count and protocol in (options.protocols or PROTOCOLS)
         )
 
 
-def _play(protocol: str, seeds: range, processes: int, pool: Executor | None) -> int:
+def _play(protocol: str, seeds: range, options: argparse.Namespace, pool: Executor | None) -> int:
     started_s = time.perf_counter()
-    report = run_seeds(seeds, pool, protocol)
+    report = run_seeds(seeds, pool, protocol, options.within_s)
     seconds = time.perf_counter() - started_s
+    is_cut = report.first is None and report.played < len(seeds)
+    planned = f" of {len(seeds)}" if is_cut else ""
     print(
-        f"{protocol}: {report.played} schedules in {seconds:.1f} s on {processes} processes, "
-        f"{report.played / seconds:.0f} per second",
+        f"{protocol}: {report.played}{planned} schedules in {seconds:.1f} s on "
+        f"{options.processes} processes, {report.played / seconds:.0f} per second",
         flush=True,
     )
     if report.first is not None:

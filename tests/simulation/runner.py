@@ -2,13 +2,16 @@
 
 Seeds are handed out in blocks, in order, so that the lowest failing seed is found although blocks
 end in any order. Knows nothing of scenarios but that `play` of their protocol raises Failure.
-Invariant: `first` of the report is the lowest failing seed, whatever the number of processes.
+Invariant: `first` of the report is the lowest failing seed of those played, whatever the number of
+processes.
 """
 
 from __future__ import annotations
 
 import gc
+import math
 import multiprocessing
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
 from contextlib import AbstractContextManager, contextmanager
@@ -76,11 +79,18 @@ def players(processes: int) -> Iterator[Executor | None]:
         yield pool
 
 
-def run_seeds(seeds: range, pool: Executor | None, protocol: str = "delivery") -> Report:
-    """Plays the seeds, in this process where there is no pool; stops soon after a failure."""
+def run_seeds(
+    seeds: range, pool: Executor | None, protocol: str = "delivery", within_s: float = math.inf
+) -> Report:
+    """Plays the seeds, in this process where there is no pool; stops soon after a failure.
+
+    After ``within_s`` no further block of seeds begins: a slow machine plays fewer.
+    """
+    # Processes of one machine share this clock.
+    until_s = time.monotonic() + within_s
     if pool is None:
-        return _report(_play_block(block, protocol) for block in _blocks(seeds))
-    futures = [pool.submit(_play_block, block, protocol) for block in _blocks(seeds)]
+        return _report(_play_block(block, protocol, until_s) for block in _blocks(seeds))
+    futures = [pool.submit(_play_block, block, protocol, until_s) for block in _blocks(seeds)]
     return _report(_until_failure(futures))
 
 
@@ -94,7 +104,9 @@ def _prepare() -> None:
     gc.set_threshold(_GC_THRESHOLD)
 
 
-def _play_block(seeds: range, protocol: str) -> _Block:
+def _play_block(seeds: range, protocol: str, until_s: float) -> _Block:
+    if time.monotonic() >= until_s:
+        return _Block(0, None)
     staged, play = PROTOCOLS[protocol]
     with staged():
         for count, seed in enumerate(seeds, 1):

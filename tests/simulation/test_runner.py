@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -37,6 +38,18 @@ def test_the_lowest_failing_seed_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert report.first is not None
     assert report.first.startswith(f"seed {BLOCK + 3} after")
     assert "python -m tests.simulation.replay" in report.first
+
+
+def test_no_seeds_begin_after_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(now_s=0.0)
+
+    def play(_seed: int) -> None:
+        clock.now_s += 1.0
+
+    fake(monkeypatch, play)
+    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    report = run_seeds(range(5 * BLOCK), None, within_s=BLOCK + 1.0)
+    assert report == Report(2 * BLOCK, None)
 
 
 def test_the_command_plays_on_two_processes() -> None:

@@ -12,13 +12,14 @@ import pyarrow as pa
 from dataservice.dataset.columns import to_arrow, to_function
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
+from dataservice.dataset.numpy_types import is_masked
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import SAMPLE_ROWS, RunContext, Transform
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
 
 # Masks that may hold nulls, such as a boolean column that the function returns as it got it.
-_WITH_NULLS: Final = (UntouchedColumn, np.ma.MaskedArray, pa.Array, pa.ChunkedArray)
+_WITH_NULLS: Final = (UntouchedColumn, pa.Array, pa.ChunkedArray)
 
 
 @register_node
@@ -64,7 +65,7 @@ class Filter(FunctionOperator):
 
         def mask_of(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.BooleanArray:
             returned = call_user(function, to_function(batch), "filter", location)
-            if isinstance(returned, _WITH_NULLS):
+            if isinstance(returned, _WITH_NULLS) or is_masked(returned):
                 return _of_rows(to_arrow(returned, "the mask"), batch.num_rows)
             mask = np.asarray(returned)
             if mask.dtype != np.bool_ or mask.shape != (batch.num_rows,):
