@@ -187,9 +187,15 @@ class Checkpoint(Telling):
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the last save has ended; raises what it failed with, once."""
         left_s = limit_s(timeout)
-        last, self._last = self._last, None
-        if last is not None:
+        last = self._last
+        if last is None:
+            return
+        try:
             last.wait(left_s)
+        finally:
+            # One that goes on is waited for again, and its error is yet to be told.
+            if last.has_ended and self._last is last:
+                self._last = None
 
     def _hold(
         self, pauses: Pauses, held: contextlib.ExitStack, last: _Moment | None

@@ -74,6 +74,11 @@ class SavedCheckpoint(str):
         """Whether nothing more happens to it."""
         return self._ended.is_set()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is none, for a reason that :meth:`wait` raises."""
+        return self._ended.is_set() and self._error is not None
+
     def wait(self, timeout: float | None = None) -> SavedCheckpoint:
         """Blocks until it is on the disk; raises what kept it from that.
 
