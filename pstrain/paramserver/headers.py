@@ -287,7 +287,7 @@ REQUESTS: Final[Mapping[str, Shape]] = {
 """Of what is asked of the store of a session."""
 
 ACTIONS: Final[Mapping[str, Shape]] = {
-    "reset": _object({"session": _TEXT}),
+    "reset": _object({"session": _TEXT}, {"replaced": _or_none(_TEXT)}),
     "advance": _object({"session": _TEXT, "low_water": _COUNT}),
     "leave": _object({"session": _TEXT}),
 }

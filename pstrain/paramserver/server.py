@@ -159,7 +159,8 @@ class ParameterServer:
         return reply
 
     def _reset(self, body: bytes) -> bytes:
-        self._sessions.begin(_request("reset", body)["session"])
+        request = _request("reset", body)
+        self._sessions.begin(request["session"], request.get("replaced"))
         return json.dumps({"ends_with_program": self.presence.decides_end}).encode()
 
     def _advance(self, body: bytes) -> bytes:
@@ -194,16 +195,20 @@ class Sessions:
         self._store = Store()
         self._replaced: deque[str] = deque(maxlen=_SESSIONS_REMEMBERED)
 
-    def begin(self, session: str) -> None:
+    def begin(self, session: str, replaced: str | None = None) -> None:
         """Drops all variables and starts ``session``; the current one again changes nothing.
 
-        Raises AbortedError for a session that was replaced.
+        Raises AbortedError for a session that was replaced, and where the current one is another
+        than ``replaced``, if that is given: a coordinator that brings back what it lost must not
+        take the place of its successor.
         """
         with self._lock:
             if session == self._session:
                 return
             if session in self._replaced:
                 raise AbortedError(_replaced(session))
+            if replaced is not None and self._session not in (None, replaced):
+                raise AbortedError(_replaced(replaced))
             if self._session is not None:
                 logger.info("session %s replaces %s", session, self._session)
                 self._replaced.append(self._session)
