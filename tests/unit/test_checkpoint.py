@@ -169,6 +169,37 @@ def test_a_save_that_was_waited_for_too_shortly_is_waited_for_again(
     saved.wait(0)
 
 
+def test_who_is_alone_has_waited_for_what_another_thread_writes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, saved = threading.Event(), threading.Event(), Checkpoint(step=Variable(7))
+    write = manifest._write_synced
+
+    def write_late(path: str, text: str) -> None:
+        begun.set()
+        assert may_end.wait(30)
+        write(path, text)
+
+    monkeypatch.setattr(manifest, "_write_synced", write_late)
+    thread = threading.Thread(target=saved.save, args=(tmp_path,))
+    thread.start()
+    assert begun.wait(30)
+    threading.Timer(0.01, may_end.set).start()
+    with saved.alone():
+        assert latest_checkpoint(tmp_path) is not None
+    thread.join(30)
+
+
+def test_what_no_thread_can_be_had_for_is_saved_at_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert Checkpoint(step=Variable(7)).save(tmp_path, asynchronous=True).is_complete
+
+
 def test_saves_that_overlap_have_numbers_of_their_own(tmp_path: pathlib.Path) -> None:
     steps = [Variable(n) for n in range(3)]
     paths = [Checkpoint(step=step).save(tmp_path, asynchronous=True) for step in steps]
