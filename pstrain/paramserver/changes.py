@@ -37,10 +37,14 @@ def read_changes(store: Store, headers: Sequence[Header], body: Received) -> lis
 
 def check_staged(store: Store, headers: Sequence[Header]) -> None:
     """InvalidArgumentError for what a closure cannot do: give rows to other keys while others run,
-    which know the rows of those before. For headers that were read.
+    which know the rows of those before.
     """
     for header in headers:
-        if header.get("kind") in ("assign", "scatter") and _shard(store, header).holds_keys:
+        kind = header.get("kind")
+        if kind not in ("assign", "scatter"):
+            continue
+        check_header(CHANGES, kind, header)
+        if _shard(store, header).holds_keys:
             raise InvalidArgumentError(
                 f"variable {_shard(store, header).spec.name!r} has keys and cannot be assigned by "
                 "a scheduled function, while others use the rows of its keys; assign it in the "

@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
+from dataservice.runtime.arguments import in_words
 from pstrain.errors import InvalidArgumentError
+from pstrain.paramserver.transport import BFLOAT16, FLOAT32, INT32, INT64
 from pstrain.vocabulary import VARIABLE_DTYPES
 
 Header = dict[str, Any]
@@ -57,6 +59,14 @@ def _integer(least: int) -> Shape:
 def _number(value: Any) -> Fault | None:
     is_number = type(value) in (float, bool) or (type(value) is int and abs(value) <= INTEGER_MAX)
     return None if is_number else Fault("", value, "a number")
+
+
+def _one_of(*choices: str) -> Shape:
+    def find(value: Any) -> Fault | None:
+        is_known = type(value) is str and value in choices
+        return None if is_known else Fault("", value, in_words(choices))
+
+    return find
 
 
 def _or_none(shape: Shape) -> Shape:
@@ -121,13 +131,13 @@ def _object(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = 
     def find(value: Any) -> Fault | None:
         if type(value) is not dict:
             return Fault("", value, "an object")
+        for name, shape in (optional or {}).items():
+            if name in value and (fault := shape(value[name])) is not None:
+                return fault.inside(f".{name}")
         for name, shape in needed.items():
             if name not in value:
                 return Fault(f".{name}", None, "given")
             if (fault := shape(value[name])) is not None:
-                return fault.inside(f".{name}")
-        for name, shape in (optional or {}).items():
-            if name in value and (fault := shape(value[name])) is not None:
                 return fault.inside(f".{name}")
         return None
 
@@ -142,11 +152,6 @@ _SHARD = _row(_COUNT, _COUNT)
 _SHARDS = _rows(2)
 _KEY = _row(_COUNT, _COUNT, _COUNT)
 _NAMED = _list_of(_row(_TEXT, _COUNT))
-
-
-def _dtype(value: Any) -> Fault | None:
-    is_known = type(value) is str and value in VARIABLE_DTYPES
-    return None if is_known else Fault("", value, f"one of {VARIABLE_DTYPES}")
 
 
 def _spec(value: Any) -> Fault | None:
@@ -165,7 +170,7 @@ _SPEC_FIELDS = _object(
         "id": _COUNT,
         "name": _TEXT,
         "shape": _list_of(_COUNT),
-        "dtype": _dtype,
+        "dtype": _one_of(*VARIABLE_DTYPES),
         "trainable": _TRUTH,
         "initializer": _object(
             {"name": _TEXT},
@@ -237,6 +242,10 @@ _LEDGER = _object(
 _CHANGES: dict[str, Shape] = {"changes": _list_of(_OBJECT)}
 _PART: dict[str, Shape] = {"trainer": _TEXT, "key": _KEY, "low_water": _COUNT}
 _TRY: dict[str, Shape] = {"try": _COUNT}
+_DTYPES: dict[str, Shape] = {
+    "transport_dtype": _one_of(FLOAT32, BFLOAT16),
+    "ids_dtype": _one_of(INT64, INT32),
+}
 _LOAD: dict[str, Shape] = {
     "directory": _TEXT,
     "variables": _NAMED,
@@ -247,7 +256,7 @@ _LOAD: dict[str, Shape] = {
 CHANGES: Final[Mapping[str, Shape]] = {
     "push": _object(
         {"items": _rows(3, least=_WHOLE), "optimizer": _optimizer},
-        {"iterations": _or_none(_SHARD), "owner": _or_none(_COUNT)},
+        {"iterations": _or_none(_SHARD), "owner": _or_none(_COUNT), **_DTYPES},
     ),
     "assign": _object({"op": _TEXT, "shard": _SHARD, "start": _COUNT, "count": _COUNT}),
     "scatter": _object({"op": _TEXT, "shard": _SHARD, "count": _COUNT}),
@@ -258,9 +267,9 @@ REQUESTS: Final[Mapping[str, Shape]] = {
     **CHANGES,
     "create": _object({"spec": _spec, "shards": _list_of(_COUNT)}),
     "slots": _object({"shards": _SHARDS, "optimizer": _optimizer}),
-    "pull": _object({"items": _rows(4, least=_WHOLE)}),
+    "pull": _object({"items": _rows(4, least=_WHOLE)}, _DTYPES),
     "both": _object({"first": _OBJECT, "then": _OBJECT}),
-    "read": _object({"shard": _SHARD, "rows": _row(_COUNT, _COUNT)}),
+    "read": _object({"shard": _SHARD, "rows": _row(_COUNT, _COUNT)}, _DTYPES),
     "claim": _object({"items": _rows(3)}),
     "count_keys": _object({"shards": _SHARDS}),
     "check": _object(_CHANGES),

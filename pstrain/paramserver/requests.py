@@ -183,9 +183,8 @@ def _count_keys(store: Store, call: Call) -> Reply:
 
 
 def _read_staged(store: Store, call: Call) -> list[Change]:
-    changes = read_changes(store, call.header["changes"], call.body)
     check_staged(store, call.header["changes"])
-    return changes
+    return read_changes(store, call.header["changes"], call.body)
 
 
 def _prepare(store: Store, call: Call) -> Reply:
