@@ -210,9 +210,12 @@ class ParameterServerStrategy(Replica):
         Again after a server was restarted: its variables start anew there, by their initializers
         or at 0, and must be restored from a checkpoint; those of other servers stay.
         """
+        self._begin(None)
+
+    def _begin(self, replaced: str | None) -> None:
         deadline_s = time.monotonic() + self._config.start_timeout_s
         for ps, address in enumerate(self.parameters.addresses):
-            self._begin_at(ps, address, deadline_s)
+            self._begin_at(ps, address, deadline_s, replaced)
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
         self.parameters.key_maps.forget()
@@ -221,10 +224,11 @@ class ParameterServerStrategy(Replica):
         """As :meth:`begin`, in a new session: what others still do in the old one is refused.
 
         All variables begin anew, those that were made of at most 64 KiB of values with these.
+        AbortedError where another coordinator has taken a server over meanwhile.
         """
-        self.session = _new_session()
+        old, self.session = self.session, _new_session()
         self.parameters.change_session(self.session)
-        self.begin()
+        self._begin(old)
         for variable in self._placement.variables:
             self.parameters.begin_again(variable.spec)
 
@@ -236,11 +240,11 @@ class ParameterServerStrategy(Replica):
         """Of variables that go to one server, whole."""
         return _ServerPlacement(self, Colocated(server), self._placement)
 
-    def _begin_at(self, ps: int, address: str, deadline_s: float) -> None:
+    def _begin_at(self, ps: int, address: str, deadline_s: float, replaced: str | None) -> None:
         pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
         while True:
             try:
-                if self.parameters.begin_session(ps):
+                if self.parameters.begin_session(ps, replaced):
                     tell_at_end(self._resolver, self.session, self.tls)
                 return
             except (UnavailableError, DeadlineExceededError) as error:

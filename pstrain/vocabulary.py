@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 CLOSURE_MAX_BYTES = 24 << 20
 """What a function, its arguments or its result may take: two of them fit one control message."""
 
+VARIABLE_DTYPES = (
+    "float32", "float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSpec:

@@ -12,8 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
@@ -64,6 +63,7 @@ class Checkpoint(Telling):
             raise InvalidArgumentError("nothing to save: give objects, as in Checkpoint(model=m)")
         check_objects(self._objects)
         self._last: SavedCheckpoint | None = None
+        self._under_way: SavedCheckpoint | None = None
         self._newest = _Moment(None, {})
         self.followers: list[Follower] = []
         self._attached: dict[str, Attached] = {}
@@ -122,24 +122,26 @@ class Checkpoint(Telling):
             with self._lock:
                 last = self._newest if incremental else None
                 contents, parts, marks = self._hold(pauses, held, last)
+                consistency = self._consistency()
+                size_bytes = sum(part.size_bytes for part in parts.values())
+                saved = self._under_way = SavedCheckpoint(partial.path, pauses, size_bytes)
         except BaseException:
             held.close()
             partial.end()
             raise
 
-        consistency = self._consistency()
         base = None if last is None else last.base
         newest = _Moment(None, {key: part.moment for key, part in parts.items()})
 
         def write(folder: str) -> saving.Written:
             nonlocal newest
-            saved = _write_values(folder, list(parts.values()), base)
+            values = _write_values(folder, list(parts.values()), base)
             for group in grouped(self._named()):
                 group.parameters.check_current()
-            newest = newest._replace(base=Base(partial.path, saved.shards))
-            size_bytes = None if base is None else size_beyond(folder, saved.shards, base)
-            values = {"consistency": consistency, "saved": saved.to_json()}
-            return saving.Written({**contents, **values}, size_bytes)
+            newest = newest._replace(base=Base(partial.path, values.shards))
+            size_bytes = None if base is None else size_beyond(folder, values.shards, base)
+            described = {"consistency": consistency, "saved": values.to_json()}
+            return saving.Written({**contents, **described}, size_bytes)
 
         def tell(_path: str) -> None:
             if incremental:
@@ -147,20 +149,24 @@ class Checkpoint(Telling):
             for follower, mark in marks:
                 follower.committed(mark)
 
-        self._last = saving.save(
+        saving.save(
+            saved,
             partial,
             write,
             held.close,
-            pauses=pauses,
-            size_bytes=sum(part.size_bytes for part in parts.values()),
             asynchronous=asynchronous,
             written=[tell, *([] if written is None else [written])],
         )
-        return self._last
+        self._last = saved
+        return saved
 
-    def alone(self) -> AbstractContextManager[Any]:
-        """Scope in which no other thread takes values for a save."""
-        return self._lock
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Scope in which no other thread saves: what one was writing is there, or not, by then."""
+        with self._lock:
+            if self._under_way is not None:
+                self._under_way.wait_ended()
+            yield
 
     def attach(self, name: str, value: Attached) -> Any:
         """Has ``value`` saved and restored too; a checkpoint that lacks it gives it None.
@@ -187,9 +193,15 @@ class Checkpoint(Telling):
     def wait(self, timeout: float | None = None) -> None:
         """Blocks until the last save has ended; raises what it failed with, once."""
         left_s = limit_s(timeout)
-        last, self._last = self._last, None
-        if last is not None:
+        last = self._last
+        if last is None:
+            return
+        try:
             last.wait(left_s)
+        finally:
+            # One that goes on is waited for again, and its error is yet to be told.
+            if last.has_ended and self._last is last:
+                self._last = None
 
     def _hold(
         self, pauses: Pauses, held: contextlib.ExitStack, last: _Moment | None

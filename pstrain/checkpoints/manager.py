@@ -93,6 +93,7 @@ class CheckpointManager:
         self._step_counter = step_counter
         self._init_fn = init_fn
         self._saved_at = last_checkpoint_step
+        self._saved: tuple[SavedCheckpoint, int | None] | None = None
         self._preserved, self._preserved_at_s = _read_index(self.directory)
 
     def __repr__(self) -> str:
@@ -116,8 +117,10 @@ class CheckpointManager:
         """Saves, and removes what is too old; the path, or None until the interval has passed.
 
         ``checkpoint_number`` (an integer or a variable) names the checkpoint; None: one more than
-        the newest. Twice at the same step saves once where there is a ``checkpoint_interval``.
+        the newest. Twice at the same step saves once where there is a ``checkpoint_interval``,
+        and again where that one failed.
         """
+        self._forget_failed()
         step = None if self._step_counter is None else int(self._step_counter)
         if self._is_too_early(step, check_interval):
             return None
@@ -130,7 +133,7 @@ class CheckpointManager:
             incremental=self.incremental,
             written=self._sweep,
         )
-        self._saved_at = step
+        self._saved, self._saved_at = (saved, self._saved_at), step
         return saved
 
     def wait(self, timeout: float | None = None) -> None:
@@ -145,6 +148,12 @@ class CheckpointManager:
         if self._init_fn is not None:
             self._init_fn()
         return None
+
+    def _forget_failed(self) -> None:
+        """The interval counts from the save before one that has failed meanwhile."""
+        if self._saved is not None and self._saved[0].has_failed:
+            _, self._saved_at = self._saved
+            self._saved = None
 
     def _is_too_early(self, step: int | None, check_interval: bool) -> bool:
         if self.checkpoint_interval is None or step is None or self._saved_at is None:

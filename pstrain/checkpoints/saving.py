@@ -74,6 +74,11 @@ class SavedCheckpoint(str):
         """Whether nothing more happens to it."""
         return self._ended.is_set()
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is none, for a reason that :meth:`wait` raises."""
+        return self._ended.is_set() and self._error is not None
+
     def wait(self, timeout: float | None = None) -> SavedCheckpoint:
         """Blocks until it is on the disk; raises what kept it from that.
 
@@ -84,6 +89,10 @@ class SavedCheckpoint(str):
         if self._error is not None:
             raise self._error
         return self
+
+    def wait_ended(self) -> None:
+        """Blocks until nothing more happens to it."""
+        self._ended.wait()
 
     def _run(self, write: Callable[[], None], written: Sequence[Told]) -> None:
         started_s = time.monotonic()
@@ -111,24 +120,25 @@ class SavedCheckpoint(str):
 
         # Not a daemon: a program that ends waits for its last checkpoint.
         self._thread = threading.Thread(target=run, name="checkpoint", daemon=False)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:  # as many as the system allows
+            self._run(write, written)
 
 
 def save(
+    saved: SavedCheckpoint,
     partial: PartialCheckpoint,
     write: Callable[[str], Written],
     let_go: Callable[[], None],
     *,
-    pauses: Pauses,
-    size_bytes: int,
     asynchronous: bool,
     written: Sequence[Told] = (),
-) -> SavedCheckpoint:
+) -> None:
     """Calls ``write(folder)``, then commits what that gives; ``let_go`` in any case.
 
     ``written`` are told the path once the checkpoint can be seen.
     """
-    saved = SavedCheckpoint(partial.path, pauses, size_bytes)
 
     def run() -> None:
         try:
@@ -143,4 +153,3 @@ def save(
         saved._run_in_thread(run, written)
     else:
         saved._run(run, written)
-    return saved

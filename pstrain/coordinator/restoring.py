@@ -5,11 +5,13 @@ position and what is known of closures return to the last checkpoint, in a sessi
 fences whoever still acts for the old one. Closures that ended since are run again; or all are given
 up, where the program itself goes back. Decides when and in which order; who holds values, closures
 and streams does the work. Invariant: no closure runs and nothing is saved while a restore is under
-way, and one that fails ends the scheduling with an error that says why.
+way; one more loss has it begin again, and one that fails ends the scheduling with an error that
+says why.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +33,7 @@ _LOOK_EVERY_S: Final = 1.0
 _STATUS_TIMEOUT_S: Final = 5.0
 _LEAVE_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 5.0
+_TRIES_MAX: Final = 10
 _NAMED_MAX: Final = 10
 
 _BEGIN_ANEW: Final = (
@@ -57,7 +60,10 @@ class Session(Protocol):
     parameters: Any
 
     def begin_anew(self) -> None:
-        """A new session on all servers, with all variables, once every server answers."""
+        """A new session on all servers, with all variables, once every server answers.
+
+        AbortedError where another coordinator has one there.
+        """
 
 
 class Work(Protocol):
@@ -266,22 +272,28 @@ class Restorer:
                 return
 
     def _lost_server(self, noticed: bool) -> str | None:
-        """What is wrong with the servers; None if nothing is."""
+        """What is wrong with the servers; None if nothing is.
+
+        All are asked: where one was lost after another coordinator had taken over, that one's
+        values are not to be replaced.
+        """
+        lost = None
         for ps, address in enumerate(self._strategy.parameters.addresses):
             try:
                 status = self._strategy.parameters.status(ps, timeout_s=_STATUS_TIMEOUT_S)
             except DeadlineExceededError:
                 continue  # slow or frozen, which is not lost
             except UnavailableError:
-                return f"parameter server {ps} at {address} is gone"
+                lost = lost or f"parameter server {ps} at {address} is gone"
+                continue
             if status["session"] not in (None, self._strategy.session):
                 raise AbortedError(
                     f"another coordinator has taken over parameter server {ps} at {address}"
                 )
             known = self._incarnations.setdefault(ps, status["incarnation"])
             if status["session"] is None or status["incarnation"] != known:
-                return f"parameter server {ps} at {address} was started anew"
-        return "a parameter server broke off" if noticed else None
+                lost = lost or f"parameter server {ps} at {address} was started anew"
+        return lost or ("a parameter server broke off" if noticed else None)
 
     def _restore(self, reason: str) -> None:
         logger.warning("%s: going back to the last checkpoint", reason)
@@ -297,17 +309,10 @@ class Restorer:
             # A save that waits for it to be applied would wait for the lost server.
             self._work.undo_round()
             self._finish_save()
-            path = self._manager.latest_checkpoint
-            if path is None or not self._has_checkpoint:
-                raise UnavailableError(
-                    f"{reason}, and there is no checkpoint yet to go back to: start the server "
-                    "again and the program anew, and save one before training begins"
-                )
             with self._manager.checkpoint.alone():
-                self._strategy.begin_anew()
-                self._incarnations.clear()
-                self._manager.checkpoint.restore(path, with_attached=True)
-                self._iterators.rewind_since(self._iterators_mark)
+                # Here, where no save makes another one the newest.
+                path = self._newest(reason)
+                self._go_back(path)
                 count = self._end_old_work(f"{reason}: everything is back at {path}")
         except BaseException:
             self._work.let_go()
@@ -325,6 +330,29 @@ class Restorer:
         )  # fmt: skip
         if names := self._left_out():
             logger.warning("%s were not in the checkpoint and have begun anew", _some(names))
+
+    def _newest(self, reason: str) -> str:
+        path = self._manager.latest_checkpoint
+        if path is None or not self._has_checkpoint:
+            raise UnavailableError(
+                f"{reason}, and there is no checkpoint yet to go back to: start the server "
+                "again and the program anew, and save one before training begins"
+            )
+        return path
+
+    def _go_back(self, path: str) -> None:
+        """Once more, from the start, where a server is lost meanwhile."""
+        for tries in itertools.count(1):
+            try:
+                self._strategy.begin_anew()
+                self._incarnations.clear()
+                self._manager.checkpoint.restore(path, with_attached=True)
+                self._iterators.rewind_since(self._iterators_mark)
+                return
+            except (ServerLostError, ServerRestartedError) as error:
+                if tries == _TRIES_MAX or self._stopping.is_set():
+                    raise
+                logger.warning("%s: going back to %s once more", error, path)
 
     def _end_old_work(self, why: str) -> int:
         if self._gives_up:

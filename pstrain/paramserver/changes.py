@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from pstrain.errors import InvalidArgumentError
+from pstrain.paramserver.headers import CHANGES, Header, check_header
 from pstrain.paramserver.messages import Array, Part, Received, body_arrays
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
@@ -19,12 +19,13 @@ from pstrain.paramserver.store import Store
 from pstrain.paramserver.transport import FLOAT32, ids_dtype_in, named_in, widest, wire_dtype
 from pstrain.vocabulary import OptimizerSpec
 
-Header = dict[str, Any]
 WHOLE = -1
 
 
 def read_changes(store: Store, headers: Sequence[Header], body: Received) -> list[Change]:
     """What is to be done, in order; raises where any of it cannot be done."""
+    for header in headers:
+        check_header(CHANGES, _kind(header), header)
     shapes = [_SHAPES[_kind(header)](store, header) for header in headers]
     arrays = body_arrays(body, [part for parts in shapes for part in parts])
     changes = []
@@ -39,7 +40,11 @@ def check_staged(store: Store, headers: Sequence[Header]) -> None:
     which know the rows of those before.
     """
     for header in headers:
-        if header.get("kind") in ("assign", "scatter") and _shard(store, header).holds_keys:
+        kind = header.get("kind")
+        if kind not in ("assign", "scatter"):
+            continue
+        check_header(CHANGES, kind, header)
+        if _shard(store, header).holds_keys:
             raise InvalidArgumentError(
                 f"variable {_shard(store, header).spec.name!r} has keys and cannot be assigned by "
                 "a scheduled function, while others use the rows of its keys; assign it in the "

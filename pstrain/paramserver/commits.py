@@ -11,7 +11,7 @@ at most once, whatever is repeated or late; what is held is undecided here.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -107,10 +107,14 @@ class Commits(Generic[Payload]):
         """What a part that was decided elsewhere changes here; None where it was applied."""
         return self._take(self._live(trainer), key)
 
-    def take_round(self, parts: Sequence[tuple[str, PartKey]]) -> list[Payload]:
+    def take_round(
+        self,
+        parts: Sequence[tuple[str, PartKey]],
+        check: Callable[[list[Payload]], None] = lambda _: None,
+    ) -> list[Payload]:
         """What the parts of a round change here, in their order; nothing where they were applied.
 
-        AbortedError, with nothing taken, where one is not held.
+        AbortedError, with nothing taken, where one is not held; or what ``check`` of them raises.
         """
         fresh = [(trainer, key) for trainer, key in parts if not self._is_applied(key)]
         for trainer, key in fresh:
@@ -119,6 +123,7 @@ class Commits(Generic[Payload]):
                     f"closure {key.closure} of {trainer} is in a round, but was not prepared here: "
                     "this parameter server was restored to an earlier state"
                 )
+        check([self._live(trainer).held[key][1] for trainer, key in fresh])
         taken = (self._take(self._live(trainer), key) for trainer, key in fresh)
         return [payload for payload in taken if payload is not None]
 

@@ -1,19 +1,21 @@
 """What a parameter server does for each kind of request, over one store.
 
 No network and no session: a request is a header and a body, and so is a reply. Invariant:
-everything in a request is checked before anything changes. No Python per row.
+everything in a request is checked before anything changes: first that its header has the shape of
+its kind. No Python per row.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pstrain.errors import DataServiceError, InvalidArgumentError
 from pstrain.paramserver.changes import WHOLE, check_staged, read_changes
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.commits import Entry, PartKey
+from pstrain.paramserver.headers import REQUESTS, Header, check_header
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import can_stage, read_into, stage, verify
 from pstrain.paramserver.messages import (
@@ -35,7 +37,6 @@ from pstrain.paramserver.store import Store
 from pstrain.paramserver.transport import ids_dtype_in, named_in, widest, wire_dtype
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
-Header = dict[str, Any]
 Reply = tuple[Header, Body]
 
 
@@ -48,17 +49,25 @@ class Call(NamedTuple):
 
 def answer(store: Store, call: Call) -> Reply:
     """The reply to a request; raises a DataServiceError where it cannot be done."""
-    handler = _HANDLERS.get(str(call.header.get("kind")))
+    kind = str(call.header.get("kind"))
+    handler = _HANDLERS.get(kind)
     if handler is None:
         raise InvalidArgumentError(
             f"unknown request {call.header.get('kind')!r}; there are {sorted(_HANDLERS)}"
         )
+    check_header(REQUESTS, kind, call.header)
     return handler(store, call)
 
 
 def _create(store: Store, call: Call) -> Reply:
     """Some of the work: to be asked for again until no rows are left."""
     spec = spec_from_json(call.header["spec"])
+    for index in call.header["shards"]:
+        if index >= len(spec.shards):
+            raise InvalidArgumentError(
+                f"variable {spec.name!r} has {len(spec.shards)} shards, and shard {index} of it is "
+                "to be made"
+            )
     for index in call.header["shards"]:
         left = store.make(spec, index)
         if left:
@@ -126,6 +135,7 @@ def _both(store: Store, call: Call) -> Reply:
         raise InvalidArgumentError(
             f"a request for two things is to decide or commit, then to pull; got {kinds}"
         )
+    check_header(REQUESTS, "pull", then)
     ids, changes = split_body(call.body, _ids_of(then))
     done, _ = _or_refused(store, Call(first, changes))
     read, body = _or_refused(store, Call(then, ids))
@@ -192,26 +202,9 @@ def _check(store: Store, call: Call) -> Reply:
 def _decide(store: Store, call: Call) -> Reply:
     """``entries``: the fields of an Entry of each closure that is decided together."""
     changes = _read_staged(store, call)
-    entries, rows = _entries(call.header["entries"]), _marks(call.header["rows"])
-    new = store.decide(*_part(store, call), changes, entries, rows)
+    entries = [Entry(*entry) for entry in call.header["entries"]]
+    new = store.decide(*_part(store, call), changes, entries, call.header["rows"])
     return {"applied": new}, None
-
-
-def _entries(values: Any) -> list[Entry]:
-    for value in values if isinstance(values, list) else [values]:
-        fits = isinstance(value, list) and len(value) in (4, 5)
-        if not fits or not all(isinstance(number, int) for number in value[:3]):
-            raise InvalidArgumentError(
-                f"a decision has lists of closure, attempt, part and outcome, got {value!r}"
-            )
-    return [Entry(*value) for value in values]
-
-
-def _marks(values: Any) -> list[dict[str, Any]]:
-    for value in values if isinstance(values, list) else [values]:
-        if not isinstance(value, dict) or not isinstance(value.get("reader"), str):
-            raise InvalidArgumentError(f"marks name their reader, got {value!r}")
-    return list(values)
 
 
 def _commit(store: Store, call: Call) -> Reply:
@@ -226,7 +219,7 @@ def _abort(store: Store, call: Call) -> Reply:
 
 def _apply_round(store: Store, call: Call) -> Reply:
     """``parts``: [trainer, key] of each closure of the round, in order."""
-    parts = [(str(trainer), PartKey(*key)) for trainer, key in call.header["parts"]]
+    parts = [(trainer, PartKey(*key)) for trainer, key in call.header["parts"]]
     store.apply_round(parts, call.header["gradients"])
     return {}, None
 
@@ -307,15 +300,8 @@ def _shard(store: Store, call: Call) -> Shard:
 
 def _part(store: Store, call: Call) -> tuple[str, PartKey]:
     """Who sends which part of a closure; it also says which closures have ended for good."""
-    key, low_water = call.header["key"], call.header["low_water"]
-    numbers = [*key, low_water] if isinstance(key, list) else []
-    if len(numbers) != 4 or not all(isinstance(number, int) for number in numbers):
-        raise InvalidArgumentError(
-            "a part has a key of closure, attempt and part, and a low water, all integers; got "
-            f"{key!r}, {low_water!r}"
-        )
-    store.advance(low_water)
-    return str(call.header["trainer"]), PartKey(*key)
+    store.advance(call.header["low_water"])
+    return call.header["trainer"], PartKey(*call.header["key"])
 
 
 _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {

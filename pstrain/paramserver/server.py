@@ -27,6 +27,7 @@ from dataservice.runtime.socket_server import SocketServer
 from pstrain.compiling import prepare_kernels
 from pstrain.errors import AbortedError, ServerRestartedError
 from pstrain.paramserver import messages, pieces
+from pstrain.paramserver.headers import ACTIONS, check_header
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.sharing import Helpers
 from pstrain.paramserver.store import Store
@@ -158,22 +159,30 @@ class ParameterServer:
         return reply
 
     def _reset(self, body: bytes) -> bytes:
-        self._sessions.begin(json.loads(body)["session"])
+        request = _request("reset", body)
+        self._sessions.begin(request["session"], request.get("replaced"))
         return json.dumps({"ends_with_program": self.presence.decides_end}).encode()
 
     def _advance(self, body: bytes) -> bytes:
-        request = json.loads(body)
+        request = _request("advance", body)
         self._sessions.store(request["session"]).advance(request["low_water"])
         return b""
 
     def _leave(self, body: bytes) -> bytes:
-        if self._sessions.is_current(json.loads(body)["session"]):
+        if self._sessions.is_current(_request("leave", body)["session"]):
             self.presence.dismiss()
         return b""
 
     def _status(self, _body: bytes) -> bytes:
         status = {**self._sessions.status(), "requests": dict(self._requests), "pid": os.getpid()}
         return json.dumps(status).encode()
+
+
+def _request(action: str, body: bytes) -> dict[str, Any]:
+    """What an action is asked for."""
+    request = messages.decode_header(body)
+    check_header(ACTIONS, action, request)
+    return request
 
 
 class Sessions:
@@ -186,16 +195,20 @@ class Sessions:
         self._store = Store()
         self._replaced: deque[str] = deque(maxlen=_SESSIONS_REMEMBERED)
 
-    def begin(self, session: str) -> None:
+    def begin(self, session: str, replaced: str | None = None) -> None:
         """Drops all variables and starts ``session``; the current one again changes nothing.
 
-        Raises AbortedError for a session that was replaced.
+        Raises AbortedError for a session that was replaced, and where the current one is another
+        than ``replaced``, if that is given: a coordinator that brings back what it lost must not
+        take the place of its successor.
         """
         with self._lock:
             if session == self._session:
                 return
             if session in self._replaced:
                 raise AbortedError(_replaced(session))
+            if replaced is not None and self._session not in (None, replaced):
+                raise AbortedError(_replaced(replaced))
             if self._session is not None:
                 logger.info("session %s replaces %s", session, self._session)
                 self._replaced.append(self._session)

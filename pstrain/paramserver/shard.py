@@ -191,6 +191,7 @@ class Shard:
         """Raises InvalidArgumentError unless :meth:`assign` can be done."""
         if op not in _WHOLE:
             raise InvalidArgumentError(f"assign op must be one of {sorted(_WHOLE)}, got {op!r}")
+        self._check_dtype_of(op)
         self._check_range(start, start + rows)
 
     def assign(self, op: str, start: int, value: Array) -> None:
@@ -208,6 +209,7 @@ class Shard:
             raise InvalidArgumentError(
                 f"scatter op must be one of {['set', *sorted(_SCATTER)]}, got {op!r}"
             )
+        self._check_dtype_of(op)
         self.check_ids(ids)
 
     def scatter(self, op: str, ids: NDArray[np.int64], rows: Array) -> None:
@@ -222,6 +224,20 @@ class Shard:
             else:
                 _SCATTER[op].at(values, ids - self.row_start, rows)
             self.version += 1
+
+    def _check_dtype_of(self, op: str) -> None:
+        if self.spec.dtype == "bool" and op in ("sub", "div"):
+            raise InvalidArgumentError(
+                f"variable {self.spec.name!r} holds bool, for which there is no {op!r}"
+            )
+
+    def check_counter(self) -> None:
+        """Raises InvalidArgumentError unless it can count steps, in its first row."""
+        if np.dtype(self.spec.dtype).kind != "i" or self.row_stop == self.row_start:
+            raise InvalidArgumentError(
+                f"variable {self.spec.name!r} of dtype {self.spec.dtype} and shape "
+                f"{self.spec.shape} cannot count an optimizer's iterations"
+            )
 
     @property
     def holds_keys(self) -> bool:

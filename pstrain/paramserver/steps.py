@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.rules import BoundRule
 from pstrain.paramserver.shard import Shard
 from pstrain.vocabulary import OptimizerSpec
@@ -49,6 +50,19 @@ class GradientStep:
             shard.update(self.optimizer, ids, gradient, rule)
         if self.iterations is not None:
             self.iterations.assign("add", self.iterations.row_start, _ONE)
+
+
+def check_round(parts: Sequence[Sequence[Change]], gradients: int) -> None:
+    """InvalidArgumentError where the parts of a round have more gradients than it is said to have.
+
+    It may have others elsewhere.
+    """
+    count = sum(any(isinstance(change, GradientStep) for change in part) for part in parts)
+    if gradients < count:
+        raise InvalidArgumentError(
+            f"a round of gradients={gradients} has {count} closures with a gradient here: what is "
+            "made of it would be no mean"
+        )
 
 
 def changes_of_round(parts: Sequence[Sequence[Change]], gradients: int) -> list[Change]:

@@ -23,7 +23,13 @@ from pstrain.paramserver.loading import NOTHING, Staged
 from pstrain.paramserver.rules import BoundRule
 from pstrain.paramserver.saved import Tracking
 from pstrain.paramserver.shard import Shard
-from pstrain.paramserver.steps import Change, GradientStep, ShardUpdate, changes_of_round
+from pstrain.paramserver.steps import (
+    Change,
+    GradientStep,
+    ShardUpdate,
+    changes_of_round,
+    check_round,
+)
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 Array = NDArray[Any]
@@ -84,7 +90,13 @@ class Store:
                 f"variable id {spec.id} belongs to {shard.spec.name!r} {shard.spec.shape}; "
                 f"it cannot also be {spec.name!r} {spec.shape}"
             )
-        left = _work(shard.fill)
+        try:
+            left = _work(shard.fill)
+        except BaseException:
+            # Else its id were taken, by what can never be made.
+            with self._lock:
+                self._unfilled.pop(key, None)
+            raise
         if not left:
             with self._lock:
                 self._unfilled.pop(key, None)
@@ -128,6 +140,8 @@ class Store:
     ) -> GradientStep:
         """One optimizer step, to be done by calling it; raises where that cannot be done."""
         BoundRule.of(optimizer)
+        if iterations is not None:
+            iterations.check_counter()
         for shard, ids, gradient in updates:
             shard.check_trainable()
             shard.check_gradient(ids, gradient)
@@ -180,7 +194,8 @@ class Store:
         """Applies what is held of a round: one step with the mean of so many gradients."""
         with self._changes.shared():
             with self._lock:
-                held = self._commits.take_round(parts)
+                check = functools.partial(check_round, gradients=gradients)
+                held = self._commits.take_round(parts, check)
             for change in changes_of_round(held, gradients):
                 change()
 

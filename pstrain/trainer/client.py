@@ -281,12 +281,13 @@ class RemoteParameters(KeyClaims):
         self._has_slots.clear()
         self.key_maps.forget()
 
-    def begin_session(self, ps: int) -> bool:
+    def begin_session(self, ps: int, replaced: str | None = None) -> bool:
         """Makes this session the current one of a server, which drops all variables of others.
 
-        Whether the server wants to be told when the program has ended.
+        Whether the server wants to be told when the program has ended. ``replaced``: the only one
+        that it may take the place of; AbortedError where there is another.
         """
-        reply = self._action(ps, "reset", {"session": self.session})
+        reply = self._action(ps, "reset", {"session": self.session, "replaced": replaced})
         return bool(json.loads(reply)["ends_with_program"])
 
     def advance(self, low_water: int) -> None:

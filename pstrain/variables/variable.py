@@ -24,9 +24,7 @@ from pstrain.variables.joined import JoinedParameters, joined_spec
 from pstrain.variables.per_worker import PerWorkerVariable, create_per_worker_variable
 from pstrain.variables.rows import check_range
 from pstrain.variables.scope import current_placement
-from pstrain.vocabulary import InitializerSpec, InitialValue
-
-_DTYPES = ("float32", "float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool")
+from pstrain.vocabulary import VARIABLE_DTYPES, InitializerSpec, InitialValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +75,9 @@ def create_variable(
 
 
 def _check_dtype(dtype: str, name: str) -> None:
-    if dtype not in _DTYPES:
+    if dtype not in VARIABLE_DTYPES:
         raise InvalidArgumentError(
-            f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}{_instead_of(dtype)}"
+            f"dtype of {name!r} must be one of {VARIABLE_DTYPES}, got {dtype!r}{_instead_of(dtype)}"
         )
 
 
@@ -157,7 +155,8 @@ def _dtype_name(dtype: Any, name: str | None) -> str:
         return np.dtype(dtype).name
     except TypeError as error:
         raise InvalidTypeError(
-            f"dtype of {name!r} must be one of {_DTYPES}, got {dtype!r}{_instead_of(str(dtype))}"
+            f"dtype of {name!r} must be one of {VARIABLE_DTYPES}, got {dtype!r}"
+            f"{_instead_of(str(dtype))}"
         ) from error
 
 

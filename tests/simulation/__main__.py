@@ -4,9 +4,9 @@ First of the delivery of rows, then of coordinated reads, of saving datasets, of
 and with bounded staleness, a hundredth as many unless `--coordinated-seeds`, `--snapshot-seeds` or
 `--consistency-seeds` says otherwise, of training, a tenth as many unless `--training-seeds` does,
 and of training that loses parameter servers as many under each rule, and where closures fail, as
-`--restore-seeds` says; a quarter as many lose a second one while rounds are made anew.
-`--protocols delivery training` plays only these. With `--within-s` no protocol takes much longer
-than that: a slow machine leaves out the later seeds.
+`--restore-seeds` says; as many lose more of them, and save, while everything goes back, a quarter
+as many a second one while rounds are made anew. `--protocols delivery training` plays only these.
+With `--within-s` no protocol takes much longer than that: a slow machine leaves out the later seeds.
 Prints how many schedules it played per second and, where one failed, the first failing seed with
 the command that replays it. The exit status is 1 then.
 """
@@ -56,6 +56,7 @@ def main() -> int:
         "restores": options.restore_seeds,
         "failing-restores": options.restore_seeds,
         "second-losses": options.restore_seeds // 4,
+        "hard-restores": options.restore_seeds,
     }
     parts = {"coordinated": 100, "snapshots": 100, "sync": 100, "ssp": 100, "training": 10}
     for protocol, part in parts.items():

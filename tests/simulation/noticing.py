@@ -14,6 +14,7 @@ import pytest
 
 from tests.simulation import (
     coordinated_scenario,
+    hard_restores,
     membership_mutants,
     mutants,
     quarantine_mutants,
@@ -28,6 +29,7 @@ from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.restore_mutants import (
     FAILING_RESTORE_MUTANTS,
+    HARD_RESTORE_MUTANTS,
     RESTORE_MUTANTS,
     SECOND_LOSS_MUTANTS,
     SSP_RESTORE_MUTANTS,
@@ -49,6 +51,7 @@ ALL_RESTORE_MUTANTS = (
     *SSP_RESTORE_MUTANTS,
     *FAILING_RESTORE_MUTANTS,
     *SECOND_LOSS_MUTANTS,
+    *HARD_RESTORE_MUTANTS,
 )
 
 DELIVERY_MODULES = (mutants, membership_mutants, quarantine_mutants)
@@ -121,6 +124,7 @@ NOTICED_IN = {
     "what_a_lost_trainer_decided_can_be_cancelled": 847,
     "what_was_made_in_part_can_be_cancelled": 388,
     "replies_that_were_lost_are_not_asked_for_again": 26,
+    "a_restore_overlooks_what_is_being_saved": 43,
 }
 
 
@@ -162,6 +166,8 @@ def noticed_restores(mutant: Mutant) -> Failure | None:
             play = training_scenario.play_failing_restores
         if mutant in SECOND_LOSS_MUTANTS:
             play = second_losses.play_second_losses
+        if mutant in HARD_RESTORE_MUTANTS:
+            play = hard_restores.play_hard_restores
         return _noticed(play, mutant, RESTORE_LIVES)
 
 

@@ -2,8 +2,8 @@
 
 With `--coordinated` it is a seed of coordinated reads, with `--snapshots` of saving datasets, with
 `--training` of the training protocol, with `--sync` or `--ssp` of that under these rules, with
-`--restores`, `--sync-restores`, `--ssp-restores`, `--failing-restores` or `--second-losses` of
-training that loses parameter servers, else of the delivery of rows.
+`--restores`, `--sync-restores`, `--ssp-restores`, `--failing-restores`, `--second-losses` or
+`--hard-restores` of training that loses parameter servers, else of the delivery of rows.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ def main() -> int:
         ("ssp-restores", "of lost servers with bounded staleness"),
         ("failing-restores", "of lost servers where closures fail"),
         ("second-losses", "of servers that are lost while rounds are made anew"),
+        ("hard-restores", "of servers that are lost, and saves that end, in restores"),
     ):
         parser.add_argument(
             f"--{protocol}", action="store_const", dest="protocol", const=protocol, help=what

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.coordinator import decide, ends, rounds
+from pstrain.coordinator import decide, ends, restoring, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.link import TrainerLink
@@ -22,6 +22,7 @@ from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import RolledBackError
 from pstrain.paramserver import steps
 from pstrain.trainer.client import RemoteParameters
+from tests.simulation.hard_restores import LateCheckpoints
 from tests.simulation.mutants import Mutant
 
 Patch = pytest.MonkeyPatch
@@ -31,12 +32,14 @@ SYNC_RESTORE_MUTANTS: list[Mutant] = []
 SSP_RESTORE_MUTANTS: list[Mutant] = []
 FAILING_RESTORE_MUTANTS: list[Mutant] = []
 SECOND_LOSS_MUTANTS: list[Mutant] = []
+HARD_RESTORE_MUTANTS: list[Mutant] = []
 _OF_RULES = {
     "": RESTORE_MUTANTS,
     "sync": SYNC_RESTORE_MUTANTS,
     "ssp": SSP_RESTORE_MUTANTS,
     "failing": FAILING_RESTORE_MUTANTS,
     "second": SECOND_LOSS_MUTANTS,
+    "hard": HARD_RESTORE_MUTANTS,
 }
 
 
@@ -266,3 +269,13 @@ def a_round_that_is_made_anew_has_the_number_of_one_that_was(patch: Patch) -> No
             self.round.number -= 1
 
     patch.setattr(CoordinatorState, "apply", use_twice)
+
+
+@mutant("was lost once more", rules="hard")
+def one_more_loss_ends_a_restore(patch: Patch) -> None:
+    patch.setattr(restoring, "_TRIES_MAX", 1)
+
+
+@mutant("I7", rules="hard")
+def a_restore_overlooks_what_is_being_saved(patch: Patch) -> None:
+    patch.setattr(LateCheckpoints, "alone", lambda self: self._lock)

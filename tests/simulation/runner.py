@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from tests.simulation import (
     coordinated_scenario,
+    hard_restores,
     scenario,
     second_losses,
     snapshot_scenario,
@@ -51,6 +52,7 @@ PROTOCOLS = {
     "restores": Protocol(training_scenario.staged, training_scenario.play_restores),
     "failing-restores": Protocol(training_scenario.staged, training_scenario.play_failing_restores),
     "second-losses": Protocol(training_scenario.staged, second_losses.play_second_losses),
+    "hard-restores": Protocol(training_scenario.staged, hard_restores.play_hard_restores),
 }
 """Of the data service, and of trainers and parameter servers."""
 

@@ -1,8 +1,8 @@
 """Lives of a training cluster that loses parameter servers and goes back to its checkpoints.
 
 RESTORE_SEEDS says how many (60 unless told, 20 at least), half as many in rounds and with bounded
-staleness, a fifth as many that lose a second one meanwhile; a failure names the command that
-replays it.
+staleness, a fifth as many that lose a second one meanwhile, or more in a restore; a failure names
+the command that replays it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pytest
 
 from pstrain.coordinator import waiting
 from tests.simulation.base_scenario import Outcome
+from tests.simulation.hard_restores import play_hard_restores
 from tests.simulation.mutants import Mutant
 from tests.simulation.noticing import ALL_RESTORE_MUTANTS, RESTORE_LIVES, noticed_restores
 from tests.simulation.second_losses import play_second_losses
@@ -54,6 +55,14 @@ def test_rounds_stay_what_they_were_where_a_second_server_is_lost_meanwhile() ->
         outcomes = [play_second_losses(seed) for seed in range(SECOND_LOSS_SEEDS)]
         assert play_second_losses(0) == outcomes[0]
     assert sum(len(outcome.faults) == 2 for outcome in outcomes) > SECOND_LOSS_SEEDS / 2
+
+
+def test_a_restore_outlasts_more_losses_and_saves_that_end_meanwhile() -> None:
+    with staged():
+        outcomes = [play_hard_restores(seed) for seed in range(SECOND_LOSS_SEEDS)]
+        assert play_hard_restores(0) == outcomes[0]
+    faults = [fault for outcome in outcomes for fault in outcome.faults]
+    assert sum(fault.startswith("kill ps") for fault in faults) > SECOND_LOSS_SEEDS
 
 
 @pytest.mark.parametrize("seed", [680, 748])

@@ -60,9 +60,9 @@ class ServerNode(Process):
         self._sessions = Sessions()
         self._begin(session)
 
-    def _begin(self, session: str | None) -> None:
+    def _begin(self, session: str | None, replaced: str | None = None) -> None:
         if session is not None:
-            self._sessions.begin(session)
+            self._sessions.begin(session, replaced)
         self.store.ps = self._number
         make_values(self.store)
         make_counter(self.store, self.world.servers_expected)
@@ -90,7 +90,7 @@ class ServerNode(Process):
     def _act(self, request: dict[str, Any]) -> dict[str, Any]:
         match request["action"]:
             case "reset":
-                self._begin(request["session"])
+                self._begin(request["session"], request["replaced"])
                 return {"ends_with_program": False}
             case "advance":
                 self._sessions.store(request["session"]).advance(request["low_water"])

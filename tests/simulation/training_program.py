@@ -47,7 +47,6 @@ from tests.simulation.training_closures import (
 )
 from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask
 from tests.simulation.training_restores import (
-    Checkpoints,
     Executor,
     Iterators,
     Progress,
@@ -172,7 +171,7 @@ class CoordinatorNode(Process):
 
     def _start_restorer(self) -> None:
         gives_up = self._after_a_loss == "goes back"
-        self.checkpoints = Checkpoints(self, gives_up=gives_up)
+        self.checkpoints = self.world.checkpoints(self, gives_up=gives_up)
         if not gives_up:
             self.scheduler.redoing.keep_ended()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 from pstrain.errors import (
@@ -37,11 +38,11 @@ class Checkpoints:
         self._node, self._gives_up = node, gives_up
         self._lock = Lock()
         self._writer: Fiber | None = None
-        self._saved: tuple[dict[str, Any], set[int], list[list[float]]] | None = None
+        self._saved: list[tuple[dict[str, Any], set[int], list[list[float]]]] = []
 
     @property
     def latest_checkpoint(self) -> str | None:
-        return None if self._saved is None else "newest"
+        return f"ckpt-{len(self._saved)}" if self._saved else None
 
     def follow(self, follower: Any) -> None:
         self.followers.append(follower)
@@ -49,7 +50,7 @@ class Checkpoints:
     def unfollow(self, follower: Any) -> None:
         self.followers.remove(follower)
 
-    def alone(self) -> Lock:
+    def alone(self) -> AbstractContextManager[Any]:
         return self._lock
 
     def wait(self, timeout: float | None = None) -> None:
@@ -68,7 +69,10 @@ class Checkpoints:
             books, session = world.checker.books(), node.parameters.session
             values = [values_of(server.store) for server in world.servers]
             saved = copy.deepcopy(books), world.checker.rows_used(), values
-        self._writer = node.spawn(self._write, saved, session, marks)
+        self._begin_writing(saved, session, marks)
+
+    def _begin_writing(self, *saved: Any) -> None:
+        self._writer = self._node.spawn(self._write, *saved)
 
     def _write(self, saved: Any, session: str, marks: list[tuple[Any, Any]]) -> None:
         wait(self._node.world.dice.random() * 0.3)
@@ -78,14 +82,16 @@ class Checkpoints:
             self._node.parameters.check_current()
         except DataServiceError:
             return
-        self._saved = saved
+        self._commit(saved, marks)
+
+    def _commit(self, saved: Any, marks: list[tuple[Any, Any]]) -> None:
+        self._saved.append(saved)
         for follower, mark in marks:
             follower.committed(mark)
 
-    def restore(self, _path: str, *, with_attached: bool) -> None:
+    def restore(self, path: str, *, with_attached: bool) -> None:
         assert with_attached
-        assert self._saved is not None
-        books, used, values = self._saved
+        books, used, values = self._saved[int(path.removeprefix("ckpt-")) - 1]
         for server, mine in zip(self._node.world.servers, values, strict=True):
             put_back(server.store, mine)
         self._node.world.checker.go_back(copy.deepcopy(books), is_told=self._gives_up)
@@ -111,11 +117,12 @@ class Strategy:
 
     def begin_anew(self) -> None:
         self._number += 1
+        old = self.session
         self.parameters.change_session(f"{FIRST_SESSION}-{self._number:04d}")
         for ps in range(len(self.parameters.addresses)):
             while True:
                 try:
-                    self.parameters.begin_session(ps)
+                    self.parameters.begin_session(ps, old)
                     break
                 except (UnavailableError, DeadlineExceededError):
                     wait(0.1)

@@ -57,6 +57,7 @@ from tests.simulation.shadow import Violation
 from tests.simulation.training_checker import REFUSED, TrainingChecker
 from tests.simulation.training_nodes import DataNode, ServerNode, TrainerNode
 from tests.simulation.training_program import CoordinatorNode
+from tests.simulation.training_restores import Checkpoints
 from tests.simulation.training_values import count_change, step
 from tests.simulation.training_wires import Connections, RpcClient
 from tests.simulation.world import STAGE
@@ -71,6 +72,7 @@ class Scenario(BaseScenario):
     pauses_s = (0.05, 0.5, 2.0, 6.0)
     # A message that is lost breaks its connection.
     noises = ((0.0, 0.2), (0.03, 0.0), (0.1, 0.3))
+    checkpoints: type[Checkpoints] = Checkpoints
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Scenario(BaseScenario):
         """``fails``: some closures do, also where servers are lost."""
         super().__init__(seed, verbose=verbose)
         world, dice = self.world, self.dice
+        world.checkpoints = self.checkpoints
         world.streams, world.breaks_orders = [], rules == "sync"
         world.compute_s = dice.choice((0.002, 0.02, 0.1))
         world.servers_expected = dice.choice((1, 2, 2, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+import threading
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +16,13 @@ import pytest
 from pstrain import initializers
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
-from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
+from pstrain.errors import (
+    DataLossError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    InvalidTypeError,
+    NotFoundError,
+)
 from pstrain.layers import Dense
 from pstrain.metrics import Mean
 from pstrain.paramserver import checkpoint as shard_files
@@ -140,6 +147,57 @@ def test_a_background_save_that_fails_is_told_by_the_next(
 
 def _full(_path: str, _text: str) -> None:
     raise OSError("full")
+
+
+def test_a_save_that_was_waited_for_too_shortly_is_waited_for_again(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, may_fail = Variable(7), threading.Event()
+    saved = Checkpoint(step=step)
+
+    def fail(path: str, text: str) -> None:
+        may_fail.wait(30)
+        _full(path, text)
+
+    monkeypatch.setattr(manifest, "_write_synced", fail)
+    saved.save(tmp_path, asynchronous=True)
+    with pytest.raises(DeadlineExceededError):
+        saved.wait(0)
+    may_fail.set()
+    with pytest.raises(OSError, match="full"):
+        saved.wait(30)
+    saved.wait(0)
+
+
+def test_who_is_alone_has_waited_for_what_another_thread_writes(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end, saved = threading.Event(), threading.Event(), Checkpoint(step=Variable(7))
+    write = manifest._write_synced
+
+    def write_late(path: str, text: str) -> None:
+        begun.set()
+        assert may_end.wait(30)
+        write(path, text)
+
+    monkeypatch.setattr(manifest, "_write_synced", write_late)
+    thread = threading.Thread(target=saved.save, args=(tmp_path,))
+    thread.start()
+    assert begun.wait(30)
+    threading.Timer(0.01, may_end.set).start()
+    with saved.alone():
+        assert latest_checkpoint(tmp_path) is not None
+    thread.join(30)
+
+
+def test_what_no_thread_can_be_had_for_is_saved_at_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    assert Checkpoint(step=Variable(7)).save(tmp_path, asynchronous=True).is_complete
 
 
 def test_saves_that_overlap_have_numbers_of_their_own(tmp_path: pathlib.Path) -> None:

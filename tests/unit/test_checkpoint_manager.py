@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.manager import CheckpointManager, checkpoints_iterator
 from pstrain.errors import InvalidArgumentError
@@ -173,6 +174,34 @@ def test_a_step_is_saved_once(step: Any, tmp_path: pathlib.Path) -> None:
     assert manager.save(check_interval=False) is None
     step.assign(1)
     assert manager.save(check_interval=False) is not None
+
+
+def test_a_step_whose_save_failed_is_saved_again(
+    step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = CheckpointManager(
+        Checkpoint(step=step),
+        tmp_path,
+        step_counter=step,
+        checkpoint_interval=10,
+        last_checkpoint_step=0,
+        asynchronous=True,
+    )
+    step.assign(10)
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "_write_synced", _full)
+        manager.save()
+        with pytest.raises(OSError, match="full"):
+            manager.wait()
+    saved = manager.save()
+    assert saved is not None
+    assert manager.save() is None
+    manager.wait()
+    assert manager.latest_checkpoint == saved
+
+
+def _full(_path: str, _text: str) -> None:
+    raise OSError("full")
 
 
 def test_following_ends_when_told(tmp_path: pathlib.Path) -> None:

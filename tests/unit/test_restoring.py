@@ -1,0 +1,119 @@
+"""Going back to a checkpoint while others act: a save that ends, another loss, another program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pstrain.coordinator.restoring import _TRIES_MAX, Restorer, _Mark
+from pstrain.errors import AbortedError, DataServiceError, ServerLostError, UnavailableError
+from pstrain.paramserver.server import Sessions
+
+
+class Cluster:
+    """A strategy and its servers, the checkpoints, and the work, of one restorer.
+
+    ``statuses``: sessions of servers, None of one that was started anew, an error where it is gone.
+    """
+
+    session = "mine"
+    addresses = ("ps0:1", "ps1:1")
+
+    def __init__(self, *, losses: int = 0, statuses: tuple[Any, ...] = ()) -> None:
+        self.checkpoint, self.parameters, self.followers = self, self, list[Any]()
+        self.latest_checkpoint = "ckpt-1"
+        self.done: list[Any] = []
+        self.saves_meanwhile = False
+        self._losses, self._statuses = losses, statuses
+        work: Any = SimpleNamespace(
+            **dict.fromkeys(("hold", "let_go", "undo_round"), lambda: None),
+            **dict.fromkeys(("wait_alone", "forget"), lambda _: None),
+            redo=lambda parts: self.done.append(parts) or 0,
+        )
+        iterators: Any = SimpleNamespace(rewind_since=self.done.append)
+        self.restorer = Restorer(self, self, work, iterators, lambda: None, is_saved=True)
+
+    def wait(self, timeout: float | None = None) -> None: ...
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        if self.saves_meanwhile:
+            self.latest_checkpoint = "ckpt-2"
+            self.restorer.committed(_Mark(7, 5, {3: 1}))
+        yield
+
+    def begin_anew(self) -> None:
+        self.done.append("begun")
+
+    def restore(self, path: str, *, with_attached: bool) -> None:
+        assert with_attached
+        if self._losses:
+            self._losses -= 1
+            raise ServerLostError("gone again")
+        self.done.append(path)
+
+    def status(self, ps: int, *, timeout_s: float) -> dict[str, Any]:  # noqa: ARG002
+        status = self._statuses[ps]
+        if isinstance(status, Exception):
+            raise status
+        return {"session": status, "incarnation": "i"}
+
+
+def test_what_a_save_that_ends_meanwhile_holds_is_gone_back_to_with_its_marks() -> None:
+    """Its closures are not run again, so values of an older one would lack what they have done."""
+    cluster = Cluster()
+    cluster.saves_meanwhile = True
+    cluster.restorer._restore("a server is gone")
+    assert cluster.done == ["begun", "ckpt-2", 5, {3: 1}]
+
+
+def test_a_server_that_is_lost_while_everything_goes_back_has_it_go_back_once_more() -> None:
+    cluster = Cluster(losses=2)
+    cluster.restorer._restore("a server is gone")
+    assert cluster.done == ["begun", "begun", "begun", "ckpt-1", 0, {}]
+    assert cluster.restorer.restores == 1
+
+
+def test_a_server_that_is_lost_each_time_is_given_up() -> None:
+    cluster = Cluster(losses=_TRIES_MAX)
+    with pytest.raises(ServerLostError):
+        cluster.restorer._restore("a server is gone")
+    assert cluster.done == ["begun"] * _TRIES_MAX
+
+
+@pytest.mark.parametrize("lost", [None, UnavailableError("gone")])
+def test_who_was_replaced_does_not_bring_back_what_its_successor_has_lost(lost: Any) -> None:
+    cluster = Cluster(statuses=(lost, "another's"))
+    with pytest.raises(AbortedError, match="has taken over parameter server 1"):
+        cluster.restorer._lost_server(True)
+    assert "parameter server 0" in str(Cluster(statuses=(lost, "mine")).restorer._lost_server(True))
+
+
+def test_a_session_takes_the_place_of_no_other_than_the_one_that_it_names() -> None:
+    sessions = Sessions()
+    sessions.begin("a", replaced="none that it knows of")
+    sessions.begin("b")
+    for replaced in ("a", "c"):
+        with pytest.raises(AbortedError, match="another coordinator"):
+            sessions.begin("d", replaced=replaced)
+    assert sessions.is_current("b")
+    sessions.begin("d", replaced="b")
+    for _ in range(2):
+        sessions.begin("d", replaced="b")
+    assert sessions.is_current("d")
+
+
+def test_only_losses_are_gone_back_from_once_more() -> None:
+    cluster = Cluster()
+
+    def damaged(_path: str, *, with_attached: bool) -> None:
+        raise DataServiceError(f"damaged, {with_attached=}")
+
+    cluster.restore = damaged  # type: ignore[method-assign]
+    with pytest.raises(DataServiceError, match="damaged"):
+        cluster.restorer._restore("a server is gone")
+    assert cluster.done == ["begun"]
