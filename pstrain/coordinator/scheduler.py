@@ -314,7 +314,9 @@ class Scheduler:
             core.apply(decide.prepare(core.state, *run, has_changes=has_changes))
             return False
         if end.met_end and (decision := decide.meet_end(core.state, *run)).events:
-            core.readings.note(trainer, end.rows)
+            # In rounds its marks are also of rows whose closures wait to be decided.
+            if not core.in_rounds:
+                core.readings.note(trainer, end.rows)
             core.apply(decision)
             return end.needs_settling
         core.paces.note(closure.function_id, end.seconds)
