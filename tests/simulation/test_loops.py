@@ -24,6 +24,12 @@ def test_a_loop_trains_each_row_once_before_it_ends() -> None:
     assert sum(bool(outcome.faults) for outcome in outcomes) > SEEDS / 2
 
 
+def test_the_end_on_a_stand_in_says_nothing_of_what_it_has_prepared() -> None:
+    """It is lost in that round."""
+    with staged():
+        assert "kill at an end trainer2" in str(play_loops(2113).faults)
+
+
 @pytest.mark.parametrize("mutant", LOOP_MUTANTS, ids=[mutant.name for mutant in LOOP_MUTANTS])
 def test_the_mistake_is_noticed(mutant: Mutant) -> None:
     failure = noticed_loops(mutant)
