@@ -186,6 +186,12 @@ class ClusterCoordinator:
         ClosureInputError, whose cause says why; ``join`` raises the error of the one that failed.
         In rounds (``sync``) those of the inputs are made of what is scheduled by then.
 
+        A closure that took nothing and lets the end of its trainer's data out, as StopIteration or
+        OutOfRangeError, runs on another trainer, whose reader may hold rows. It ends with
+        OutOfRangeError where all live trainers are at their end, once what runs has ended: for a
+        loop over data that end, that is when no row is left. One that is bound to a ``trainer``,
+        had taken an element or made a part of its changes ends at once.
+
         ``trainer``: the index of the only one that may run it, as for tests and for what belongs to
         one machine. While that one is away the closure waits, in a queue of its own, so that others
         go on; after ``trainer_timeout_s`` it has failed with UnavailableError. The staleness that

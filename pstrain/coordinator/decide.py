@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator import events as ev
-from pstrain.coordinator import rounds
+from pstrain.coordinator import exhausted, rounds
 from pstrain.coordinator.ends import all_waiting, failures, has_counted, others_waiting, unwanted
 from pstrain.coordinator.state import CoordinatorState, Run
 
@@ -93,6 +93,8 @@ def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> 
         return Decision()
     if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
         return Decision()  # a round that has begun needs its other closures to end
+    if state.ends and exhausted.spent(state):
+        return Decision()
     match state.consistency:
         case Sync() as rule:
             return Decision(_starts(state, rounds.next_trainers(state, rule)))
@@ -106,34 +108,39 @@ def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> 
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
     """The oldest closures, one for each of these trainers."""
-    if state.bound_waiting:
-        return tuple(_starts_with_bound(state, Counter(trainers)))
+    if state.bound_waiting or state.ends:
+        return tuple(_starts_one_by_one(state, list(trainers)))
     return tuple(
         ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
         for closure, trainer in zip(state.waiting, trainers, strict=False)
     )
 
 
-def _starts_with_bound(
-    state: CoordinatorState, for_all: Counter[int]
+def _starts_one_by_one(
+    state: CoordinatorState, trainers: Sequence[int]
 ) -> Iterator[ev.ClosureStarted]:
     """The oldest that may start on each free slot; those bound to its trainer may on each.
 
-    ``for_all``: slots of each trainer on which others may. Trainers for which nobody waits come
-    first: what could run on any then leaves the others to those who need them.
+    ``trainers``: the slots on which others may. Trainers for which nobody waits come first: what
+    could run on any then leaves the others to those who need them.
     """
-    free = sorted(state.free, key=state.bound_waiting.__contains__)
-    others = deque(islice(state.waiting, len(free)))
-    own = {t: deque(islice(line, len(free))) for t, line in state.bound_waiting.items()}
+    bound = state.bound_waiting
+    free = sorted(state.free, key=bound.__contains__) if bound else trainers
+    for_all = Counter(trainers)
+    others = list(islice(state.waiting, len(free) + len(state.ends)))
+    own = {t: deque(islice(line, len(free))) for t, line in bound.items()}
     for trainer in free:
-        lines = (own.get(trainer), others if for_all[trainer] else None)
-        filled = (line for line in lines if line)
-        line = min(filled, key=lambda line: state.rank(line[0]), default=None)
-        if line is None:
+        mine = own.get(trainer)
+        first = exhausted.first_for(state, others, trainer) if for_all[trainer] else None
+        candidates = (mine[0] if mine else None, first)
+        closure = min((c for c in candidates if c is not None), key=state.rank, default=None)
+        if closure is None:
             continue
-        if line is others:
+        if mine and closure == mine[0]:
+            mine.popleft()
+        else:
             for_all[trainer] -= 1
-        closure = line.popleft()
+            others.remove(closure)
         yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
 
 
@@ -142,9 +149,10 @@ def _ahead(
 ) -> Iterator[ev.ClosureStarted]:
     """Short closures beyond the slots, each for the trainer that has fewest.
 
-    None for a trainer for whose slots others wait.
+    None for a trainer for whose slots others wait, or where closures met the end of its data.
     """
     loads: dict[int, int] | None = None
+    at_end: set[int] = set().union(*state.ends.values())
     begun = sum(event.closure not in state.bound for event in started)
     for closure in islice(state.waiting, begun, None):
         most = 0 if state.attempts[closure] else ahead(closure)
@@ -154,7 +162,7 @@ def _ahead(
             loads = {
                 t: len(k.running)
                 for t, k in state.trainers.items()
-                if not k.is_silenced and t not in state.bound_waiting
+                if not k.is_silenced and t not in state.bound_waiting and t not in at_end
             }
             for event in started:
                 if event.trainer in loads:
@@ -169,7 +177,7 @@ def _ahead(
 def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> list[int]:
     """Whose slots may be used, in the order they came free."""
     chosen: list[int] = []
-    slowest = state.slowest
+    slowest = exhausted.slowest(state)
     running = {index: len(trainer.running) for index, trainer in state.trainers.items()}
     for trainer in state.free:
         if rule.may_start(state.trainers[trainer].clock, running[trainer], slowest):
@@ -202,6 +210,19 @@ def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> D
     if closure in state.cancelling:
         return Decision(tuple(unwanted(state, [closure])))
     return Decision(tuple(failures(state, [closure])))
+
+
+def meet_end(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
+    """A run did nothing but meet the end of its trainer's data: another trainer may have some.
+
+    No facts where that is the closure's own end: it may run nowhere else, or is not to.
+    """
+    is_over = bool(state.failed) and not has_counted(state, closure)
+    if is_over or closure in state.bound or closure in state.cancelling:
+        return Decision()
+    if not is_current(state, closure, trainer, attempt):
+        return Decision()
+    return Decision((ev.EndMet(closure=closure, trainer=trainer),))
 
 
 def prepare(

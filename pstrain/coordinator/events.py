@@ -83,6 +83,14 @@ class ClosureReturned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EndMet:
+    """A run met the end of its trainer's data, and did nothing: its closure waits for another's."""
+
+    closure: int
+    trainer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureCancelled:
     """It ends without a value; where its program wanted that, nothing of it was ever applied."""
 
@@ -252,6 +260,7 @@ Event = (
     | ClosureFinished
     | ClosureFailed
     | ClosureReturned
+    | EndMet
     | ClosureCancelled
     | CancelAsked
     | CancelGranted

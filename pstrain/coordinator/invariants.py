@@ -35,6 +35,8 @@ def _check_places(state: CoordinatorState) -> None:
     assert set(state.parts) <= set(state.attempts)
     assert set(state.drops) <= set(state.attempts)
     assert set(state.priorities) <= set(state.attempts)
+    assert set(state.ends) <= set(state.attempts) - set(state.bound)
+    assert all(met and met <= state.trainers.keys() for met in state.ends.values())
     assert set(state.bound) <= set(state.attempts)
     assert set(state.round.again) <= set(state.attempts)
     assert state.told <= set(state.attempts)

@@ -39,14 +39,15 @@ class Line:
         order[closure] = None
         order.move_to_end(closure, last=False)
 
-    def insert(self, closure: int) -> None:
-        """Behind the older ones at the front, of which there are few; where all have priority 0."""
+    def insert(self, closure: int, priority: int = 0) -> None:
+        """Behind the older ones at the front of its priority, of which there are few."""
+        order = self._other(priority) if priority else self._plain
         earlier = []
-        while self._plain and next(iter(self._plain)) < closure:
-            earlier.append(self._plain.popitem(last=False)[0])
-        self.appendleft(closure)
-        for each in reversed(earlier):
-            self.appendleft(each)
+        while order and next(iter(order)) < closure:
+            earlier.append(order.popitem(last=False)[0])
+        for each in (closure, *reversed(earlier)):
+            order[each] = None
+            order.move_to_end(each, last=False)
 
     def remove(self, closure: int, priority: int = 0) -> None:
         if not priority:

@@ -359,6 +359,7 @@ class TrainerLink:
             was_dropped=result.was_dropped,
             seconds=result.seconds,
             commit_s=result.commit_seconds,
+            met_end=result.met_end,
         )
 
 

@@ -107,6 +107,7 @@ class Ended(NamedTuple):
     """How a closure ended, as its trainer says; ``rows`` count if its end is heard.
 
     ``part``: its changes wait for its round. ``was_dropped``: a late run has given all back.
+    ``met_end``: its error is the end of its trainer's data, of which it had taken nothing.
     ``seconds`` it ran, and then ``commit_s`` passed before this was told.
     """
 
@@ -120,6 +121,7 @@ class Ended(NamedTuple):
     was_dropped: bool = False
     seconds: float = 0.0
     commit_s: float = 0.0
+    met_end: bool = False
 
 
 @dataclass(frozen=True, slots=True)

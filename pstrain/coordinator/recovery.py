@@ -59,6 +59,8 @@ def settle_servers(servers: Servers, trainer: str) -> Legacy:
             if known is None or known[1:3] < entry[1:3]:
                 newest[entry[0]] = entry
         rows = merged(rows, report["rows"].values())
+    # One that met the end of its data did nothing: it runs again.
+    newest = {c: entry for c, entry in newest.items() if not (entry[3] or {}).get("met_end")}
     keys = {
         ps: [key for key in report["held"] if tuple(key) in decided]
         for ps, report in reports.items()

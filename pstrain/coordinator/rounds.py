@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 
 from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
+from pstrain.coordinator import exhausted
 from pstrain.coordinator.ends import unwanted
 from pstrain.coordinator.state import CoordinatorState
 
@@ -28,7 +29,9 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
         return []  # what is made anew is made in the same places
     begun = len(this.prepared) + len(state.running)
     used = this.used if begun else {}
-    free = sorted(state.free, key=lambda index: (state.trainers[index].drops, index))
+    shunned = exhausted.shunned(state)
+    free = [index for index in state.free if index not in shunned]
+    free.sort(key=lambda index: (state.trainers[index].drops, index))
     fresh = [index for index in free if index not in used]
     chosen = fresh[: max(0, state.trainers_expected - begun)]
     # Those that have run one of this round stand in for the lost; nobody spare does.
@@ -138,7 +141,7 @@ def _is_over(state: CoordinatorState, full: int) -> bool:
     this = state.round
     if state.running:
         return False
-    if state.failed or len(this.prepared) >= state.trainers_expected:
+    if state.failed or exhausted.spent(state) or len(this.prepared) >= state.trainers_expected:
         return True
     if state.waiting and _room(state, full):
         # Trainers that still run what was late for the last round are not waited for.

@@ -313,6 +313,12 @@ class Scheduler:
             has_changes = bool(end.part.servers)
             core.apply(decide.prepare(core.state, *run, has_changes=has_changes))
             return False
+        if end.met_end and (decision := decide.meet_end(core.state, *run)).events:
+            # In rounds its marks are also of rows whose closures wait to be decided.
+            if not core.in_rounds:
+                core.readings.note(trainer, end.rows)
+            core.apply(decision)
+            return end.needs_settling
         core.paces.note(closure.function_id, end.seconds)
         closure.error = _error_that_counts(closure)
         core.readings.note(trainer, end.rows)

@@ -25,11 +25,15 @@ GIVEN_UP: Final = -1
 
 @dataclass(slots=True)
 class Run:
-    """Where a closure runs; ``has_changes``: whether it made any, once it is prepared."""
+    """Where a closure runs; ``has_changes``: whether it made any, once it is prepared.
+
+    ``losses``: of trainers before it began.
+    """
 
     trainer: int
     attempt: int
     has_changes: bool = True
+    losses: int = 0
 
 
 @dataclass(slots=True)
@@ -79,8 +83,9 @@ class CoordinatorState:
     ``trainers_expected``: as many as the cluster has, ``trainer_indices`` where they are not 0, 1
     and so on. ``bound``: trainers of the closures that only
     they may run; those of them that wait are in ``bound_waiting``, by trainer, not in ``waiting``.
-    ``priorities``: those other than 0. ``parts``: how many parts without elements were decided, of
-    closures of which any was.
+    ``priorities``: those other than 0. ``ends``: trainers at the end of whose data closures were,
+    since the last loss of a trainer, of closures that have not ended. ``parts``: how many parts
+    without elements were decided, of closures of which any was.
     ``inputs``: closures that wait for others to end, in no line yet; ``bound_blocked``: how many of
     them are bound to each trainer. ``cancelling``: closures that run and whose trainers were asked
     not to commit them. ``told``: closures that are made again, whose values the program has: they
@@ -113,6 +118,7 @@ class CoordinatorState:
     bound: dict[int, int] = field(default_factory=dict)
     bound_waiting: dict[int, Line] = field(default_factory=dict)
     priorities: dict[int, int] = field(default_factory=dict)
+    ends: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.round.absent = set(self.trainer_indices or range(self.trainers_expected))
@@ -170,6 +176,8 @@ class CoordinatorState:
                 self.failed_count += 1
             case ev.ClosureReturned():
                 self._return(event)
+            case ev.EndMet():
+                self._meet_end(event)
             case ev.ClosureCancelled():
                 self._end(event.closure)
                 self.cancelled_count += 1
@@ -189,6 +197,7 @@ class CoordinatorState:
                 self.trainers.pop(event.trainer, None)
                 self.free = deque(t for t in self.free if t != event.trainer)
                 self.lost_count += 1
+                self.ends.clear()
             case ev.ClosureReopened():
                 self._reopen(event)
             case ev.InputsNeeded():
@@ -228,6 +237,18 @@ class CoordinatorState:
         self.cancelling.pop(closure, None)
         if event.parts is not None:
             self.parts[closure] = max(event.parts, self.parts.get(closure, 0))
+
+    def _meet_end(self, event: ev.EndMet) -> None:
+        """Its trainer is no longer behind the others, which may have far to go without it."""
+        closure, trainer = event.closure, event.trainer
+        run = self._leave_trainer(closure)
+        self.waiting.insert(closure, self.priorities.get(closure, 0))
+        self.drops[closure] = self.drops.get(closure, 0) + 1
+        if run.losses == self.lost_count:
+            self.ends.setdefault(closure, set()).add(trainer)
+        others = (t.clock for i, t in self.trainers.items() if i != trainer and not t.is_silenced)
+        known = self.trainers[trainer]
+        known.clock = max(known.clock, min(others, default=0))
 
     def _reopen(self, event: ev.ClosureReopened) -> None:
         closure = event.closure
@@ -345,7 +366,7 @@ class CoordinatorState:
         if not self.running and not self.round.prepared:
             self.round.used.clear()
         self._leave_line(event.closure)
-        self.running[event.closure] = Run(event.trainer, event.attempt)
+        self.running[event.closure] = Run(event.trainer, event.attempt, losses=self.lost_count)
         self.attempts[event.closure] = event.attempt + 1
         trainer = self.trainers[event.trainer]
         if len(trainer.running) < trainer.slots:
@@ -374,6 +395,7 @@ class CoordinatorState:
         self.cancelling.pop(closure, None)
         self.told.discard(closure)
         self.drops.pop(closure, None)
+        self.ends.pop(closure, None)
         self.bound.pop(closure, None)
         if self.priorities:
             self.priorities.pop(closure, None)

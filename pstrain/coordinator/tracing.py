@@ -72,6 +72,9 @@ class Trace:
             case ev.ClosureDropped():
                 self._end(event.closure, "late for its round", now_s)
                 self._queued_s[event.closure] = now_s
+            case ev.EndMet():
+                self._end(event.closure, "at the end of its trainer's data", now_s)
+                self._queued_s[event.closure] = now_s
 
     def _end(self, closure: int, end: str, now_s: float) -> None:
         queued_s = self._queued_s.pop(closure, self._began_s)

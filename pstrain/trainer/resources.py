@@ -76,8 +76,14 @@ class TrainerIterator:
         with self._alone():
             try:
                 kept = self._returned.popleft() if self._returned else self._take(keeps)
+            except StopIteration:
+                if isinstance(run, ClosureRun):
+                    run.has_met_end = True
+                raise
             finally:
                 self.wait_s += time.perf_counter() - started_s
+            if isinstance(run, ClosureRun):
+                run.has_taken = True
             self._note_taken(kept.receipt)
             if keeps:
                 run.keep(self, kept)  # type: ignore[union-attr]

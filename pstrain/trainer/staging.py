@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from pstrain.errors import OutOfRangeError
 from pstrain.paramserver.messages import LateBody
 from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.turns import Ticket
@@ -64,6 +65,7 @@ class ClosureRun:
         self.is_prepared = False
         self.ran_s = 0.0  # when its function had ended
         self.is_ending = False  # its end is what it is: nobody can cancel it any more
+        self.has_taken = self.has_met_end = False  # an element; the end of some
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []
         self._commits = commits
@@ -75,6 +77,11 @@ class ClosureRun:
     @property
     def has_changes(self) -> bool:
         return bool(self._changes)
+
+    def only_met_end(self, error: BaseException) -> bool:
+        """Whether a run that ends with this did nothing but meet the end of its data."""
+        is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
+        return is_end and not self.has_taken and not self.part
 
     @property
     def was_decided(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -367,6 +368,25 @@ def test_each_trainer_has_an_iterator_of_its_own(coordinator: ps.ClusterCoordina
     with pytest.raises(OutOfRangeError, match="exhausted"):
         coordinator.join(timeout=DEADLINE_S)
     assert all(value.is_ready() for value in values)
+
+
+def test_a_loop_ends_when_all_trainers_are_at_the_end_of_their_data(
+    coordinator: ps.ClusterCoordinator,
+) -> None:
+    def dataset_fn(context: ps.InputContext) -> Dataset:
+        return Dataset.range((2, 40)[context.input_pipeline_id]).batch(1)
+
+    def step(it: Any) -> int:
+        return len(next(it))
+
+    iterator = iter(coordinator.create_per_worker_dataset(dataset_fn))
+    values: list[ps.RemoteValue] = []
+    with contextlib.suppress(OutOfRangeError):
+        while True:
+            values.append(coordinator.schedule(step, args=(iterator,)))
+            if len(values) % 3 == 0:
+                coordinator.join(timeout=DEADLINE_S)
+    assert sum(value.has_value for value in values) == 42
 
 
 def test_a_dataset_function_that_fails_is_told_by_the_closure_that_uses_it(

@@ -3,10 +3,11 @@
 First of the delivery of rows, then of coordinated reads, of saving datasets, of training in rounds
 and with bounded staleness, a hundredth as many unless `--coordinated-seeds`, `--snapshot-seeds` or
 `--consistency-seeds` says otherwise, of training, a tenth as many unless `--training-seeds` does,
-and of training that loses parameter servers as many under each rule, and where closures fail, as
-`--restore-seeds` says; as many lose more of them, and save, while everything goes back, a quarter
-as many a second one while rounds are made anew. `--protocols delivery training` plays only these.
-With `--within-s` no protocol takes much longer than that: a slow machine leaves out the later seeds.
+of loops to the end of their data as many as `--restore-seeds` says, and of training that loses
+parameter servers as many under each rule, and where closures fail; as many lose more of them, and
+save, while everything goes back, a quarter as many a second one while rounds are made anew.
+`--protocols delivery training` plays only these. With `--within-s` no protocol takes much longer
+than that: a slow machine leaves out the later seeds.
 Prints how many schedules it played per second and, where one failed, the first failing seed with
 the command that replays it. The exit status is 1 then.
 """
@@ -50,6 +51,7 @@ def main() -> int:
         "snapshots": options.snapshot_seeds,
         "sync": options.consistency_seeds,
         "ssp": options.consistency_seeds,
+        "loops": options.restore_seeds,
         "training": options.training_seeds,
         "sync-restores": options.restore_seeds,
         "ssp-restores": options.restore_seeds,

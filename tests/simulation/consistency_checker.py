@@ -144,11 +144,22 @@ class ConsistencyChecker(TrainingChecker):
                 self._has_all &= self._running.pop(event.closure, None) is None
             case ev.ClosureCancelled() | ev.ClosureReturned() | ev.ClosureDropped():
                 self._running.pop(event.closure, None)
+            case ev.EndMet():
+                self._meet_end(event)
+
+    def _meet_end(self, event: ev.EndMet) -> None:
+        """Another trainer takes its place, and nobody waits for its own, which may stand still."""
+        trainer = self._running.pop(event.closure)
+        self._has_all = False
+        others = [clock for each, clock in self._clocks.items() if each != trainer]
+        self._clocks[trainer] = max(self._clocks[trainer], min(others, default=0))
 
     def _start(self, event: ev.ClosureStarted) -> None:
         trainer = event.trainer
         begun = self._clocks[trainer] + sum(t == trainer for t in self._running.values())
-        ahead = begun - min(self._clocks.values())
+        at_end: set[int] = set().union(*STAGE.world.coordinator.core.state.ends.values())
+        waited_for = (clock for each, clock in self._clocks.items() if each not in at_end)
+        ahead = begun - min(waited_for, default=begun)
         self.ran_on[event.closure] = trainer
         self._running[event.closure] = trainer
         if isinstance(self.rule, Ssp) and ahead > self.rule.staleness:

@@ -26,6 +26,7 @@ from tests.simulation import (
 from tests.simulation.base_scenario import Failure
 from tests.simulation.consistency_mutants import SSP_MUTANTS, SYNC_MUTANTS
 from tests.simulation.coordinated_mutants import COORDINATED_MUTANTS
+from tests.simulation.loop_mutants import LOOP_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.restore_mutants import (
     FAILING_RESTORE_MUTANTS,
@@ -41,6 +42,7 @@ from tests.simulation.training_mutants import TRAINING_MUTANTS
 DELIVERY_LIVES = 3_000
 COORDINATED_LIVES = 500
 CONSISTENCY_LIVES = 500
+LOOP_LIVES = 500
 TRAINING_LIVES = 1_500
 RESTORE_LIVES = 1_500
 SNAPSHOT_LIVES = 800
@@ -154,6 +156,12 @@ def noticed_consistency(mutant: Mutant) -> Failure | None:
         return _noticed(play, mutant, CONSISTENCY_LIVES)
 
 
+def noticed_loops(mutant: Mutant) -> Failure | None:
+    """The same of a mistake about the end of a loop's data."""
+    with training_scenario.staged():
+        return _noticed(training_scenario.play_loops, mutant, LOOP_LIVES)
+
+
 def noticed_restores(mutant: Mutant) -> Failure | None:
     """The same of a mistake in going back to checkpoints."""
     with training_scenario.staged():
@@ -207,6 +215,7 @@ def main() -> None:
         (noticed_coordinated, COORDINATED_MUTANTS),
         (noticed_training, TRAINING_MUTANTS),
         (noticed_consistency, [*SYNC_MUTANTS, *SSP_MUTANTS]),
+        (noticed_loops, LOOP_MUTANTS),
         (noticed_restores, ALL_RESTORE_MUTANTS),
         (noticed_snapshots, SNAPSHOT_MUTANTS),
     )

@@ -2,8 +2,9 @@
 
 With `--coordinated` it is a seed of coordinated reads, with `--snapshots` of saving datasets, with
 `--training` of the training protocol, with `--sync` or `--ssp` of that under these rules, with
-`--restores`, `--sync-restores`, `--ssp-restores`, `--failing-restores`, `--second-losses` or
-`--hard-restores` of training that loses parameter servers, else of the delivery of rows.
+`--loops` of loops to the end of their data, with `--restores`, `--sync-restores`,
+`--ssp-restores`, `--failing-restores`, `--second-losses` or `--hard-restores` of training that
+loses parameter servers, else of the delivery of rows.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ def main() -> int:
         ("training", "of trainers"),
         ("sync", "of training in rounds"),
         ("ssp", "of training with bounded staleness"),
+        ("loops", "of loops to the end of the data"),
         ("restores", "of lost servers"),
         ("sync-restores", "of lost servers in rounds"),
         ("ssp-restores", "of lost servers with bounded staleness"),

@@ -47,6 +47,7 @@ PROTOCOLS = {
     "training": Protocol(training_scenario.staged, training_scenario.play),
     "sync": Protocol(training_scenario.staged, training_scenario.play_sync),
     "ssp": Protocol(training_scenario.staged, training_scenario.play_ssp),
+    "loops": Protocol(training_scenario.staged, training_scenario.play_loops),
     "sync-restores": Protocol(training_scenario.staged, training_scenario.play_sync_restores),
     "ssp-restores": Protocol(training_scenario.staged, training_scenario.play_ssp_restores),
     "restores": Protocol(training_scenario.staged, training_scenario.play_restores),

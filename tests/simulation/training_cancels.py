@@ -30,15 +30,20 @@ class OrderedCore(Core):
     def apply(self, decision: decide.Decision) -> None:
         for event in decision.events:
             if isinstance(event, ev.ClosureStarted) and event.closure in self.state.waiting:
-                self._check_order(event.closure, decision)
+                self._check_order(event.closure, event.trainer, decision)
+            if isinstance(event, ev.EndMet):
+                STAGE.world.end_met()
         super().apply(decision)
 
-    def _check_order(self, closure: int, decision: decide.Decision) -> None:
+    def _check_order(self, closure: int, trainer: int, decision: decide.Decision) -> None:
         """What starts together with it is in no order."""
         rank, _ = self.state.rank(closure)
         together = {getattr(event, "closure", None) for event in decision.events}
         for each in self.state.waiting:
-            if each not in together and self.state.rank(each)[0] < rank:
+            met = self.state.ends.get(each, ())
+            if each in together or trainer in met:
+                continue  # its trainer has no data for that one
+            if self.state.rank(each)[0] < rank:
                 raise Violation(f"I15: closure {closure} starts before {each}, of higher priority")
 
 

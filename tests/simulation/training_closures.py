@@ -120,6 +120,17 @@ def train(iterator: Any, parameters: Any) -> tuple[str, list[int]] | None:
 
 
 @names_its_rows
+def train_to_the_end(iterator: Any, parameters: Any) -> tuple[str, list[int]]:
+    """A step of a loop that ends with the data: it says so by its error."""
+    rows = next(iterator)
+    pull(parameters)
+    compute()
+    change("row", *rows)
+    change(*closure_tag(0))
+    return "trained", rows
+
+
+@names_its_rows
 def train_two_rows(iterator: Any, parameters: Any) -> None:
     """The second row belongs to the second part, as does the closure's own tag."""
     for _ in range(2):
@@ -214,6 +225,8 @@ PROGRAMS: dict[Callable[..., Any], int] = {
     refuse: 1,
 }
 """Functions, and how many tags of its own a closure has when it is finished."""
+LOOP = (train_to_the_end, count)
+"""Those of a loop to the end of the data."""
 ONE_STEP = (count, train, evaluate)
 """Those that read and take nothing after they have changed something, as rounds want it."""
 FAILING = (fail, refuse)

@@ -8,6 +8,7 @@ owner says that they are gone, and believes the owner's marks.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -124,8 +125,15 @@ class DataNode(Process):
     def is_over(self) -> bool:
         return len(self.used) == self.rows
 
-    def next(self, reader: str, owner: str) -> list[int] | None:
-        """The rows of the next element; those before the last make none. None at the end."""
+    def next(self, reader: str, owner: str, elements: int = 1) -> list[list[int]]:
+        """The rows of the next elements; of each those before the last make none. Empty at the end.
+
+        What one reader was given no other is, whether it was taken there or not.
+        """
+        given = (self._next(reader, owner) for _ in range(elements))
+        return list(itertools.takewhile(bool, given))
+
+    def _next(self, reader: str, owner: str) -> list[int]:
         if owner in self._released or self._owners.setdefault(reader, owner) == "":
             raise CancelledError(f"reader {reader} was released")
         mine = self._held.setdefault(reader, [])
@@ -136,7 +144,7 @@ class DataNode(Process):
             if row not in self.void:
                 break
         mine.extend(got)
-        return got or None
+        return got
 
     def use_up(self, reader: str, rows: list[int]) -> None:
         """A reader acknowledges."""
@@ -206,13 +214,17 @@ class Reader:
         self._node.readers.append(self.name)
         self._data: DataNode = STAGE.world.data
         self._rows: list[int] = []  # in order, those known to be used up left out
+        self._buffer: list[list[int]] = []  # what was given, and is not taken
         self._acknowledged: list[int] = []
         self._is_telling = False
 
     def __next__(self) -> list[int]:
-        rows = ask(self._data, self._data.next, self.name, self._owner)
-        if rows is None:
+        if not self._buffer:
+            wanted = self._data.world.elements_given
+            self._buffer = ask(self._data, self._data.next, self.name, self._owner, wanted)
+        if not self._buffer:
             raise StopIteration
+        rows = self._buffer.pop(0)
         self._rows += rows
         if rows[-1] in self._data.void:
             raise StopIteration

@@ -25,6 +25,7 @@ from pstrain.errors import (
     CancelledError,
     DataServiceError,
     DeadlineExceededError,
+    OutOfRangeError,
     RolledBackError,
 )
 from pstrain.execution.resumption import Recovery
@@ -37,13 +38,16 @@ from tests.simulation.training_cancels import ChangesOfMind, HearingScheduler, N
 from tests.simulation.training_closures import (
     FAILING,
     FAILURES,
+    LOOP,
     ONE_STEP,
     PROGRAMS,
     STEADY,
+    count,
     count_twice,
     evaluate,
     fail_alone,
     train,
+    train_to_the_end,
 )
 from tests.simulation.training_nodes import FIRST_SESSION, SERVICE, Reader, ask
 from tests.simulation.training_restores import (
@@ -87,8 +91,10 @@ class CoordinatorNode(Process):
         after_a_loss: str = "ends",
         rule: Consistency = ASYNC,
         is_steady: bool = False,
+        is_loop: bool = False,
     ) -> None:
         """``is_steady``: its closures follow from the seed alone and all change something.
+        ``is_loop``: it trains until a closure ends with the end of the data.
 
         ``after_a_loss`` of a server: the program "ends", "goes back" with everything else, or
         hears nothing, for closures "run again".
@@ -100,7 +106,7 @@ class CoordinatorNode(Process):
         self.is_steady = is_steady
         # Drawn from nothing that the network draws from.
         self._own = Random(f"program {world.seed}")
-        self._in_flight = closures_in_flight
+        self._in_flight, self._is_loop = closures_in_flight, is_loop
         self._fails = fails
         # Some programs bind closures to a trainer: to the first, which always comes back.
         self._binding = Random(f"bound {world.seed}")
@@ -111,7 +117,7 @@ class CoordinatorNode(Process):
         self._functions: Any = weakref.WeakValueDictionary()
         self._keep = {
             function: PickledFunction(function.__name__, pickle.dumps(function))
-            for function in (*PROGRAMS, fail_alone)
+            for function in (*PROGRAMS, *LOOP, fail_alone)
         }
         self._functions.update((each.id, each) for each in self._keep.values())
         self._arguments = session.dumps(((_Iterator(), _Parameters()), {}), _reference)
@@ -193,6 +199,8 @@ class CoordinatorNode(Process):
     def _run(self) -> None:
         self._start()
         match self._after_a_loss:
+            case "ends" if self._is_loop:
+                self._loop()
             case "ends":
                 self._train()
             case "goes back":
@@ -257,6 +265,26 @@ class CoordinatorNode(Process):
         self._round(4)
         self._barrier()
 
+    def _loop(self) -> None:
+        """As a user's own: what is not trained when it ends never is."""
+        dice, scheduled = self.world.dice, []
+        with contextlib.suppress(OutOfRangeError):
+            while True:
+                for _ in range(dice.choice((1, 4, 12))):
+                    program = train_to_the_end if dice.random() < 0.8 else count
+                    scheduled.append(self._submit(program))
+                    self._mind.consider(scheduled[-1])
+                if dice.random() < 0.7:
+                    self.scheduler.wait_idle(None)
+        for value in scheduled:
+            tags = (("closure", value.closure, 0),)
+            try:
+                value.fetch()
+                self.world.checker.finished[value.closure] = tags
+            except (CancelledError, DeadlineExceededError, OutOfRangeError):
+                self.world.checker.unfinished[value.closure] = tags
+        self._barrier()
+
     def _round(self, closures: int) -> None:
         dice, checker = self.world.dice, self.world.checker
         known = STEADY if self.is_steady else ONE_STEP if self._in_rounds else PROGRAMS
@@ -299,7 +327,9 @@ class CoordinatorNode(Process):
 
     def _submit(self, program: Callable[..., Any]) -> RemoteValue:
         inputs = self._needs.inputs()
-        trainer = 0 if self._binds and self._binding.random() < 0.4 else None
+        # One that is bound ends with the data of its trainer.
+        may_bind = self._binds and program is not train_to_the_end
+        trainer = 0 if may_bind and self._binding.random() < 0.4 else None
         value = self.scheduler.submit(
             self._keep[program].id,
             self._arguments,

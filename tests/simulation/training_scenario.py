@@ -83,13 +83,18 @@ class Scenario(BaseScenario):
         rules: str = "",
         is_steady: bool = False,
         fails: bool = False,
+        is_loop: bool = False,
     ) -> None:
-        """``fails``: some closures do, also where servers are lost."""
+        """``fails``: some closures do, also where servers are lost.
+
+        ``is_loop``: the program trains until a closure ends with the end of the data.
+        """
         super().__init__(seed, verbose=verbose)
         world, dice = self.world, self.dice
         world.checkpoints = self.checkpoints
         world.streams, world.breaks_orders = [], rules == "sync"
         world.compute_s = dice.choice((0.002, 0.02, 0.1))
+        world.elements_given = dice.choice((1, 2, 5)) if is_loop else 1
         world.servers_expected = dice.choice((1, 2, 2, 3))
         world.servers = [ServerNode(world, number) for number in range(world.servers_expected)]
         world.checker = TrainingChecker(seed, len(world.servers))
@@ -109,17 +114,20 @@ class Scenario(BaseScenario):
         follows = after_a_loss[seed % len(after_a_loss)]
         self._loses_servers = world.loses_servers = follows != "ends"
         ruled = ["failing"] if fails else [rules] * bool(rules)
+        ruled = ["loops"] if is_loop else ruled
         kinds = ruled + ["restores"] * self._loses_servers
         kind = "-".join(kinds) or "training"
         self.command = f"{REPLAY} --{kind}"
         self.coordinator = world.coordinator = CoordinatorNode(
             world,
             closures_in_flight=dice.choice((1, 2, 3)),
-            fails=(dice.random() < 0.3 and not self._loses_servers) or fails,
+            fails=(dice.random() < 0.3 and not self._loses_servers and not is_loop) or fails,
             after_a_loss=follows,
             rule=rule,
             is_steady=is_steady,
+            is_loop=is_loop,
         )
+        world.end_met = self._kill_at_an_end
         self.coordinator.boot()
         self._plan_faults()
 
@@ -164,6 +172,24 @@ class Scenario(BaseScenario):
         node = self._some_trainer()
         node.crash_at = (self.dice.choice(("prepared", "decided")), self.dice.choice((1, 2, 5)))
         self.note(f"kill when {node.crash_at[0]}", node)
+
+    def _kill_at_an_end(self) -> None:
+        """While others have their last elements perhaps."""
+        dice = self.dice
+        if self.world.now_s < FAULTS_UNTIL_S and dice.random() < 0.3:
+            self.world.at(dice.random() * dice.choice((0.01, 0.05)), None, self._kill_busy)
+
+    def _kill_busy(self) -> None:
+        known = self.coordinator.core.state.trainers
+        busy = [
+            node
+            for index, node in enumerate(self.world.trainers.values())
+            if index in known and known[index].running and node in self.trainers
+        ]
+        if busy:
+            node = self.dice.choice(busy)
+            self.note("kill at an end", node)
+            self._crash(node)
 
     def kill_server(self) -> None:
         """There is something to go back to, and somebody who does."""
@@ -271,6 +297,12 @@ def play_failing_restores(seed: int, *, verbose: bool = False) -> Outcome:
     return Scenario(
         seed, verbose=verbose, after_a_loss=("run again",), rules=rules, fails=True
     ).play()
+
+
+def play_loops(seed: int, *, verbose: bool = False) -> Outcome:
+    """A loop that ends with the error of a closure for which no trainer has data any more."""
+    rules = ("", "sync", "ssp")[seed % 3]
+    return Scenario(seed, verbose=verbose, rules=rules, is_loop=True).play()
 
 
 def play_sync(seed: int, *, verbose: bool = False) -> Outcome:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pstrain.coordinator import decide
+from pstrain.coordinator import decide, exhausted
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
@@ -373,6 +373,16 @@ class Coordinator(RuleBasedStateMachine):
         closure, trainer, attempt = data.draw(st.sampled_from(self.said))
         word = decide.finish if works else decide.fail
         self.note(word(self.state, closure, trainer, attempt))
+        self.go_on()
+
+    @precondition(lambda self: self.said)
+    @rule(data=st.data())
+    def meet_end(self, data: st.DataObject) -> None:
+        self.note(decide.meet_end(self.state, *data.draw(st.sampled_from(self.said))))
+        self.go_on()
+
+    def go_on(self) -> None:
+        self.note(decide.Decision(tuple(exhausted.end_spent(self.state))))
         self.note(decide.report_errors(self.state))
         self.note(decide.assign(self.state))
 

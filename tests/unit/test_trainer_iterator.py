@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from pstrain.errors import CancelledError, ClosureInputError
+from pstrain.errors import CancelledError, ClosureInputError, OutOfRangeError
 from pstrain.trainer.resources import TrainerIterator
+from pstrain.trainer.staging import ClosureRun
+from pstrain.variables.parameters import step_scope
+from pstrain.vocabulary import StepToken
 
 
 class Source:
@@ -67,6 +71,29 @@ def test_one_that_is_closed_reads_no_more_and_opens_nothing() -> None:
     with pytest.raises(CancelledError, match="was closed: make another"):
         next(iterator)
     assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    ("took", "part", "error", "only"),
+    [
+        (0, 0, StopIteration(), True),
+        (0, 0, OutOfRangeError("no rows"), True),
+        (0, 0, KeyError("price"), False),
+        (1, 0, StopIteration(), False),  # what it took would be lost with a run elsewhere
+        (0, 1, StopIteration(), False),  # and what it made would be made twice
+    ],
+)
+def test_a_run_knows_whether_it_only_met_the_end(
+    took: int, part: int, error: Exception, only: bool
+) -> None:
+    iterator = TrainerIterator(lambda: iter(range(took)), lambda _source, _receipt: None)
+    commits: Any = None
+    run = ClosureRun(StepToken("s", 1, 0), commits)
+    run.part = part
+    with step_scope(run.token, run):
+        assert not run.only_met_end(error)
+        assert list(iterator) == list(range(took))
+        assert run.only_met_end(error) is only
 
 
 def test_one_that_was_never_used_opens_nothing_once_it_is_closed() -> None:

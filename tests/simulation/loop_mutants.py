@@ -1,0 +1,52 @@
+"""Deliberate mistakes about the end of a loop's data, each of which must be noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pstrain.coordinator import decide, exhausted
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.state import CoordinatorState
+from tests.simulation.mutants import Mutant
+
+Patch = pytest.MonkeyPatch
+
+LOOP_MUTANTS: list[Mutant] = []
+
+
+def mutant(*signs: str) -> Callable[[Callable[[Patch], None]], None]:
+    def note(apply: Callable[[Patch], None]) -> None:
+        LOOP_MUTANTS.append(Mutant(apply.__name__, apply, signs))
+
+    return note
+
+
+@mutant("I1")
+def the_first_end_is_that_of_the_loop(patch: Patch) -> None:
+    patch.setattr(decide, "meet_end", lambda *_run: decide.Decision())
+
+
+@mutant("I1")
+def what_a_lost_trainer_had_not_used_is_not_looked_for(patch: Patch) -> None:
+    apply = CoordinatorState.apply
+
+    def keep_ends(self: CoordinatorState, event: ev.Event) -> None:
+        known = {closure: set(met) for closure, met in self.ends.items()}
+        apply(self, event)
+        if isinstance(event, ev.TrainerLost):
+            left = {c: met - {event.trainer} for c, met in known.items() if c in self.attempts}
+            self.ends = {closure: met for closure, met in left.items() if met}
+
+    patch.setattr(CoordinatorState, "apply", keep_ends)
+
+
+@mutant("I10")
+def who_has_no_data_is_waited_for(patch: Patch) -> None:
+    patch.setattr(exhausted, "slowest", lambda state: state.slowest)
+
+
+@mutant("I10")
+def rounds_wait_for_what_has_no_data(patch: Patch) -> None:
+    patch.setattr(exhausted, "shunned", lambda _state: set())

@@ -1,0 +1,37 @@
+"""Lives of loops that end with their data, under each rule, each from a seed, watched throughout.
+
+LOOP_SEEDS says how many (30 unless told); a failure names the command that replays it.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.loop_mutants import LOOP_MUTANTS
+from tests.simulation.mutants import Mutant
+from tests.simulation.noticing import LOOP_LIVES, noticed_loops
+from tests.simulation.training_scenario import play_loops, staged
+
+SEEDS = int(os.environ.get("LOOP_SEEDS", "30"))
+
+
+def test_a_loop_trains_each_row_once_before_it_ends() -> None:
+    with staged():
+        outcomes = [play_loops(seed) for seed in range(SEEDS)]
+        assert [play_loops(seed) for seed in range(3)] == outcomes[:3]
+    assert sum(bool(outcome.faults) for outcome in outcomes) > SEEDS / 2
+
+
+def test_the_end_on_a_stand_in_says_nothing_of_what_it_has_prepared() -> None:
+    """It is lost in that round."""
+    with staged():
+        assert "kill at an end trainer2" in str(play_loops(2113).faults)
+
+
+@pytest.mark.parametrize("mutant", LOOP_MUTANTS, ids=[mutant.name for mutant in LOOP_MUTANTS])
+def test_the_mistake_is_noticed(mutant: Mutant) -> None:
+    failure = noticed_loops(mutant)
+    assert failure is not None, f"{mutant.name} survived {LOOP_LIVES} lives"
+    assert any(sign in str(failure) for sign in mutant.signs), failure

@@ -1,0 +1,207 @@
+"""Closures that meet the end of their trainer's data run where there may be more, or fail."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from pstrain import remote_errors, results
+from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
+from pstrain.coordinator import decide, exhausted, recovery, rounds
+from pstrain.coordinator import events as ev
+from pstrain.coordinator.invariants import check_invariants
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.errors import OutOfRangeError
+
+
+def apply(state: CoordinatorState, decision: decide.Decision) -> tuple[ev.Event, ...]:
+    for event in decision.events:
+        state.apply(event)
+    check_invariants(state)
+    return decision.events
+
+
+def begun(
+    closures: int, trainers: int, rule: Consistency = ASYNC, slots: int = 1
+) -> CoordinatorState:
+    state = CoordinatorState(rule, trainers)
+    for trainer in range(trainers):
+        apply(state, decide.join_trainer(state, trainer, slots))
+    for closure in range(closures):
+        apply(state, decide.schedule(state, closure))
+    go_on(state)
+    return state
+
+
+def go_on(state: CoordinatorState) -> list[tuple[int, int]]:
+    """The closures that start, and where."""
+    apply(state, decide.Decision(rounds.decide_round(state)))
+    apply(state, decide.Decision(tuple(exhausted.end_spent(state))))
+    events = apply(state, decide.assign(state))
+    return [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
+
+
+def meet_end(state: CoordinatorState, *closures: int) -> list[tuple[int, int]]:
+    for closure in closures:
+        run = state.running[closure]
+        apply(state, decide.meet_end(state, closure, run.trainer, run.attempt))
+    return go_on(state)
+
+
+def finish(state: CoordinatorState, closure: int) -> list[tuple[int, int]]:
+    run = state.running[closure]
+    apply(state, decide.finish(state, closure, run.trainer, run.attempt))
+    return go_on(state)
+
+
+def test_it_runs_on_each_trainer_before_it_fails() -> None:
+    state = begun(closures=2, trainers=2)
+    assert meet_end(state, 0) == []
+    assert finish(state, 1) == [(0, 1)]
+    assert meet_end(state, 0) == []
+    assert state.failed == [0]
+    assert state.is_idle
+
+
+def test_what_runs_ends_before_the_loop_does_for_its_trainer_may_be_lost() -> None:
+    state = begun(closures=3, trainers=1, slots=2)
+    assert meet_end(state, 0) == []
+    assert not state.failed
+    apply(state, decide.silence_trainer(state, 0))
+    assert go_on(state) == []
+    apply(state, decide.lose_trainer(state, 0, attempts_max=9))
+    apply(state, decide.join_trainer(state, 0, 2))
+    assert go_on(state) == [(1, 0), (0, 0)]
+
+
+def test_what_a_lost_trainer_had_not_used_is_there_for_those_at_their_end_too() -> None:
+    state = begun(closures=4, trainers=3)
+    assert meet_end(state, 0) == []
+    apply(state, decide.lose_trainer(state, 1, attempts_max=9))
+    assert go_on(state) == [(1, 0)]
+    assert meet_end(state, 2) == [(0, 2)]
+    assert not state.ends  # it had begun before the loss
+    assert meet_end(state, 1) == []
+    assert state.ends == {1: {0}}
+
+
+def test_those_that_follow_do_not_try_where_the_first_of_them_met_the_end() -> None:
+    state = begun(closures=8, trainers=2, slots=2)
+    assert [run.trainer for run in state.running.values()] == [0, 0, 1, 1]
+    assert meet_end(state, 0) == []
+    assert list(state.waiting) == [0, 4, 5, 6, 7]
+    assert finish(state, 2) == [(0, 1)]
+    assert sorted(state.free) == [0]
+    assert go_on(state) == [(4, 0)]
+
+
+def test_trainers_at_their_end_are_sent_no_more_than_their_slots() -> None:
+    state = begun(closures=40, trainers=2)
+    assert meet_end(state, 0) == []
+    assert finish(state, 1) == [(0, 1)]
+    apply(state, decide.assign(state, lambda _: 9))
+    assert len(state.trainers[0].running) == 1
+    assert len(state.trainers[1].running) == 9
+
+
+def test_ends_are_no_losses() -> None:
+    state = begun(closures=1, trainers=9)
+    for trainer in range(1, 8):
+        assert meet_end(state, 0) == [(0, trainer)]
+    apply(state, decide.lose_trainer(state, 7, attempts_max=2))
+    assert 0 in state.waiting
+
+
+@pytest.mark.parametrize("kind", ["bound", "cancelled", "after another's error"])
+def test_whose_end_is_its_own(kind: str) -> None:
+    state = begun(closures=2, trainers=2)
+    if kind == "bound":
+        apply(state, decide.schedule(state, 2, trainer=1))
+        assert finish(state, 1) == [(2, 1)]
+        assert decide.meet_end(state, 2, 1, 0).events == ()
+        return
+    if kind == "cancelled":
+        apply(state, decide.cancel(state, 0, ev.Reason.ASKED))
+    else:
+        apply(state, decide.fail(state, 1, 1, 0))
+    assert decide.meet_end(state, 0, 0, 0).events == ()
+
+
+def test_one_that_was_told_of_its_value_ends_as_it_did() -> None:
+    state = begun(closures=0, trainers=1)
+    apply(state, decide.reopen(state, {0: None}))
+    assert go_on(state) == [(0, 0)]
+    meet_end(state, 0)
+    assert state.is_idle
+    assert not state.failed
+    assert state.finished_count == 1
+
+
+def test_those_of_a_higher_priority_go_first_after_an_end_too() -> None:
+    state = CoordinatorState()
+    for closure, priority in enumerate((0, 1, 1, 1)):
+        apply(state, decide.schedule(state, closure, priority=priority))
+    apply(state, decide.join_trainer(state, 0, 2))
+    assert go_on(state) == [(1, 0), (2, 0)]
+    apply(state, decide.join_trainer(state, 1, 1))
+    assert go_on(state) == [(3, 1)]
+    assert meet_end(state, 2, 1) == []
+    assert list(state.waiting) == [1, 2, 0]
+    assert finish(state, 3) == [(1, 1)]
+
+
+def test_nobody_waits_for_a_trainer_at_its_end_whatever_the_staleness() -> None:
+    state = begun(closures=20, trainers=2, rule=Ssp(0))
+    for _ in range(6):
+        meet_end(state, *(c for c, run in state.running.items() if run.trainer == 0))
+        finish(state, *(c for c, run in state.running.items() if run.trainer == 1))
+        go_on(state)
+    assert state.finished_count == 6
+
+
+def test_a_trainer_with_data_stands_in_for_one_without_in_its_round() -> None:
+    state = begun(closures=2, trainers=2, rule=Sync())
+    assert meet_end(state, 0) == []
+    apply(state, decide.prepare(state, 1, 1, 0))
+    assert go_on(state) == [(0, 1)]
+    apply(state, decide.prepare(state, 0, 1, 1))
+    assert rounds.decide_round(state) == (ev.RoundDecided(closures=(1, 0)),)
+
+
+def test_a_round_ends_short_with_the_data() -> None:
+    state = begun(closures=2, trainers=2, rule=Sync())
+    apply(state, decide.prepare(state, 1, 1, 0))
+    assert meet_end(state, 0) == [(0, 1)]
+    assert meet_end(state, 0) == []
+    apply(state, decide.Decision(rounds.decide_round(state)))
+    assert list(state.round.decided) == [1]
+    apply(state, decide.Decision(rounds.end_round(state)))
+    assert go_on(state) == []
+    assert state.failed == [0]
+    assert state.is_idle
+
+
+class Servers:
+    """One, which decided two closures of a trainer."""
+
+    session = "s"
+    key_maps: Any = None
+
+    def fence(self, _trainer: str) -> dict[int, dict[str, Any]]:
+        value = base64.b64encode(results.encode(7)).decode()
+        error = remote_errors.encode(OutOfRangeError("the dataset is exhausted"), "trainer 0")
+        decided = [
+            [1, 0, 0, {"value": value}, 0],
+            [2, 0, 0, {"error": error, "met_end": True}, 0],
+            [3, 0, 0, {"error": error}, 0],
+        ]
+        return {0: {"decided": decided, "held": [], "rows": {}}}
+
+    def complete(self, _trainer: str, _keys: Any) -> None: ...
+
+
+def test_one_that_did_nothing_and_met_the_end_runs_again_when_its_trainer_is_lost() -> None:
+    legacy = recovery.settle_servers(Servers(), "t")
+    assert set(legacy.left) == set(legacy.outcomes) == {1, 3}
