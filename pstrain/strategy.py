@@ -367,7 +367,10 @@ def server_of(variable: Any, extended: Any) -> int:
             f"{variable!r} was not made in this strategy's scope, so nothing can be placed beside "
             "it"
         )
-    server: int = variable.spec.shards[0].ps
+    shards = variable.spec.shards
+    # A part of a ShardedVariable has the spec of the whole.
+    own = next((each for each in shards if each.row_stop > variable.first_row), shards[0])
+    server: int = own.ps
     return server
 
 

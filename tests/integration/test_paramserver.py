@@ -170,6 +170,10 @@ def test_placement_is_round_robin_with_a_slot_per_shard(
     assert last.device == "/job:ps/task:1"
     assert strategy.variables == (first, table, last)
     assert strategy.extended.parameter_devices[2] == "/job:ps/task:2"
+    for part in (table, *table.variables):
+        with strategy.extended.colocate_vars_with(part):
+            beside = Variable([1.0, 2.0])
+        assert beside.device == (part.device if part is not table else table.device[0])
 
 
 def test_scopes_nest_in_themselves_only(
