@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import functools
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -129,6 +131,21 @@ def test_a_cut_variable_can_be_joined_again(cut: None) -> None:  # noqa: ARG001
     again.assign(np.arange(8).reshape(4, 2))
     assert again[2].tolist() == [4, 5]
     assert parts[1].numpy().tolist() == [[0, 1], [2, 3]]
+
+
+def test_joined_variables_are_saved_as_their_parts(tmp_path: pathlib.Path) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.variables = [ps.ShardedVariable([joined(), joined().variables[0]])]
+
+    both, model = joined(), Model()
+    checkpoint = ps.Checkpoint(both=both, model=model)
+    path = checkpoint.save(tmp_path)
+    both.assign(0)
+    model.variables[0].assign(0)
+    checkpoint.restore(path).assert_consumed()
+    assert both.numpy().tolist() == [0, 1, 2, 3, 4]
+    assert model.variables[0].numpy().tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
