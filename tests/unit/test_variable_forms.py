@@ -93,6 +93,31 @@ def test_a_function_gives_one_shard_at_a_time(cut: None) -> None:  # noqa: ARG00
         ps.Variable(by_info)
 
 
+def test_a_function_of_arguments_of_any_name_may_give_one_shard(cut: None) -> None:  # noqa: ARG001
+    asked = []
+
+    def identity(shape: Any, dtype: Any, **partition: Any) -> np.ndarray:
+        asked.append(partition)
+        first = partition.get("partition_offset", (0, 0))[0]
+        rows = partition.get("partition_shape", shape)[0]
+        return np.eye(*shape, dtype=dtype)[first : first + rows]
+
+    def passes_on(**names: Any) -> np.ndarray:
+        return np.eye(5, **names)
+
+    def ignores(**_: Any) -> np.ndarray:
+        return np.eye(5)
+
+    whole = functools.partial(identity, (5, 5), "int64")
+    for initial in (whole, passes_on, ignores):
+        made = ps.Variable(initial, shape=(5, 5), dtype="int64")
+        np.testing.assert_array_equal(made.numpy(), np.eye(5))
+    assert [each["partition_shape"] for each in asked] == [(2, 5), (2, 5), (1, 5)]
+    asked.clear()
+    assert ps.Variable(whole, dtype="int64").shape == (5, 5)
+    assert asked == [{}]
+
+
 # -- joined
 
 
