@@ -198,6 +198,17 @@ def test_a_closure_cannot_add_to_a_metric_of_its_own_process() -> None:
         metric.update_state([1], [0.9])
 
 
+def test_a_metric_that_a_closure_makes_is_its_own() -> None:
+    with step_scope(StepToken("session", 0, 0)):
+        metric, other = Accuracy(), Accuracy()
+        metric.update_state([1, 0], [0.9, 0.9])
+        other.merge_state([metric, metric])
+        metric.update_state([1, 1], [0.9, 0.9])
+        assert (metric.result(), other.result(), metric.variables) == (0.75, 0.5, [])
+        metric.reset_state()
+        assert math.isnan(metric.result())
+
+
 def test_under_a_strategy_the_state_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Accuracy().variables
     monkeypatch.setattr("pstrain.metrics.base.LocalPlacement", int)
