@@ -33,7 +33,8 @@ from pstrain.errors import (
     UnavailableError,
 )
 from pstrain.partition import FixedShardsPartitioner
-from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
+from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy_scope import get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.staging import ClosureRun
