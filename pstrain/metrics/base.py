@@ -153,6 +153,9 @@ class _Counts:
     def assign_add(self, state: State) -> None:
         self._state += state
 
+    def scatter_add(self, ids: NDArray[np.int64], rows: State) -> None:
+        np.add.at(self._state, ids, rows)
+
     def assign(self, value: int) -> None:
         self._state[...] = value
 
