@@ -171,6 +171,20 @@ class ParameterServerStrategy(Replica):
         """
         return Scope(self, self._placement)
 
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Calls ``fn`` in this process, which warns: functions given to ``schedule`` call run."""
+        logger.warning(
+            "strategy.run() outside of a scheduled function: it runs in this program, and pulls "
+            "all that it reads; call it in a function that is given to coordinator.schedule()"
+        )
+        return super().run(fn, args, kwargs, options)
+
     def begin(self) -> None:
         """Waits for every parameter server, makes this session its current one, makes variables.
 

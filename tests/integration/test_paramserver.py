@@ -189,6 +189,15 @@ def test_scopes_nest_in_themselves_only(
     other.parameters.close()
 
 
+def test_what_runs_in_the_program_says_so(
+    strategy: ParameterServerStrategy, caplog: pytest.LogCaptureFixture
+) -> None:
+    with strategy.scope():
+        variable = Variable(2.0)
+    assert strategy.run(lambda x: x + variable, args=(1.0,)) == 3.0
+    assert caplog.text.count("coordinator.schedule()") == 1
+
+
 def test_changes_of_all_kinds(strategy: ParameterServerStrategy) -> None:
     with strategy.scope():
         table, count = _table(30, 2), Variable(np.arange(30), name="count")
