@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from pstrain.resolvers.union import UnionResolver
     from pstrain.server import Server
     from pstrain.sidecar import SidecarEvaluator
-    from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
+    from pstrain.strategy import ParameterServerStrategy
+    from pstrain.strategy_scope import get_strategy, has_strategy
     from pstrain.trainer.context import (
         InputContext,
         experimental_get_current_worker_index,
@@ -69,8 +70,8 @@ _HOMES = {
     "LocalCluster": "pstrain.launch.local",
     # strategy and variables
     "ParameterServerStrategy": "pstrain.strategy",
-    "get_strategy": "pstrain.strategy",
-    "has_strategy": "pstrain.strategy",
+    "get_strategy": "pstrain.strategy_scope",
+    "has_strategy": "pstrain.strategy_scope",
     "ReduceOp": "pstrain.replica",
     "ValueContext": "pstrain.replica",
     "get_replica_context": "pstrain.replica",

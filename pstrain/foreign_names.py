@@ -101,6 +101,15 @@ CHECKPOINT: Final = {
     "period": "write every=",
 }
 PLATEAU: Final = {"epsilon": "write min_delta="}
+_NUMBERS_ONLY: Final = "it writes numbers, those of the logs"
+TENSORBOARD: Final = {
+    **dict.fromkeys(
+        ("embeddings_freq", "embeddings_metadata", "histogram_freq", "write_graph", "write_images"),
+        _NUMBERS_ONLY,
+    ),
+    "profile_batch": "write with coordinator.trace(path)",
+    "write_steps_per_second": "examples_per_s is in the logs",
+}
 _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"
 _BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
@@ -200,6 +209,7 @@ CALLBACKS: Final = {
     "History": "fit returns it",
     "LambdaCallback": "write a subclass of Callback",
     "ModelCheckpoint": "write Checkpoint(directory)",
+    "ProgbarLogger": "write ProgressBar(verbose), or fit(verbose=...)",
     "RemoteMonitor": "write a subclass of Callback",
     "TerminateOnNaN": "write a subclass of Callback that sets stop_training where loss is NaN",
 }
@@ -269,6 +279,7 @@ MODELS: Final = {
 _LOOP: Final = "write a step with a GradientTape"
 MODEL: Final = {
     "add": "layers are those of its class; pstrain.torch.Model takes any torch module",
+    "distribute_strategy": "write strategy",
     "export": "write model.save_weights(path), and keep model.get_config()",
     "fit_generator": "write fit(Dataset.from_generator(...))",
     "get_layer": "look into model.layers",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from pstrain.errors import (
 from pstrain.foreign_names import Telling
 from pstrain.gradients.tensor import Tensor
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
+from pstrain.strategy_scope import has_strategy
 from pstrain.trainer.context import current_position
 from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.vocabulary import Update
@@ -91,17 +92,26 @@ class ReplicaContext:
             _replica.reset(reset)
 
 
-_replica: ContextVar[ReplicaContext | None] = ContextVar("replica", default=None)
+_OUTSIDE: Final = object()
+# None inside of merge_call, which has left the replica.
+_replica: ContextVar[Any] = ContextVar("replica", default=_OUTSIDE)
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """Of the function that ``strategy.run`` calls; None outside of one."""
-    return _replica.get()
+    """Of the function that ``strategy.run`` calls; None elsewhere inside of a strategy's scope.
+
+    Outside of any scope this process is the only replica.
+    """
+    context = _replica.get()
+    if context is not _OUTSIDE:
+        return context  # type: ignore[no-any-return]
+    return None if has_strategy() else ReplicaContext(Replica())
 
 
 def in_cross_replica_context() -> bool:
-    """Whether reductions have a meaning here: everywhere but inside of ``strategy.run``."""
-    return _replica.get() is None
+    """Whether what is called here is for all replicas: inside of a strategy's scope, or of a
+    scheduled function, but not inside of ``strategy.run``."""
+    return get_replica_context() is None
 
 
 @contextmanager
@@ -220,7 +230,7 @@ class Replica(Telling):
 
 
 def _refuse_in_replica(name: str) -> None:
-    if not in_cross_replica_context():
+    if isinstance(_replica.get(), ReplicaContext):
         raise FailedPreconditionError(
             f"strategy.{name}() has no meaning inside of strategy.run(): call it on what run() "
             "returns, or use get_replica_context()"

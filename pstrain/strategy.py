@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
@@ -26,7 +25,6 @@ from pstrain.consistency import Consistency, consistency_of
 from pstrain.departure import tell_at_end
 from pstrain.errors import (
     DeadlineExceededError,
-    FailedPreconditionError,
     InvalidArgumentError,
     InvalidTypeError,
     UnavailableError,
@@ -35,48 +33,19 @@ from pstrain.paramserver.transport import FLOAT32
 from pstrain.partition import PartitionFunction, shard_count, split_rows
 from pstrain.replica import ReduceOp, Replica
 from pstrain.security import client_tls
+from pstrain.strategy_scope import Scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.placement import Colocated, ShardPlacer, placer
 from pstrain.variables.scope import placement_scope
 
-__all__ = ["ParameterServerStrategy", "Replica", "get_strategy", "has_strategy"]
+__all__ = ["ParameterServerStrategy", "Replica"]
 
 logger = logging.getLogger(__name__)
 
 _RETRY_S = 0.1
 _RETRY_MAX_S = 2.0
 _REPORT_EVERY_S = 5.0
-
-_entered: ContextVar[Any] = ContextVar("strategy", default=None)
-
-
-def has_strategy() -> bool:
-    """Whether this thread is inside a strategy's scope, or runs a scheduled function."""
-    return _entered.get() is not None
-
-
-def get_strategy() -> Any:
-    """The strategy whose scope this thread is in, or that of the scheduled function that it runs;
-    FailedPreconditionError outside of any."""
-    strategy = _entered.get()
-    if strategy is None:
-        raise FailedPreconditionError("no strategy: enter one with `with strategy.scope():`")
-    return strategy
-
-
-@contextmanager
-def entered_scope(strategy: Any) -> Iterator[None]:
-    """This thread is inside the strategy's scope; FailedPreconditionError inside of another's."""
-    if _entered.get() not in (None, strategy):
-        raise FailedPreconditionError(
-            "another strategy's scope is entered; leave it before entering this one"
-        )
-    reset = _entered.set(strategy)
-    try:
-        yield
-    finally:
-        _entered.reset(reset)
 
 
 class ParameterServerStrategy(Replica):
@@ -194,15 +163,27 @@ class ParameterServerStrategy(Replica):
     def variable_partitioner(self) -> PartitionFunction | None:
         return self._partitioner
 
-    @contextmanager
-    def scope(self) -> Iterator[ParameterServerStrategy]:
+    def scope(self) -> Scope[ParameterServerStrategy]:
         """Variables made inside, in this thread, live on the parameter servers, round robin.
 
-        May be entered again inside itself; inside another strategy's scope: FailedPreconditionError
-        (a RuntimeError).
+        What it returns may be entered again, also inside itself; inside another strategy's scope:
+        FailedPreconditionError (a RuntimeError).
         """
-        with entered_scope(self), placement_scope(self._placement):
-            yield self
+        return Scope(self, self._placement)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] | list[Any] = (),
+        kwargs: dict[str, Any] | None = None,
+        options: Any = None,
+    ) -> Any:
+        """Calls ``fn`` in this process, which warns: functions given to ``schedule`` call run."""
+        logger.warning(
+            "strategy.run() outside of a scheduled function: it runs in this program, and pulls "
+            "all that it reads; call it in a function that is given to coordinator.schedule()"
+        )
+        return super().run(fn, args, kwargs, options)
 
     def begin(self) -> None:
         """Waits for every parameter server, makes this session its current one, makes variables.
@@ -371,7 +352,10 @@ def server_of(variable: Any, extended: Any) -> int:
             f"{variable!r} was not made in this strategy's scope, so nothing can be placed beside "
             "it"
         )
-    server: int = variable.spec.shards[0].ps
+    shards = variable.spec.shards
+    # A part of a ShardedVariable has the spec of the whole.
+    own = next((each for each in shards if each.row_stop > variable.first_row), shards[0])
+    server: int = own.ps
     return server
 
 

@@ -21,7 +21,8 @@ class EarlyStopping(Callback):
     To improve is to get better than the best so far, at first ``baseline``, by more than
     ``min_delta``. ``mode``: "min" for losses, "max" for scores, "auto" by the name. The first
     ``start_from_epoch`` epochs do not count. A name that the logs do not have raises ValueError at
-    the end of the first epoch. ``stopped_epoch`` is the last epoch of a training that was ended.
+    the end of the first epoch. ``stopped_epoch`` is the last epoch of a training that was ended,
+    ``best`` the best value, ``best_epoch`` its epoch, ``wait`` how many epochs were no better.
 
     ``restore_best_weights``: when training ends, for whatever reason but an error, the model goes
     back to the values of its best epoch; with them go the optimizer's slots, not its count of
@@ -50,15 +51,27 @@ class EarlyStopping(Callback):
         self._directory = None if directory is None else path_of(directory, "directory")
         self._values: BestValues | None = None
         self._bad_epochs = 0
-        self.stopped_epoch = 0
+        self.stopped_epoch = self.best_epoch = 0
+
+    @property
+    def best(self) -> float | None:
+        """The best value of the present training, or ``baseline``; None before there is one."""
+        return self._monitor.best
+
+    @property
+    def wait(self) -> int:
+        """Epochs that were no better, one after the other."""
+        return self._bad_epochs
 
     def state_dict(self) -> dict[str, Any]:
         path = None if self._values is None else self._values.path
-        return {"best": self._monitor.best, "bad_epochs": self._bad_epochs, "values": path}
+        counts = {"bad_epochs": self._bad_epochs, "best_epoch": self.best_epoch}
+        return {"best": self._monitor.best, **counts, "values": path}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._monitor.best = state["best"]
         self._bad_epochs, self.stopped_epoch = state["bad_epochs"], 0
+        self.best_epoch = state.get("best_epoch", 0)
         if self._values is not None and not self._values.go_on(state.get("values")):
             logger.warning(
                 "the values of the best epoch are gone with the program that kept them: the best "
@@ -68,7 +81,7 @@ class EarlyStopping(Callback):
 
     def on_train_begin(self) -> None:
         self._monitor.reset()
-        self._bad_epochs = self.stopped_epoch = 0
+        self._bad_epochs = self.stopped_epoch = self.best_epoch = 0
         if self._restores_best:
             self._values = BestValues(self.model, self._directory)
 
@@ -88,7 +101,7 @@ class EarlyStopping(Callback):
         if self._values is not None and (is_better or self._values.path is None):
             self._values.save()
         if is_better:
-            self._bad_epochs = 0
+            self._bad_epochs, self.best_epoch = 0, epoch
             return
         self._bad_epochs += 1
         if self._bad_epochs >= max(1, self._patience):

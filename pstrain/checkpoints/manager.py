@@ -42,7 +42,8 @@ class CheckpointManager:
     longer in ``checkpoints``. With ``step_counter`` (a variable, such as ``optimizer.iterations``)
     and ``checkpoint_interval``, ``save`` does nothing until so many steps have passed since the
     last. ``init_fn`` is called by :meth:`restore_or_initialize` where there is no checkpoint. A
-    manager made later, as after a restart, goes on with what it finds in the directory.
+    manager made later, as after a restart, goes on with what it finds in the directory. Checkpoints
+    of other names than ``checkpoint_name`` are not removed, and restored only where none has it.
     ``asynchronous``: ``save`` returns when the values are held; ``incremental``: it writes the rows
     of large tables that changed; see :meth:`Checkpoint.save`.
     """
@@ -102,14 +103,13 @@ class CheckpointManager:
     @property
     def checkpoints(self) -> list[str]:
         """Paths of those that are kept for now, oldest first."""
-        return [
-            p for p in checkpoints(self.directory) if os.path.basename(p) not in self._preserved
-        ]
+        return [path for path in self._own() if os.path.basename(path) not in self._preserved]
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """Path of the newest, or None."""
-        return latest_checkpoint(self.directory)
+        """Path of the newest of its name, else of the newest there is, or None."""
+        own = self._own()
+        return own[-1] if own else latest_checkpoint(self.directory)
 
     def save(
         self, checkpoint_number: Any = None, check_interval: bool = True
@@ -154,6 +154,10 @@ class CheckpointManager:
         if self._saved is not None and self._saved[0].has_failed:
             _, self._saved_at = self._saved
             self._saved = None
+
+    def _own(self) -> list[str]:
+        found = checkpoints(self.directory)
+        return [path for path in found if manifest.name_of(path) == self._name]
 
     def _is_too_early(self, step: int | None, check_interval: bool) -> bool:
         if self.checkpoint_interval is None or step is None or self._saved_at is None:

@@ -54,6 +54,11 @@ def number_of(path: Path) -> int:
     return int(match[1])
 
 
+def name_of(path: Path) -> str:
+    """A checkpoint's name without its number."""
+    return os.path.basename(os.fspath(path)).rpartition("-")[0]
+
+
 def saved_at_s(path: str) -> float:
     """When the checkpoint at ``path`` was completed, by its file system's clock."""
     return os.stat(os.path.join(path, _FILE)).st_mtime

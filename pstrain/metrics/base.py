@@ -41,7 +41,7 @@ class Metric(Maker, ABC):
 
     The object's state is a variable: made under a strategy scope it is on parameter servers,
     where concurrent ``update_state`` calls of all trainers add up; elsewhere it is made by the
-    first ``update_state``, in this process.
+    first ``update_state``, in this process. One that a scheduled function makes is its own.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
@@ -49,12 +49,13 @@ class Metric(Maker, ABC):
         self.name = name
         self._shape = shape
         self._variable: Any = None
+        self._is_of_step = current_step() is not None
         if not isinstance(current_placement(), LocalPlacement):
             self._variable = self._create()
 
     @property
     def variables(self) -> list[Any]:
-        return [] if self._variable is None else [self._variable]
+        return [] if self._variable is None or self._is_of_step else [self._variable]
 
     def initial_state(self) -> State:
         """A state that has seen nothing."""
@@ -121,12 +122,15 @@ class Metric(Maker, ABC):
     def _own(self) -> Any:
         with _creation:
             if self._variable is None:
-                if current_step() is not None:
+                if self._is_of_step:
+                    self._variable = _Counts(self.initial_state())
+                elif current_step() is not None:
                     raise FailedPreconditionError(
                         f"metric {self.name!r} was made outside strategy.scope(), so trainers "
                         "cannot add to it: make it inside"
                     )
-                self._variable = self._create()
+                else:
+                    self._variable = self._create()
         return self._variable
 
     def _create(self) -> Any:
@@ -138,6 +142,25 @@ class Metric(Maker, ABC):
                 name=f"metrics/{self.name}",
                 trainable=False,
             )
+
+
+class _Counts:
+    """The state of a metric in one run of a scheduled function, which commits nothing of it."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def assign_add(self, state: State) -> None:
+        self._state += state
+
+    def scatter_add(self, ids: NDArray[np.int64], rows: State) -> None:
+        np.add.at(self._state, ids, rows)
+
+    def assign(self, value: int) -> None:
+        self._state[...] = value
+
+    def numpy(self) -> State:
+        return self._state.copy()
 
 
 def pairs(

@@ -24,7 +24,7 @@ from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.models.weights import Weights
-from pstrain.strategy import get_strategy, has_strategy
+from pstrain.strategy_scope import get_strategy, has_strategy
 from pstrain.variables.attributes import reached
 from pstrain.vocabulary import Fetch
 

@@ -19,7 +19,8 @@ import dataservice
 from dataservice.errors import CancelledError
 from pstrain import remote_errors, results, session
 from pstrain.errors import InvalidArgumentError
-from pstrain.strategy import Replica, entered_scope
+from pstrain.replica import Replica
+from pstrain.strategy_scope import entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.context import InputContext, trainer_scope

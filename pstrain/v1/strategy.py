@@ -31,7 +31,8 @@ from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunctio
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
 from pstrain.replica import Replica
 from pstrain.security import client_tls
-from pstrain.strategy import entered_scope, server_of
+from pstrain.strategy import server_of
+from pstrain.strategy_scope import Scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, trainer_scope
 from pstrain.v1.membership import Membership, wait_for
@@ -103,15 +104,13 @@ class ParameterServerStrategy(Replica):
         """All variables made in the scope, in order of creation."""
         return tuple(getattr(self.placement, "variables", ()))
 
-    @contextmanager
-    def scope(self) -> Iterator[ParameterServerStrategy]:
+    def scope(self) -> Scope[ParameterServerStrategy]:
         """Variables made inside, in this thread, live on the parameter servers, round robin.
 
         Every worker must make the same ones in the same order: AlreadyExistsError where they
         differ. May be entered again; inside another strategy's scope: FailedPreconditionError.
         """
-        with entered_scope(self), placement_scope(self.placement):
-            yield self
+        return Scope(self, self.placement)
 
     def session(
         self,

@@ -132,6 +132,6 @@ class JoinedParameters:
 
 
 _NOT_TRAINED = (
-    "a ShardedVariable made of given variables is a view of them: train and save its .variables, "
+    "a ShardedVariable made of given variables is a view of them: train its .variables, "
     "or create it under a strategy with a variable_partitioner"
 )

@@ -78,13 +78,30 @@ def aliases(variables: Iterable[Named]) -> dict[str, str]:
 
 def _of_object(prefix: str, value: Any) -> Iterator[tuple[str, BaseVariable]]:
     """``prefix/name``, with ``#2`` and so on where a name comes again."""
-    if isinstance(value, BaseVariable):
+    if isinstance(value, BaseVariable) and not _joined(value):
         yield prefix, value
         return
     seen: dict[str, int] = {}
-    for variable in _checked(prefix, value) if has_variables(value) else ():
+    for variable in _own(_members(prefix, value)):
         count = seen[variable.name] = seen.get(variable.name, 0) + 1
         yield f"{prefix}/{variable.name}" + (f"#{count}" if count > 1 else ""), variable
+
+
+def _members(prefix: str, value: Any) -> Sequence[BaseVariable]:
+    if isinstance(value, BaseVariable):
+        return [value]
+    return _checked(prefix, value) if has_variables(value) else ()
+
+
+def _joined(variable: BaseVariable) -> Sequence[BaseVariable]:
+    """What others were joined to is a view of them, which has no values of its own."""
+    return getattr(variable.parameters, "parts", ())
+
+
+def _own(variables: Iterable[BaseVariable]) -> Iterator[BaseVariable]:
+    for variable in variables:
+        parts = _joined(variable)
+        yield from _own(parts) if parts else (variable,)
 
 
 def _checked(prefix: str, value: Any) -> Sequence[BaseVariable]:

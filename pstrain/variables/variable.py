@@ -105,7 +105,9 @@ def _assign_by_shard(variable: BaseVariable, initial: Callable[..., Any]) -> Non
         if takes_info:
             value = initial(shard_info=ShardInfo(shape, offset))
         else:
-            value = initial(partition_shape=shape, partition_offset=offset)
+            value = _of_partition(initial, shape, offset)
+            if np.shape(value) == variable.spec.shape != shape and _takes_any_name(initial):
+                value = value[shard.row_start : shard.row_stop]
         if np.shape(value) != shape:
             raise InvalidArgumentError(
                 f"the initial value of rows {offset} of variable {variable.name!r} has shape "
@@ -115,15 +117,39 @@ def _assign_by_shard(variable: BaseVariable, initial: Callable[..., Any]) -> Non
         variable.parameters.assign(variable.spec, "set", part, shard.row_start)
 
 
-def wants_shards(initial: Any) -> bool:
-    """Whether a function gives the initial value of one shard at a time."""
+def _of_partition(
+    initial: Callable[..., Any], shape: tuple[int, ...], offset: tuple[int, ...]
+) -> Any:
+    """What a function gives for one shard; for all of them, where it looks at no arguments."""
+    try:
+        return initial(partition_shape=shape, partition_offset=offset)
+    except TypeError as error:
+        passed_on = "partition_" in str(error) and "keyword argument" in str(error)
+        if not (passed_on and _takes_any_name(initial)):
+            raise
+        return initial()
+
+
+def wants_shards(initial: Any, *, is_described: bool = False) -> bool:
+    """Whether a function gives the initial value of one shard at a time.
+
+    ``is_described``: shape and dtype are known without calling it. Then one that takes arguments of
+    any name is taken for one, as TensorFlow's initializers are.
+    """
     if not callable(initial) or isinstance(initial, InitializerSpec):
         return False
     try:
         names = set(inspect.signature(initial).parameters)
     except (TypeError, ValueError):
         return False
-    return "shard_info" in names or {"partition_shape", "partition_offset"} <= names
+    if "shard_info" in names or {"partition_shape", "partition_offset"} <= names:
+        return True
+    return is_described and _takes_any_name(initial)
+
+
+def _takes_any_name(initial: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(initial).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
 
 
 def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: str) -> Array:
@@ -242,11 +268,13 @@ class Variable(BaseVariable):
         if name is not None:
             check_text("the name of a variable", name)
         given = initial_value
-        if callable(given) and not isinstance(given, InitializerSpec) and not wants_shards(given):
+        is_described = None not in (shape, dtype) and not per_worker_variable
+        by_shard = wants_shards(given, is_described=is_described)
+        if callable(given) and not isinstance(given, InitializerSpec) and not by_shard:
             given = _called(given, name)
         if isinstance(given, InitialValue):
             dtype, shape, given = dtype or given.dtype, given.shape, given.initializer
-        if isinstance(given, InitializerSpec) or wants_shards(given):
+        if isinstance(given, InitializerSpec) or by_shard:
             if shape is None:
                 raise InvalidArgumentError(f"variable {name!r} needs shape= with an initializer")
             value, dtype = given, dtype or "float32"

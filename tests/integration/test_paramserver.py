@@ -33,7 +33,8 @@ from pstrain.errors import (
     UnavailableError,
 )
 from pstrain.partition import FixedShardsPartitioner
-from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
+from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy_scope import get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.staging import ClosureRun
@@ -170,6 +171,10 @@ def test_placement_is_round_robin_with_a_slot_per_shard(
     assert last.device == "/job:ps/task:1"
     assert strategy.variables == (first, table, last)
     assert strategy.extended.parameter_devices[2] == "/job:ps/task:2"
+    for part in (table, *table.variables):
+        with strategy.extended.colocate_vars_with(part):
+            beside = Variable([1.0, 2.0])
+        assert beside.device == (part.device if part is not table else table.device[0])
 
 
 def test_scopes_nest_in_themselves_only(
@@ -182,6 +187,15 @@ def test_scopes_nest_in_themselves_only(
         pass
     assert not has_strategy()
     other.parameters.close()
+
+
+def test_what_runs_in_the_program_says_so(
+    strategy: ParameterServerStrategy, caplog: pytest.LogCaptureFixture
+) -> None:
+    with strategy.scope():
+        variable = Variable(2.0)
+    assert strategy.run(lambda x: x + variable, args=(1.0,)) == 3.0
+    assert caplog.text.count("coordinator.schedule()") == 1
 
 
 def test_changes_of_all_kinds(strategy: ParameterServerStrategy) -> None:

@@ -268,6 +268,20 @@ def test_early_stopping_is_patient_for_so_many_epochs() -> None:
         ps.callbacks.EarlyStopping().on_epoch_end(0, {"loss": 1.0})
 
 
+def test_early_stopping_tells_which_epoch_was_best() -> None:
+    stop = ps.callbacks.EarlyStopping("val_loss", patience=3)
+    stop.on_train_begin()
+    assert (stop.best, stop.best_epoch, stop.wait) == (None, 0, 0)
+    for epoch, value in enumerate([3.0, 2.0, 2.5, 2.4]):
+        stop.on_epoch_end(epoch, {"val_loss": value})
+    again = ps.callbacks.EarlyStopping("val_loss", patience=3)
+    again.load_state_dict(stop.state_dict())
+    for each in (stop, again):
+        assert (each.best, each.best_epoch, each.wait) == (2.0, 1, 2)
+    stop.on_train_begin()
+    assert (stop.best, stop.best_epoch, stop.wait) == (None, 0, 0)
+
+
 def reduced_at(values: list[float], **options: Any) -> list[float]:
     """The rate of each epoch, from 1 on."""
     reduce, trained = ps.callbacks.ReduceLROnPlateau("loss", factor=0.5, **options), model()

@@ -42,6 +42,21 @@ def test_only_the_newest_are_kept(step: Any, tmp_path: pathlib.Path) -> None:
     assert int(step) == 3
 
 
+def test_checkpoints_of_other_names_stay(step: Any, tmp_path: pathlib.Path) -> None:
+    checkpoint = Checkpoint(step=step)
+    manager = CheckpointManager(checkpoint, tmp_path, max_to_keep=1)
+    step.assign(7)
+    checkpoint.save(tmp_path, name="best")
+    step.assign(0)
+    assert pathlib.Path(manager.restore_or_initialize() or "").name == "best-1"
+    assert int(step) == 7
+    latest = [manager.save(), manager.save()][-1]
+    checkpoint.save(tmp_path, name="best")
+    assert manager.latest_checkpoint == latest
+    assert _names(manager) == ["ckpt-3"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-1", "best-4", "ckpt-3"]
+
+
 def test_saves_of_several_threads_remove_what_is_old_in_turn(
     step: Any, tmp_path: pathlib.Path
 ) -> None:

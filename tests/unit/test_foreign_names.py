@@ -117,6 +117,7 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.optimizers.SGD, of_keras.SGD),
     (ps.optimizers.Adam, of_keras.OPTIMIZER),
     (ps.callbacks.Checkpoint, of_keras.CHECKPOINT),
+    (ps.callbacks.TensorBoard, of_keras.TENSORBOARD),
     (ps.optimizers.SGD().apply_gradients, of_keras.APPLY_GRADIENTS),
     (ps.Checkpoint(value=ps.Variable(0.0)).save, of_keras.SAVE_OF_CHECKPOINT),
     (ps.Checkpoint(value=ps.Variable(0.0)).restore, of_keras.RESTORE_OF_CHECKPOINT),

@@ -198,6 +198,21 @@ def test_a_closure_cannot_add_to_a_metric_of_its_own_process() -> None:
         metric.update_state([1], [0.9])
 
 
+@pytest.mark.parametrize("kind", [AUC, Accuracy, LogLoss])
+def test_a_metric_that_a_closure_makes_is_its_own(kind: type) -> None:
+    here = kind()
+    here.update_state([1, 0, 1, 0], [0.9, 0.9, 0.3, 0.8])
+    with step_scope(StepToken("session", 0, 0)):
+        metric, other = kind(), kind()
+        metric.update_state([1, 0], [0.9, 0.9])
+        metric.update_state([1, 0], [0.3, 0.8])
+        other.merge_state([metric, metric])
+        assert metric.result() == other.result() == here.result()
+        assert metric.variables == []
+        metric.reset_state()
+        assert math.isnan(metric.result())
+
+
 def test_under_a_strategy_the_state_is_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Accuracy().variables
     monkeypatch.setattr("pstrain.metrics.base.LocalPlacement", int)

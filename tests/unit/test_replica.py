@@ -80,10 +80,18 @@ def test_reductions_have_no_meaning_inside_run(call: Callable[[Replica], Any]) -
     assert strategy.run(lambda: 4) == 4
 
 
-def test_the_replica_context_is_that_of_the_only_replica() -> None:
-    assert ps.in_cross_replica_context()
-    assert ps.get_replica_context() is None
+def test_outside_of_scopes_this_process_is_the_only_replica() -> None:
+    assert not ps.in_cross_replica_context()
+    context = ps.get_replica_context()
+    assert context is not None
+    assert (context.num_replicas_in_sync, context.all_reduce("SUM", 3)) == (1, 3)
+    assert Replica().reduce("SUM", 2.0, axis=None) == 2.0
+    with ps.v1.ParameterServerStrategy().scope():
+        assert ps.in_cross_replica_context()
+        assert ps.get_replica_context() is None
 
+
+def test_the_replica_context_is_that_of_the_only_replica() -> None:
     def inside() -> tuple[Any, ...]:
         context = ps.get_replica_context()
         merged = context.merge_call(lambda _, x: (ps.in_cross_replica_context(), x), (7,))

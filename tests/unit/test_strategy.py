@@ -9,7 +9,8 @@ import pytest
 
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
-from pstrain.strategy import ParameterServerStrategy, get_strategy, has_strategy
+from pstrain.strategy import ParameterServerStrategy
+from pstrain.strategy_scope import get_strategy, has_strategy
 
 CLUSTER = {"worker": ["h:1"], "ps": ["h:2"]}
 

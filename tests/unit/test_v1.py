@@ -130,6 +130,19 @@ def test_there_is_no_coordinator_of_this_form(monkeypatch: pytest.MonkeyPatch) -
         ps.ClusterCoordinator(ps.v1.ParameterServerStrategy())  # type: ignore[arg-type]
 
 
+def test_a_scope_is_entered_again_inside_and_after_itself() -> None:
+    strategy, other = ps.v1.ParameterServerStrategy(), ps.v1.ParameterServerStrategy()
+    scope = strategy.scope()
+    for _ in range(2):
+        with scope as outer, scope as inner:
+            assert outer is inner is ps.get_strategy() is strategy
+            with pytest.raises(RuntimeError, match="another strategy"), other.scope():
+                pass
+        assert not ps.has_strategy()
+    made = scope(lambda: ps.Variable(1.0))()
+    assert strategy.extended.variable_created_in_scope(made)
+
+
 def test_variables_beside_another_are_of_its_strategy() -> None:
     strategy = ps.v1.ParameterServerStrategy()
     with strategy.scope():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import functools
+import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -91,6 +93,31 @@ def test_a_function_gives_one_shard_at_a_time(cut: None) -> None:  # noqa: ARG00
         ps.Variable(by_info)
 
 
+def test_a_function_of_arguments_of_any_name_may_give_one_shard(cut: None) -> None:  # noqa: ARG001
+    asked = []
+
+    def identity(shape: Any, dtype: Any, **partition: Any) -> np.ndarray:
+        asked.append(partition)
+        first = partition.get("partition_offset", (0, 0))[0]
+        rows = partition.get("partition_shape", shape)[0]
+        return np.eye(*shape, dtype=dtype)[first : first + rows]
+
+    def passes_on(**names: Any) -> np.ndarray:
+        return np.eye(5, **names)
+
+    def ignores(**_: Any) -> np.ndarray:
+        return np.eye(5)
+
+    whole = functools.partial(identity, (5, 5), "int64")
+    for initial in (whole, passes_on, ignores):
+        made = ps.Variable(initial, shape=(5, 5), dtype="int64")
+        np.testing.assert_array_equal(made.numpy(), np.eye(5))
+    assert [each["partition_shape"] for each in asked] == [(2, 5), (2, 5), (1, 5)]
+    asked.clear()
+    assert ps.Variable(whole, dtype="int64").shape == (5, 5)
+    assert asked == [{}]
+
+
 # -- joined
 
 
@@ -129,6 +156,21 @@ def test_a_cut_variable_can_be_joined_again(cut: None) -> None:  # noqa: ARG001
     again.assign(np.arange(8).reshape(4, 2))
     assert again[2].tolist() == [4, 5]
     assert parts[1].numpy().tolist() == [[0, 1], [2, 3]]
+
+
+def test_joined_variables_are_saved_as_their_parts(tmp_path: pathlib.Path) -> None:
+    class Model:
+        def __init__(self) -> None:
+            self.variables = [ps.ShardedVariable([joined(), joined().variables[0]])]
+
+    both, model = joined(), Model()
+    checkpoint = ps.Checkpoint(both=both, model=model)
+    path = checkpoint.save(tmp_path)
+    both.assign(0)
+    model.variables[0].assign(0)
+    checkpoint.restore(path).assert_consumed()
+    assert both.numpy().tolist() == [0, 1, 2, 3, 4]
+    assert model.variables[0].numpy().tolist() == [0, 1, 2, 3, 4, 0, 1, 2]
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
