@@ -184,18 +184,19 @@ class ParameterServerStrategy(Replica):
             )
         return dataset
 
-    def create_anew(self) -> None:
-        """Makes all variables again on servers that have lost them, by their initializers or 0."""
-        if self.parameters is not None:
-            for variable in self.variables:
-                self.parameters.create(variable.spec)
-
     def rejoin(self) -> None:
-        """Before training: a server was started anew, or another session has begun."""
-        if self.membership is not None:
-            self.membership.enter()
-        if self.is_chief:
-            self.create_anew()
+        """A server was started anew, or another session has begun: all variables are made again.
+
+        By their initializers; by the chief also of the values that they were made of, if these
+        were at most 64 KiB.
+        """
+        if self.membership is None or self.parameters is None:
+            return
+        self.membership.enter()
+        for variable in self.variables:
+            self.parameters.create(variable.spec)
+            if self.is_chief:
+                self.parameters.begin_again(variable.spec)
 
     @property
     def start_timeout_s(self) -> float:

@@ -59,7 +59,6 @@ class Trainee(Protocol):
     ) -> Any: ...
     def bind(self, session: TrainingSession | None) -> None: ...
     def rejoin(self) -> None: ...
-    def create_anew(self) -> None: ...
 
 
 class TrainingSession:
@@ -70,7 +69,8 @@ class TrainingSession:
     the chief saves every ``save_every_s`` seconds and every ``save_every_steps`` of its own steps.
     On exit each worker says that it is done; the chief waits for all to have said so, saves once
     more and ends the session, for which the others wait. Both wait at most ``worker_timeout_s``,
-    and go on with a warning.
+    and go on with a warning. Sessions of a program follow one another, one at a time: the second
+    of a worker is the second of the chief.
 
     A parameter server that comes back empty, or a chief that is started again: the chief begins
     anew from the newest checkpoint, and the other workers follow. A server lost before any
@@ -113,9 +113,9 @@ class TrainingSession:
 
     def __enter__(self) -> TrainingSession:
         if self.is_chief:
-            self._begin()
+            self._give_values(goes_back=False)
         elif self._strategy.membership is not None:
-            self._strategy.membership.await_ready()
+            self._strategy.membership.await_next(self._strategy.worker_index)
         self._strategy.bind(self)
         return self
 
@@ -168,6 +168,7 @@ class TrainingSession:
             return isinstance(error, UnavailableError)
         logger.warning("worker %d: %s", self._strategy.worker_index, error)
         if not self.is_chief:
+            self._strategy.rejoin()
             membership.await_ready()
             return True
         if membership.was_replaced():
@@ -177,22 +178,32 @@ class TrainingSession:
                 "a parameter server was lost with its variables, and there is no checkpoint to go "
                 "on from: start training again"
             ) from error
-        membership.enter()
-        self._strategy.create_anew()
-        self._initialise(may_be_new=False)
+        self._give_up_save()
+        self._give_values(goes_back=True)
         return True
 
-    def _begin(self) -> None:
-        """Gives the values, once all servers are there."""
+    def _give_up_save(self) -> None:
+        """One that was being written may have been of servers that were lost."""
+        try:
+            self._manager.wait()
+        except (DataServiceError, OSError) as error:
+            logger.warning("a checkpoint that was being written is given up: %s", error)
+
+    def _give_values(self, *, goes_back: bool) -> None:
+        """Once all servers are there; again where one is lost meanwhile."""
+        is_in_session = not goes_back
 
         def attempt() -> bool:
+            nonlocal is_in_session
             try:
-                self._initialise(may_be_new=True)
+                if not is_in_session:
+                    self._strategy.rejoin()
+                    is_in_session = True
+                self._initialise(may_be_new=not goes_back)
             except ServerRestartedError as error:
                 logger.warning("the chief begins again: %s", error)
-                self._strategy.rejoin()
-                return False
-            return True
+                is_in_session = False
+            return is_in_session
 
         wait_for(
             "the parameter servers, to give the variables their first values; start the cluster's "
@@ -222,14 +233,19 @@ class TrainingSession:
     def _end(self) -> None:
         membership = self._strategy.membership
         if membership is None:
-            self.save()
-            return
-        if self.is_chief:
+            self._save_whole()
+        elif self.is_chief:
             self._await(membership, "the other workers to be done", lambda m: not m.missing())
-            self.save()
+            self.guarded(self._save_whole)
             self.guarded(membership.publish_end)
         else:
             self._await(membership, "the chief to end the training", lambda m: m.has_ended())
+
+    def _save_whole(self) -> None:
+        """Ends when it is on the disk: whoever waits for the end may stop the servers."""
+        self.save()
+        if self._manager is not None:
+            self._manager.wait()
 
     def _await(self, membership: Membership, what: str, reached: Reached) -> None:
         """Says, in whatever session there is, that this worker is done, until ``reached``."""

@@ -20,7 +20,7 @@ import pytest
 
 import pstrain as ps
 from pstrain.config import ParameterConfig
-from pstrain.errors import DeadlineExceededError, UnavailableError
+from pstrain.errors import AbortedError, DeadlineExceededError, UnavailableError
 from pstrain.paramserver.server import ParameterServer
 from pstrain.vocabulary import Fetch
 from tests.ports import free_port
@@ -157,8 +157,11 @@ def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
     assert chief["loss"] == pytest.approx(best_loss(), abs=0.02)
 
 
-def strategy_of(server: ParameterServer, worker: int, timeout_s: float, **options: Any) -> Any:
-    spec = ps.ClusterSpec({"worker": ["localhost:1", "localhost:2"], "ps": [server.address]})
+def strategy_of(
+    server: ParameterServer, worker: int, timeout_s: float, workers: int = 2, **options: Any
+) -> Any:
+    addresses = [f"localhost:{number}" for number in range(1, workers + 1)]
+    spec = ps.ClusterSpec({"worker": addresses, "ps": [server.address]})
     return ps.v1.ParameterServerStrategy(
         ps.SimpleClusterResolver(spec, "", "worker", worker),
         config=ParameterConfig(start_timeout_s=timeout_s),
@@ -192,6 +195,105 @@ def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
                 other.membership.report_done(1)
     for strategy in (chief, other):
         strategy.close()
+
+
+def test_trainings_follow_one_another_also_on_servers_of_an_earlier_program() -> None:
+    seen: list[float] = []
+
+    def program(server: ParameterServer, worker: int, size: int) -> None:
+        strategy = strategy_of(server, worker, 60.0)
+        with strategy.scope():
+            sums = ps.Variable(np.zeros(size, np.float32))
+        for _ in range(2):
+            with strategy.session() as session:
+                for _ in range(3 + worker):
+                    session.run(sums.assign_add, (np.ones(size),))
+            if worker == 0:
+                seen.append(float(sums.numpy()[0]))
+        strategy.close()
+
+    with ParameterServer() as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for size in (1, 2):
+            other = pool.submit(program, server, 1, size)
+            time.sleep(0.1)
+            pool.submit(program, server, 0, size).result(DEADLINE_S)
+            other.result(DEADLINE_S)
+    assert seen == [7.0, 14.0] * 2
+
+
+def test_a_worker_that_starts_again_after_it_was_done_is_waited_for() -> None:
+    with ParameterServer() as server:
+        chief, other, again = (strategy_of(server, worker, 60.0) for worker in (0, 1, 1))
+        chief.session().__enter__()
+        other.session().__enter__()
+        other.membership.report_done(1)
+        assert chief.membership.missing() == [0]
+        again.session().__enter__()
+        assert chief.membership.missing() == [0, 1]
+        for strategy in (chief, other, again):
+            strategy.close()
+
+
+def test_values_that_were_given_are_there_although_a_server_is_lost_before_training() -> None:
+    with ParameterServer() as server:
+        strategy = strategy_of(server, 0, 60.0, workers=1)
+        with strategy.scope():
+            variable = ps.Variable([1.0, 2.0])
+    with ParameterServer(port=server.port):
+        with strategy.session():
+            assert variable.numpy().tolist() == [1.0, 2.0]
+        strategy.close()
+
+
+def test_a_server_that_is_lost_again_while_all_goes_back_is_waited_for_again(
+    tmp_path: pathlib.Path,
+) -> None:
+    servers = [ParameterServer()]
+    servers[0].start()
+
+    def replace() -> None:
+        servers[-1].stop()
+        servers.append(ParameterServer(port=servers[-1].port))
+        servers[-1].start()
+
+    class Manager(ps.CheckpointManager):
+        def restore_or_initialize(self) -> Any:
+            if len(servers) == 2:
+                replace()
+            return super().restore_or_initialize()
+
+        def wait(self, timeout: float | None = None) -> None:
+            super().wait(timeout)
+            if len(servers) == 2:
+                raise AbortedError("what was being written was of the session that is lost")
+
+    strategy = strategy_of(servers[0], 0, 60.0, workers=1)
+    with strategy.scope():
+        variable = ps.Variable([1.0, 2.0])
+    manager = Manager(ps.Checkpoint(v=variable), tmp_path, 2)
+    with strategy.session(manager, save_every_steps=1) as session:
+        session.run(variable.assign, ([3.0, 4.0],))
+        replace()
+        session.run(variable.assign_add, ([1.0, 1.0],))
+        assert variable.numpy().tolist() == [4.0, 5.0]
+    assert len(servers) == 3
+    strategy.close()
+    servers[-1].stop()
+
+
+def test_a_worker_goes_on_with_what_the_next_chief_has_not_made_yet() -> None:
+    with ParameterServer() as server:
+        chief, other = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
+        with other.scope():
+            late = ps.Variable(ps.initializers.constant(2.0)((2,)))
+        chief.session().__enter__()
+        with other.session(worker_timeout_s=0) as session:
+            again = strategy_of(server, 0, 60.0)
+            again.session().__enter__()
+            session.run(late.assign_add, ([1.0, 1.0],))
+            assert late.numpy().tolist() == [3.0, 3.0]
+        for strategy in (chief, other, again):
+            strategy.close()
 
 
 def test_after_a_restore_no_worker_knows_rows_of_keys_from_before(tmp_path: pathlib.Path) -> None:
