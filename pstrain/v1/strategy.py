@@ -27,7 +27,7 @@ from pstrain.errors import (
     InvalidTypeError,
     ServerRestartedError,
 )
-from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
+from pstrain.input_sharding import DistributedDatasetFunction, own_share
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
 from pstrain.replica import Replica
 from pstrain.security import client_tls
@@ -166,9 +166,12 @@ class ParameterServerStrategy(Replica):
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """This worker's share of the dataset, ready to be iterated.
 
-        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without.
+        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without. Where
+        elements are divided (DATA), a shuffle without a seed has the same order on each run, for
+        all workers have to have it; of a data service's dataset workers share the job that
+        ``job_name`` names: InvalidArgumentError without one.
         """
-        return DistributedDataset(dataset, options, self.num_workers)(self.input_context)
+        return own_share(dataset, options, self.input_context)
 
     def distribute_datasets_from_function(
         self,
