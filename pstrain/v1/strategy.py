@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from pstrain.cluster import (
     JOBS,
@@ -41,6 +41,8 @@ from pstrain.variables.scope import LocalPlacement, Placement, placement_scope
 from pstrain.vocabulary import VariableSpec
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class ParameterServerStrategy(Replica):
@@ -144,10 +146,29 @@ class ParameterServerStrategy(Replica):
         Inside of :meth:`session` again, where a server or the chief was lost meanwhile and is back.
         """
         call = super().run
+        return self.guarded(lambda: call(fn, args, kwargs, options))
+
+    def guarded(self, call: Callable[[], T]) -> T:
+        """``call()`` as a step of this worker, which is made again as in :meth:`run`."""
         with trainer_scope(self.worker_index):
-            if self._session is None:
-                return call(fn, args, kwargs, options)
-            return self._session.guarded(lambda: call(fn, args, kwargs, options))
+            return call() if self._session is None else self._session.guarded(call)
+
+    def begin_steps(self) -> None:
+        """Steps that train come next, which :meth:`advance` counts."""
+        if self._session is not None:
+            self._session.take_back()
+
+    def advance(self, steps: int) -> None:
+        """So many steps were made otherwise than by the session, which saves where it is time."""
+        if self._session is not None:
+            self._session.advance(steps)
+
+    def when_all_are_done(self, call: Callable[[], Any]) -> None:
+        """Calls it at the end of the session, once no worker trains; without others, at once."""
+        if self._session is None or self.num_workers == 1:
+            call()
+        else:
+            self._session.take_back_at_end(call)
 
     def call_for_each_replica(
         self,

@@ -97,6 +97,7 @@ class TrainingSession:
         self._worker_timeout_s = worker_timeout_s
         self._steps = 0
         self._saved_at_s, self._saved_at_step = time.monotonic(), 0
+        self._at_end: Callable[[], Any] | None = None
         self.restored_from: str | None = None
 
     @property
@@ -133,11 +134,26 @@ class TrainingSession:
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """One step: ``strategy.run(fn, args, kwargs)``; the chief saves where it is time to."""
+        self.take_back()
         result = self._strategy.run(fn, args, kwargs)
-        self._steps += 1
+        self.advance(1)
+        return result
+
+    def advance(self, steps: int) -> None:
+        """Counts steps of ``fit``; the chief saves where it is time to."""
+        self._steps += steps
         if self.is_chief and self._is_time_to_save():
             self.save()
-        return result
+
+    def take_back_at_end(self, call: Callable[[], Any]) -> None:
+        """Chief only: takes values back before the last save, or before it trains on."""
+        self._at_end = call
+
+    def take_back(self) -> None:
+        """Does what waits for the end, if anything does."""
+        call, self._at_end = self._at_end, None
+        if call is not None:
+            self.guarded(call)
 
     def save(self) -> str | None:
         """Chief only: saves a checkpoint now; its path. None where there is no manager."""
@@ -236,6 +252,7 @@ class TrainingSession:
             self._save_whole()
         elif self.is_chief:
             self._await(membership, "the other workers to be done", lambda m: not m.missing())
+            self.take_back()
             self.guarded(self._save_whole)
             self.guarded(membership.publish_end)
         else:

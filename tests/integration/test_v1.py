@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dataservice as ds
 import pstrain as ps
 from pstrain.config import ParameterConfig
 from pstrain.errors import AbortedError, DeadlineExceededError, UnavailableError
@@ -294,6 +295,59 @@ def test_a_worker_goes_on_with_what_the_next_chief_has_not_made_yet() -> None:
             assert late.numpy().tolist() == [3.0, 3.0]
         for strategy in (chief, other, again):
             strategy.close()
+
+
+def test_fit_of_a_worker_outlives_a_lost_server_and_its_best_values_come_when_all_are_done(
+    tmp_path: pathlib.Path,
+) -> None:
+    servers = [ParameterServer()]
+    servers[0].start()
+    page = np.arange(80) % 4
+    schema = ps.FeatureSchema(categorical={"page": ps.Category(4, hashed=False)})
+    given: list[Any] = []
+
+    class Lose(ps.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            given.append(self.model.predict({"page": page}))
+            if epoch == 1:
+                servers[0].stop()
+                servers.append(ParameterServer(port=servers[0].port))
+                servers[1].start()
+
+    def best() -> ps.callbacks.EarlyStopping:
+        return ps.callbacks.EarlyStopping(
+            "loss", mode="max", patience=9, restore_best_weights=True, directory=tmp_path / "best"
+        )
+
+    def share(context: ps.InputContext) -> ds.Dataset:
+        data = ds.Dataset.from_numpy({"page": page, "label": page % 2}).batch(10)
+        return data.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    chief, other = strategy_of(servers[0], 0, 60.0), strategy_of(servers[0], 1, 60.0)
+    models = []
+    for strategy in (chief, other):
+        with strategy.scope():
+            models.append(ps.models.LogisticRegression(schema))
+            models[-1].compile(ps.optimizers.Adagrad(0.5))
+    model, theirs = models
+    manager = ps.CheckpointManager(ps.Checkpoint(model=model), tmp_path / "ckpt", 2)
+    with chief.session(manager, save_every_steps=1) as session:
+        history = model.fit(share, 4, callbacks=[best(), Lose()], verbose=0)
+        assert history.history["examples"] == [40] * 4
+        assert session.steps == 16
+        for callback in (best(), ps.callbacks.Checkpoint(tmp_path / "best")):
+            callback.set_model(theirs)
+            callback.on_train_begin()
+            callback.on_epoch_end(0, {"loss": 9.0})
+            callback.on_train_end()
+        assert [path.name for path in (tmp_path / "best").iterdir()] == ["best-1"]
+        np.testing.assert_array_equal(model.predict({"page": page}), given[3])
+        other.membership.await_ready()
+        other.membership.report_done(1)
+    np.testing.assert_array_equal(model.predict({"page": page}), given[0])
+    for strategy in (chief, other):
+        strategy.close()
+    servers[1].stop()
 
 
 def test_after_a_restore_no_worker_knows_rows_of_keys_from_before(tmp_path: pathlib.Path) -> None:

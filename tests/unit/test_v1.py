@@ -103,8 +103,12 @@ def test_fit_runs_in_the_worker_itself() -> None:
         )
         model.compile(ps.optimizers.Adagrad(0.5))
     page = np.arange(100) % 4
-    with strategy.session():
-        history = model.fit({"page": page, "label": page % 2}, 2, verbose=0)
+    best = ps.callbacks.EarlyStopping("loss", restore_best_weights=True)
+    with strategy.session() as session:
+        history = model.fit(
+            {"page": page, "label": page % 2}, 2, batch_size=20, callbacks=[best], verbose=0
+        )
+    assert session.steps == 10
     assert history.history["loss"][1] < history.history["loss"][0]
     with pytest.raises(ValueError, match="ParameterServerStrategy"):
         ps.ClusterCoordinator(strategy)  # type: ignore[arg-type]
