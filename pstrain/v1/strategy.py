@@ -6,12 +6,9 @@ the same order have the same ids and places on every worker, so the same script 
 
 from __future__ import annotations
 
-import itertools
-import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from pstrain.cluster import (
     JOBS,
@@ -22,10 +19,8 @@ from pstrain.cluster import (
 )
 from pstrain.config import ParameterConfig
 from pstrain.errors import (
-    AbortedError,
     InvalidArgumentError,
     InvalidTypeError,
-    ServerRestartedError,
 )
 from pstrain.input_sharding import DistributedDatasetFunction, own_share
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
@@ -34,13 +29,11 @@ from pstrain.security import client_tls
 from pstrain.strategy import entered_scope, server_of
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, trainer_scope
-from pstrain.v1.membership import Membership, wait_for
+from pstrain.v1.membership import Membership
+from pstrain.v1.placement import Beside, ServerPlacement, WorkerParameters
 from pstrain.v1.training import TrainingSession
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.scope import LocalPlacement, Placement, placement_scope
-from pstrain.vocabulary import VariableSpec
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -238,7 +231,7 @@ class ParameterServerStrategy(Replica):
 
     def _join(self, spec: ClusterSpec) -> None:
         addresses = [spec.task_address("ps", index) for index in spec.task_indices("ps")]
-        self.parameters = _WorkerParameters(
+        self.parameters = WorkerParameters(
             addresses,
             token=getattr(self._resolver, "token", None),
             tls=self._tls,
@@ -255,7 +248,7 @@ class ParameterServerStrategy(Replica):
         )
         self.membership.enter()
         self.parameters.rejoin = self.rejoin
-        self.placement = _ServerPlacement(self.parameters, self.num_workers)
+        self.placement = ServerPlacement(self.parameters, self.num_workers)
 
 
 class Extended:
@@ -296,98 +289,9 @@ class Extended:
         server = server_of(colocate_with_variable, self)
         with (
             self._strategy.scope(),
-            placement_scope(_Beside(self._strategy.placement, server)),
+            placement_scope(Beside(self._strategy.placement, server)),
         ):
             yield
-
-
-class _WorkerParameters(RemoteParameters):
-    """Only the chief gives variables their first values: those that are not ``made`` yet.
-
-    Making a variable waits for servers that are away, at most ``config.start_timeout_s``.
-    """
-
-    remedy: ClassVar[str] = (
-        "; what runs inside of strategy.session(checkpoint_manager) then goes on from the newest "
-        "checkpoint, without one start the workers again too"
-    )
-
-    def __init__(
-        self, *arguments: Any, is_chief: bool, config: ParameterConfig, **options: Any
-    ) -> None:
-        super().__init__(*arguments, config=config, **options)
-        self.made: set[int] = set()
-        self.rejoin: Callable[[], None] = _nothing
-        self._is_chief = is_chief
-        self._start_timeout_s = config.start_timeout_s
-
-    def create(self, spec: VariableSpec, value: Any = None) -> None:
-        create = super().create
-
-        def attempt() -> bool:
-            try:
-                create(spec, value)
-            except (ServerRestartedError, AbortedError) as error:
-                if spec.id < 0 or (self._is_chief and isinstance(error, AbortedError)):
-                    raise  # another chief has begun a session
-                logger.warning("variable %r is made in a new session: %s", spec.name, error)
-                self.rejoin()
-                return False
-            return True
-
-        servers = sorted({shard.ps for shard in spec.shards})
-        addresses = ", ".join(self.addresses[ps] for ps in servers)
-        wait_for(
-            f"parameter servers {servers} at {addresses}, to make variable {spec.name!r}; start "
-            "the cluster's 'ps' tasks",
-            self._start_timeout_s,
-            attempt,
-        )
-
-    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
-        if self._is_chief or spec.id < 0 or spec.id in self.made:
-            super().assign(spec, op, value, start)
-
-
-def _nothing() -> None:
-    pass
-
-
-class _ServerPlacement:
-    """Whole variables, one server after the other."""
-
-    def __init__(self, parameters: _WorkerParameters, num_workers: int) -> None:
-        self.parameters = parameters
-        self.num_workers = num_workers
-        self.variables: list[BaseVariable] = []
-        self._ids = itertools.count()
-        self._places = itertools.cycle(range(len(parameters.addresses)))
-        self._lock = threading.Lock()
-
-    def next_id(self) -> int:
-        return next(self._ids)
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
-        with self._lock:
-            return [next(self._places)]
-
-    def created(self, variable: BaseVariable) -> None:
-        with self._lock:
-            self.variables.append(variable)
-            self.parameters.made.add(variable.spec.id)
-
-
-class _Beside:
-    """All on one server, otherwise as ``placement`` has it."""
-
-    def __init__(self, placement: Placement, server: int) -> None:
-        self.parameters = placement.parameters
-        self.num_workers = placement.num_workers
-        self.next_id, self.created = placement.next_id, placement.created
-        self._server = server
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
-        return [self._server]
 
 
 def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
