@@ -56,6 +56,8 @@ class Membership:
         self._done = _counter_spec(_DONE_ID, "v1/done", workers)
         # The chief's own, or the training that a worker is in, or was in last.
         self._stage = 0
+        self.others_train = False
+        """Of the chief: whether other workers may."""
 
     def enter(self) -> None:
         """The chief begins a session; a worker waits for one that has not ended, then is in it."""
@@ -70,6 +72,7 @@ class Membership:
 
     def publish_ready(self) -> None:
         """Chief only: the values are there, and a training begins."""
+        self.others_train = True
         self._publish(self._stage + 1 + self._stage % 2)
 
     def publish_end(self) -> None:
@@ -115,7 +118,7 @@ class Membership:
             )
         for spec in (self._stages, self._done):
             self._parameters.create(spec)
-        self._stage = 0
+        self._stage, self.others_train = 0, False
 
     def _publish(self, stage: int) -> None:
         self._parameters.assign(self._stages, "set", np.array([stage]))

@@ -9,11 +9,17 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from pstrain.config import ParameterConfig
-from pstrain.errors import AbortedError, ServerRestartedError
+from pstrain.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    ServerRestartedError,
+)
 from pstrain.trainer.client import RemoteParameters
 from pstrain.v1.membership import wait_for
 from pstrain.variables.base import BaseVariable
@@ -40,6 +46,7 @@ class WorkerParameters(RemoteParameters):
         super().__init__(*arguments, config=config, **options)
         self.made: set[int] = set()
         self.rejoin: Callable[[], None] = _nothing
+        self.may_move_keys: Callable[[], bool] = _always
         self._is_chief = is_chief
         self._start_timeout_s = config.start_timeout_s
 
@@ -49,6 +56,12 @@ class WorkerParameters(RemoteParameters):
         def attempt() -> bool:
             try:
                 create(spec, value)
+            except AlreadyExistsError as error:
+                error.add_note(
+                    "all workers make the same variables in the same order; if the servers go on "
+                    "from an earlier program, start the chief (worker 0) first"
+                )
+                raise
             except (ServerRestartedError, AbortedError) as error:
                 if spec.id < 0 or (self._is_chief and isinstance(error, AbortedError)):
                     raise  # another chief has begun a session
@@ -70,9 +83,25 @@ class WorkerParameters(RemoteParameters):
         if self._is_chief or spec.id < 0 or spec.id in self.made:
             super().assign(spec, op, value, start)
 
+    @contextmanager
+    def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
+        """FailedPreconditionError where these are keys, whose rows other workers remember."""
+        if self.key_maps.are_in(variables) and not self.may_move_keys():
+            raise FailedPreconditionError(
+                "rows of an online mapping would go to other keys, of which the workers that train "
+                "do not hear: the chief (worker 0) assigns or restores one before training, in "
+                "strategy.session(checkpoint_manager, init_fn=...), or after it"
+            )
+        with super().giving_rows_anew(variables):
+            yield
+
 
 def _nothing() -> None:
     pass
+
+
+def _always() -> bool:
+    return True
 
 
 class ServerPlacement:

@@ -229,6 +229,10 @@ class ParameterServerStrategy(Replica):
         if self.parameters is not None:
             self.parameters.close()
 
+    def _may_move_keys(self) -> bool:
+        is_heard = self.membership is None or not self.membership.others_train
+        return self.num_workers == 1 or (self.is_chief and is_heard)
+
     def _join(self, spec: ClusterSpec) -> None:
         addresses = [spec.task_address("ps", index) for index in spec.task_indices("ps")]
         self.parameters = WorkerParameters(
@@ -248,6 +252,7 @@ class ParameterServerStrategy(Replica):
         )
         self.membership.enter()
         self.parameters.rejoin = self.rejoin
+        self.parameters.may_move_keys = self._may_move_keys
         self.placement = ServerPlacement(self.parameters, self.num_workers)
 
 

@@ -252,6 +252,7 @@ class TrainingSession:
             self._save_whole()
         elif self.is_chief:
             self._await(membership, "the other workers to be done", lambda m: not m.missing())
+            membership.others_train = False
             self.take_back()
             self.guarded(self._save_whole)
             self.guarded(membership.publish_end)

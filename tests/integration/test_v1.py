@@ -21,7 +21,13 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from pstrain.config import ParameterConfig
-from pstrain.errors import AbortedError, DeadlineExceededError, UnavailableError
+from pstrain.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    UnavailableError,
+)
 from pstrain.paramserver.server import ParameterServer
 from pstrain.vocabulary import Fetch
 from tests.ports import free_port
@@ -375,6 +381,45 @@ def test_after_a_restore_no_worker_knows_rows_of_keys_from_before(tmp_path: path
     for strategy in strategies:
         strategy.close()
     back.stop()
+
+
+def test_rows_go_to_other_keys_only_where_no_other_worker_trains(tmp_path: pathlib.Path) -> None:
+    with ParameterServer() as server:
+        chief, other = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
+        lookups = []
+        for strategy in (chief, other):
+            with strategy.scope():
+                lookups.append(ps.layers.OnlineLookup(50))
+        manager = ps.CheckpointManager(ps.Checkpoint(lookup=lookups[0]), tmp_path, 2)
+        keys = [lookup.variables[0] for lookup in lookups]
+        nothing = keys[0].numpy()
+        for _ in range(2):
+            with chief.session(manager, init_fn=lambda: keys[0].assign(nothing)):
+                other.membership.await_next(1)
+                lookups[1](range(20), training=True)
+                for strategy, mine in zip((chief, other), keys, strict=True):
+                    with pytest.raises(FailedPreconditionError, match="before training, in stra"):
+                        strategy.run(mine.assign, (nothing,))
+                with pytest.raises(FailedPreconditionError, match="do not hear"):
+                    manager.checkpoint.restore(manager.save())
+                other.membership.report_done(1)
+        assert len(lookups[0]) == 20
+        keys[0].assign(nothing)
+        assert len(lookups[0]) == 0
+        for strategy in (chief, other):
+            strategy.close()
+
+
+def test_a_worker_that_makes_other_variables_is_told_what_to_do() -> None:
+    with ParameterServer() as server:
+        for worker, size in ((0, 2), (1, 3)):
+            strategy = strategy_of(server, worker, 60.0)
+            with contextlib.ExitStack() as scopes:
+                if worker:
+                    scopes.enter_context(pytest.raises(AlreadyExistsError, match="start the chief"))
+                scopes.enter_context(strategy.scope())
+                ps.Variable(np.zeros(size))
+            strategy.close()
 
 
 def test_a_worker_rounds_what_its_steps_pull_where_it_is_told_to() -> None:
