@@ -220,6 +220,11 @@ class ParameterServerStrategy(Replica):
         """How long to wait for servers, and for the chief."""
         return self._config.start_timeout_s
 
+    @property
+    def is_in_session(self) -> bool:
+        """Whether a session is under way here."""
+        return self._session is not None
+
     def bind(self, session: TrainingSession | None) -> None:
         """The session that :meth:`run` is guarded by."""
         self._session = session

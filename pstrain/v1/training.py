@@ -51,6 +51,8 @@ class Trainee(Protocol):
     def membership(self) -> Membership | None: ...
     @property
     def start_timeout_s(self) -> float: ...
+    @property
+    def is_in_session(self) -> bool: ...
     def run(
         self,
         fn: Callable[..., Any],
@@ -113,6 +115,10 @@ class TrainingSession:
         return f"<TrainingSession of {self._steps} steps on {self._strategy!r}>"
 
     def __enter__(self) -> TrainingSession:
+        if self._strategy.is_in_session:
+            raise FailedPreconditionError(
+                "another session of this strategy is under way; leave it before entering this one"
+            )
         if self.is_chief:
             self._give_values(goes_back=False)
         elif self._strategy.membership is not None:
@@ -269,6 +275,9 @@ class TrainingSession:
         """Says, in whatever session there is, that this worker is done, until ``reached``."""
 
         def attempt() -> bool:
+            if self.is_chief and not membership.is_intact():
+                # Its own steps are over, so nothing else tells the one who brings servers back.
+                raise UnavailableError("a parameter server was lost")
             membership.report_done(self._strategy.worker_index)
             return reached(membership)
 

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -165,10 +165,16 @@ def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
 
 
 def strategy_of(
-    server: ParameterServer, worker: int, timeout_s: float, workers: int = 2, **options: Any
+    server: ParameterServer,
+    worker: int,
+    timeout_s: float,
+    workers: int = 2,
+    more: Sequence[ParameterServer] = (),
+    **options: Any,
 ) -> Any:
     addresses = [f"localhost:{number}" for number in range(1, workers + 1)]
-    spec = ps.ClusterSpec({"worker": addresses, "ps": [server.address]})
+    servers = [each.address for each in (server, *more)]
+    spec = ps.ClusterSpec({"worker": addresses, "ps": servers})
     return ps.v1.ParameterServerStrategy(
         ps.SimpleClusterResolver(spec, "", "worker", worker),
         config=ParameterConfig(start_timeout_s=timeout_s),
@@ -286,6 +292,32 @@ def test_a_server_that_is_lost_again_while_all_goes_back_is_waited_for_again(
     assert len(servers) == 3
     strategy.close()
     servers[-1].stop()
+
+
+def test_a_chief_that_waits_for_others_brings_servers_back_for_them(tmp_path: pathlib.Path) -> None:
+    with ParameterServer() as first, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        lost = ParameterServer()
+        lost.start()
+        chief, other = (strategy_of(first, worker, 20.0, more=[lost]) for worker in (0, 1))
+        values = []
+        for strategy in (chief, other):
+            with strategy.scope():
+                values.append([ps.Variable([1.0]) for _ in range(2)][1])
+        manager = ps.CheckpointManager(ps.Checkpoint(v=values[0]), tmp_path)
+        session = chief.session(manager, worker_timeout_s=30)
+        session.__enter__()
+        with other.session() as others:
+            session.save()
+            ending = pool.submit(session.__exit__, None)
+            time.sleep(0.2)
+            lost.stop()
+            with ParameterServer(port=lost.port):
+                others.run(values[1].assign_add, ([1.0],))
+                assert values[1].numpy().tolist() == [2.0]
+                other.membership.report_done(1)
+                ending.result(DEADLINE_S)
+        for strategy in (chief, other):
+            strategy.close()
 
 
 def test_a_worker_goes_on_with_what_the_next_chief_has_not_made_yet() -> None:

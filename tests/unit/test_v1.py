@@ -108,6 +108,8 @@ def test_fit_runs_in_the_worker_itself() -> None:
         history = model.fit(
             {"page": page, "label": page % 2}, 2, batch_size=20, callbacks=[best], verbose=0
         )
+        with pytest.raises(RuntimeError, match="another session"), strategy.session():
+            pass
     assert session.steps == 10
     assert history.history["loss"][1] < history.history["loss"][0]
     with pytest.raises(ValueError, match="ParameterServerStrategy"):
