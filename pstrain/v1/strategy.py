@@ -26,11 +26,12 @@ from pstrain.input_sharding import DistributedDatasetFunction, own_share
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
 from pstrain.replica import Replica
 from pstrain.security import client_tls
-from pstrain.strategy import entered_scope, server_of
+from pstrain.strategy import entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, trainer_scope
+from pstrain.v1.extended import Extended
 from pstrain.v1.membership import Membership
-from pstrain.v1.placement import Beside, ServerPlacement, WorkerParameters
+from pstrain.v1.placement import ServerPlacement, WorkerParameters
 from pstrain.v1.training import TrainingSession
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.scope import LocalPlacement, Placement, placement_scope
@@ -259,49 +260,6 @@ class ParameterServerStrategy(Replica):
         self.parameters.rejoin = self.rejoin
         self.parameters.may_move_keys = self._may_move_keys
         self.placement = ServerPlacement(self.parameters, self.num_workers)
-
-
-class Extended:
-    """What programs ask a strategy's ``extended`` for."""
-
-    def __init__(self, strategy: ParameterServerStrategy) -> None:
-        spec = strategy.cluster_resolver.cluster_spec()
-        resolver = strategy.cluster_resolver
-        self._strategy = strategy
-        servers = spec.num_tasks("ps") if spec else 0
-        own = f"/job:{resolver.task_type}/task:{resolver.task_id}" if spec else "/job:localhost"
-        self.worker_devices = (own,)
-        self.parameter_devices = tuple(f"/job:ps/task:{n}" for n in range(servers)) or (own,)
-        self.should_checkpoint = strategy.is_chief
-        self.should_save_summary = strategy.is_chief
-        self.experimental_should_init = strategy.is_chief
-        self.experimental_between_graph = True
-
-    def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """``fn`` for this worker's only replica."""
-        return self._strategy.run(fn, args, kwargs)
-
-    def variable_created_in_scope(self, variable: Any) -> bool:
-        """Whether a variable lives where this strategy's scope puts it."""
-        return getattr(variable, "parameters", None) is self._strategy.placement.parameters
-
-    @contextmanager
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Variables made inside go to the server of this one.
-
-        InvalidArgumentError for a variable of another strategy or of none.
-        """
-        server = server_of(colocate_with_variable, self)
-        with (
-            self._strategy.scope(),
-            placement_scope(Beside(self._strategy.placement, server)),
-        ):
-            yield
 
 
 def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:

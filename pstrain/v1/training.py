@@ -28,7 +28,6 @@ from pstrain.v1.membership import Membership, wait_for
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Reached = Callable[[Membership], bool]
 
 _LOST = (
     AbortedError,
@@ -157,9 +156,9 @@ class TrainingSession:
 
     def take_back(self) -> None:
         """Does what waits for the end, if anything does."""
-        call, self._at_end = self._at_end, None
-        if call is not None:
-            self.guarded(call)
+        if self._at_end is not None:
+            self.guarded(self._at_end)
+            self._at_end = None
 
     def save(self) -> str | None:
         """Chief only: saves a checkpoint now; its path. None where there is no manager."""
@@ -173,13 +172,13 @@ class TrainingSession:
 
     def guarded(self, call: Callable[[], T]) -> T:
         """``call()``, again after this worker has found its way back into a session."""
-        for attempt in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS - 1):
             try:
                 return call()
             except _LOST as error:
-                if attempt == _ATTEMPTS - 1 or not self._recover(error):
+                if not self._recover(error):
                     raise
-        raise AssertionError("unreachable")
+        return call()
 
     def _recover(self, error: DataServiceError) -> bool:
         """Whether it is worth trying again; raises where it cannot be."""
@@ -244,34 +243,35 @@ class TrainingSession:
             self._strategy.membership.publish_ready()
 
     def _is_time_to_save(self) -> bool:
-        by_time = self._save_every_s is not None and (
-            time.monotonic() - self._saved_at_s >= self._save_every_s
-        )
-        by_steps = self._save_every_steps is not None and (
-            self._steps - self._saved_at_step >= self._save_every_steps
-        )
-        return by_time or by_steps
+        past_s, past = time.monotonic() - self._saved_at_s, self._steps - self._saved_at_step
+        by_time = self._save_every_s is not None and past_s >= self._save_every_s
+        return by_time or (self._save_every_steps is not None and past >= self._save_every_steps)
 
     def _end(self) -> None:
         membership = self._strategy.membership
         if membership is None:
-            self._save_whole()
+            self.guarded(self._finish)
         elif self.is_chief:
-            self._await(membership, "the other workers to be done", lambda m: not m.missing())
-            membership.others_train = False
-            self.take_back()
-            self.guarded(self._save_whole)
+            self._await(
+                membership, "the other workers to be done", lambda: not membership.missing()
+            )
+            self.guarded(self._finish)
             self.guarded(membership.publish_end)
         else:
-            self._await(membership, "the chief to end the training", lambda m: m.has_ended())
+            self._await(membership, "the chief to end the training", membership.has_ended)
 
-    def _save_whole(self) -> None:
-        """Ends when it is on the disk: whoever waits for the end may stop the servers."""
-        self.save()
+    def _finish(self) -> None:
+        """Ends when all is on the disk: whoever waits for the end may stop the servers."""
+        if self._strategy.membership is not None:
+            self._strategy.membership.others_train = False
+        if self._at_end is not None:
+            self._at_end()
         if self._manager is not None:
+            self._manager.save(check_interval=False)
             self._manager.wait()
+        self._at_end = None
 
-    def _await(self, membership: Membership, what: str, reached: Reached) -> None:
+    def _await(self, membership: Membership, what: str, reached: Callable[[], bool]) -> None:
         """Says, in whatever session there is, that this worker is done, until ``reached``."""
 
         def attempt() -> bool:
@@ -279,7 +279,7 @@ class TrainingSession:
                 # Its own steps are over, so nothing else tells the one who brings servers back.
                 raise UnavailableError("a parameter server was lost")
             membership.report_done(self._strategy.worker_index)
-            return reached(membership)
+            return reached()
 
         try:
             wait_for(what, self._worker_timeout_s, lambda: self.guarded(attempt))
