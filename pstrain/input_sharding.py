@@ -79,6 +79,11 @@ class DistributedDataset:
             self._policy, self._listing = _division(dataset, self.auto_shard_policy, trainers)
 
     @property
+    def divides_elements(self) -> bool:
+        """Whether every trainer reads everything and keeps its own; ``trainers`` must be known."""
+        return self._policy is AutoShardPolicy.DATA
+
+    @property
     def element_spec(self) -> Any:
         """The Arrow schema of its elements."""
         return self._dataset.schema
@@ -104,6 +109,26 @@ class DistributedDataset:
             )
         off = self.auto_shard_policy is AutoShardPolicy.OFF
         return dataset if off else dataset.shared(new_id("distributed"))
+
+
+def own_share(dataset: Any, options: Any, context: InputContext) -> dataservice.Dataset:
+    """What one of several programs reads that make the dataset each by itself.
+
+    They agree on what is written in it, and on nothing that one of them draws.
+    """
+    trainers = context.num_input_pipelines
+    divided = DistributedDataset(dataset, options, trainers)
+    is_off = divided.auto_shard_policy is AutoShardPolicy.OFF
+    if trainers > 1 and not is_off and dataset.has_private_job:
+        raise InvalidArgumentError(
+            "each worker would have a job of its own, and read all rows: give distribute() a "
+            "job_name, by which workers find each other's job, or use AutoShardPolicy.OFF where "
+            "each is to read all"
+        )
+    if trainers > 1 and divided.divides_elements:
+        # Else each would shuffle by a seed of its own, and take elements that others take too.
+        divided = DistributedDataset(dataset.settled(), AutoShardPolicy.DATA, trainers)
+    return divided(context)
 
 
 class DistributedDatasetFunction:

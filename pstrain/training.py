@@ -85,19 +85,18 @@ def fit(
     shown = [ProgressBar(verbose)] if verbose else []
     told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
     calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)
-    calls.train_begin()
-    progress = Progress(
-        executor, dataset, model.metrics, calls, epochs=epochs, initial_epoch=initial_epoch
-    )
-    progress.begin()
-    loop = Loop(model, step, executor, progress, calls)
-    loop.steps_per_epoch = steps_per_epoch
-    loop.steps_at_once = steps_at_once(model, steps_per_execution)
-    loop.validation = held_out, batch_size
-    loop.validation_freq = validation_freq
-    with recovery(executor, progress, callbacks, initial_epoch) as recovering:
-        recovering.train(loop.train)
-    calls.train_end()
+    with calls.training():
+        progress = Progress(
+            executor, dataset, model.metrics, calls, epochs=epochs, initial_epoch=initial_epoch
+        )
+        progress.begin()
+        loop = Loop(model, step, executor, progress, calls)
+        loop.steps_per_epoch = steps_per_epoch
+        loop.steps_at_once = steps_at_once(model, steps_per_execution)
+        loop.validation = held_out, batch_size
+        loop.validation_freq = validation_freq
+        with recovery(executor, progress, callbacks, initial_epoch) as recovering:
+            recovering.train(loop.train)
     return progress.history
 
 

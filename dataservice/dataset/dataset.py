@@ -34,6 +34,7 @@ from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.operators.nested import given_to_functions
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.receipts import Holder
+from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
 from dataservice.dataset.stream import RunContext
@@ -127,6 +128,12 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         """Whether an element is a record batch, as after `batch(n)`, rather than a row."""
         return self._node.batched
 
+    @property
+    def has_private_job(self) -> bool:
+        """Whether some of it is a job of the data service without a name: a new one each time."""
+        jobs = [node for node in walk(self._node) if node.kind == "service"]
+        return any(getattr(node, "job_name", None) is None for node in jobs)
+
     def shared(self, job_name: str) -> Dataset:
         """The same dataset, whose private jobs are jobs of that name, shared by all readers."""
 
@@ -190,6 +197,10 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         InvalidArgumentError for that of another plan.
         """
         return Dataset(node_of_identity(self._node, identity))
+
+    def settled(self) -> Dataset:
+        """The same with fixed seeds in place of drawn ones: alike in all programs that make it."""
+        return Dataset(settle_seeds(self._node))
 
     def stats(self) -> DatasetStats:
         """Totals over all iterators of this object, with time per operator and a verdict."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from dataservice.errors import DataServiceWarning
@@ -60,6 +61,9 @@ class Callback:
     def on_train_begin(self) -> None: ...
 
     def on_train_end(self) -> None: ...
+
+    def on_train_error(self, error: BaseException) -> None:
+        """Training ends by ``error``, and not by :meth:`on_train_end`: what is held is let go."""
 
     def on_epoch_begin(self, epoch: int) -> None: ...
 
@@ -166,6 +170,17 @@ class CallbackList:
                 waiting.remove(found)
                 callback.load_state_dict(found[1])
 
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        """Scope that is a training: one that an error ends is told so."""
+        try:
+            self.train_begin()
+            yield
+            self.train_end()
+        except BaseException as error:
+            self.train_error(error)
+            raise
+
     def train_begin(self) -> None:
         self._model.stop_training = False
         for callback in self._callbacks:
@@ -175,6 +190,10 @@ class CallbackList:
     def train_end(self) -> None:
         for callback in self._callbacks:
             _call(callback.on_train_end, logs=self._last_logs)
+
+    def train_error(self, error: BaseException) -> None:
+        for callback in self._callbacks:
+            callback.on_train_error(error)
 
     def epoch_begin(self, epoch: int) -> None:
         for callback in self._callbacks:

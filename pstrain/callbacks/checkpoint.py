@@ -33,7 +33,7 @@ class Checkpoint(Callback):
     supervisor) takes everything back to the newest one, and training goes on from there; the
     first Checkpoint of a fit is where it goes back to. With ``resume``, a program that was killed
     goes on with the unfinished fit whose checkpoint is the newest in ``directory``, when it is
-    started again.
+    started again. In the V1 form only the chief saves.
     """
 
     @instead_of("callbacks.Checkpoint", foreign_names.CHECKPOINT)
@@ -109,7 +109,9 @@ class Checkpoint(Callback):
         return self._manager
 
     def _save(self) -> None:
-        self.last_path = self.manager.save()
+        strategy = self.model.strategy
+        if strategy is None or strategy.extended.should_checkpoint:
+            self.last_path = self.manager.save()
 
     def _make_manager(self) -> CheckpointManager:
         from pstrain.checkpoints.checkpoint import Checkpoint as Saved

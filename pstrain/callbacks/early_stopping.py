@@ -27,7 +27,9 @@ class EarlyStopping(Callback):
     ``restore_best_weights``: when training ends, for whatever reason but an error, the model goes
     back to the values of its best epoch; with them go the optimizer's slots, not its count of
     steps. They are kept on disk meanwhile, in ``directory``, which parameter servers write to, so
-    with a strategy it must be given, as the same place on their hosts.
+    with a strategy it must be given, as the same place on their hosts. In the V1 form each worker
+    stops by what it measures itself; the chief keeps the values of its own best epoch, and takes
+    them back when all workers are done, as the session ends, or when it trains on before that.
     """
 
     def __init__(
@@ -72,23 +74,33 @@ class EarlyStopping(Callback):
         self._monitor.best = state["best"]
         self._bad_epochs, self.stopped_epoch = state["bad_epochs"], 0
         self.best_epoch = state.get("best_epoch", 0)
-        if self._values is not None and not self._values.go_on(state.get("values")):
+        if self._values is None:
+            return
+        if not self._values.go_on(state.get("values")):
             logger.warning(
                 "the values of the best epoch are gone with the program that kept them: the best "
                 "from here on counts; EarlyStopping(directory=...) keeps them"
             )
             self._monitor.reset()
+        elif self._values.path != state.get("values"):
+            # Of an epoch that came after the state: it stays the best, for its values do.
+            self._monitor.best = self._values.score
 
     def on_train_begin(self) -> None:
         self._monitor.reset()
         self._bad_epochs = self.stopped_epoch = self.best_epoch = 0
         if self._restores_best:
-            self._values = BestValues(self.model, self._directory)
+            values = BestValues(self.model, self._directory)
+            self._values = values if values.is_kept_here else None
 
     def on_train_end(self) -> None:
         values, self._values = self._values, None
         if values is not None:
             values.restore()
+
+    def on_train_error(self, error: BaseException) -> None:  # noqa: ARG002
+        values, self._values = self._values, None
+        if values is not None:
             values.close()
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
@@ -99,7 +111,7 @@ class EarlyStopping(Callback):
             return
         is_better = self._monitor.improves(value)
         if self._values is not None and (is_better or self._values.path is None):
-            self._values.save()
+            self._values.save(self._monitor.best)
         if is_better:
             self._bad_epochs, self.best_epoch = 0, epoch
             return

@@ -13,6 +13,7 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.execution.executor import Executor
 from pstrain.execution.local import LocalExecutor
 from pstrain.strategy import ParameterServerStrategy
+from pstrain.v1.strategy import ParameterServerStrategy as V1Strategy
 
 
 def executor_of(model: Any, distributed: bool | None = None) -> Executor:
@@ -23,6 +24,7 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
     cluster.
     """
     strategy = getattr(model, "strategy", None)
+    worker = strategy if isinstance(strategy, V1Strategy) else None
     if not isinstance(strategy, ParameterServerStrategy):
         strategy = None
     if distributed and strategy is None:
@@ -30,7 +32,7 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
             "distributed=True needs a model that was made inside strategy.scope()"
         )
     if strategy is None or distributed is False:
-        return LocalExecutor(is_alone=getattr(model, "strategy", None) is None)
+        return LocalExecutor(is_alone=getattr(model, "strategy", None) is None, worker=worker)
     # Trainers import this module, with the steps that they run, and coordinate nothing.
     from pstrain.coordinator.client import ClusterCoordinator
     from pstrain.execution.cluster import ClusterExecutor
@@ -39,8 +41,10 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
 
 
 def steps_at_once(model: Any, wanted: int) -> int:
-    """``wanted``, or 1 where the rule of consistency counts steps."""
+    """``wanted``, or 1 where the rule of consistency counts steps, or steps are made again."""
     strategy = getattr(model, "strategy", None)
+    if isinstance(strategy, V1Strategy) and strategy.parameters is not None:
+        return 1
     if not isinstance(strategy, ParameterServerStrategy) or strategy.consistency == ASYNC:
         return wanted
     return 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import dataservice
 from pstrain.errors import InvalidArgumentError, UnimplementedError
@@ -20,16 +20,32 @@ if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
 
 
+class Worker(Protocol):
+    """What makes this program one of several that train the same values."""
+
+    @property
+    def input_context(self) -> InputContext: ...
+
+    def begin_steps(self) -> None:
+        """Steps that train come next."""
+
+    def guarded(self, call: Callable[[], Report]) -> Report:
+        """``call()``, again where what it changes was lost and is back."""
+
+    def advance(self, steps: int) -> None:
+        """So many steps have been made."""
+
+
 class _Epochs:
     """Makes the next epoch's iterator at each ``iter``."""
 
-    def __init__(self, source: Any) -> None:
-        self._source = source
+    def __init__(self, source: Any, context: InputContext) -> None:
+        self._source, self._context = source, context
         self._epoch = 0
 
     def __iter__(self) -> _LocalIterator:
         epoch, self._epoch = self._epoch, self._epoch + 1
-        return _LocalIterator(self._source, epoch, self._note_epoch)
+        return _LocalIterator(self._source, epoch, self._context, self._note_epoch)
 
     def _note_epoch(self, epoch: int) -> None:
         """An iterator was moved to an epoch: the next one follows it."""
@@ -39,8 +55,10 @@ class _Epochs:
 class _LocalIterator:
     """One epoch in this process."""
 
-    def __init__(self, source: Any, epoch: int, moved: Callable[[int], None]) -> None:
-        self._source, self._moved = source, moved
+    def __init__(
+        self, source: Any, epoch: int, context: InputContext, moved: Callable[[int], None]
+    ) -> None:
+        self._source, self._context, self._moved = source, context, moved
         self._open(epoch)
 
     def __iter__(self) -> _LocalIterator:
@@ -81,18 +99,44 @@ class _LocalIterator:
         self._reader.close()
 
     def _open(self, epoch: int) -> None:
-        source, self.epoch = self._source, epoch
-        self._reader = TrainerIterator(lambda: open_dataset(source, epoch, InputContext()))
+        source, context, self.epoch = self._source, self._context, epoch
+        self._reader = TrainerIterator(lambda: open_dataset(source, epoch, context))
+
+
+class _Taken:
+    """What one run takes; once it begins again, the same elements first."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        self._elements: list[Any] = []
+        self._at = 0
+
+    def begin(self) -> None:
+        self._at = 0
+
+    def __iter__(self) -> _Taken:
+        return self
+
+    def __next__(self) -> Any:
+        if self._at == len(self._elements):
+            self._elements.append(next(self._iterator))
+        self._at += 1
+        return self._elements[self._at - 1]
 
 
 class LocalExecutor:
-    """Runs everything in this process; ``is_alone``: which is the only one of its training."""
+    """Runs everything in this process; ``is_alone``: which is the only one of its training.
 
-    def __init__(self, *, is_alone: bool = True) -> None:
+    ``worker``: by which it is not. Functions of a dataset then make this worker's share to train
+    on; what is evaluated is whole.
+    """
+
+    def __init__(self, *, is_alone: bool = True, worker: Worker | None = None) -> None:
         self.resumes = is_alone
+        self._worker = worker
 
     def dataset(self, data: Any) -> _Epochs:
-        return _Epochs(data)
+        return _Epochs(data, InputContext() if self._worker is None else self._worker.input_context)
 
     def run(
         self,
@@ -103,19 +147,39 @@ class LocalExecutor:
         done: int = 0,
         is_stopped: Callable[[], bool] = never,
     ) -> Iterator[Report]:
+        if self._worker is not None:
+            self._worker.begin_steps()
         while steps is None or done < steps:
-            report = function(iterator, share_of(steps, done, steps_per_execution))
+            report = self._call(function, iterator, share_of(steps, done, steps_per_execution))
             done += report["steps"]
+            if self._worker is not None:
+                self._worker.advance(report["steps"])
             yield report
             if report["ended"] or is_stopped():
                 return
 
+    def _call(self, function: StepFunction, iterator: Any, steps: int) -> Report:
+        if self._worker is None:
+            return function(iterator, steps)
+        taken = _Taken(iterator)
+
+        def call() -> Report:
+            taken.begin()
+            return function(taken, steps)
+
+        return self._worker.guarded(call)
+
     def run_once(
         self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
     ) -> Iterator[Report]:
-        iterator = iter(self.dataset(data))
+        iterator, done = iter(_Epochs(data, InputContext())), 0
         try:
-            yield from self.run(function, iterator, steps, steps_per_execution)
+            while steps is None or done < steps:
+                report = self._call(function, iterator, share_of(steps, done, steps_per_execution))
+                done += report["steps"]
+                yield report
+                if report["ended"]:
+                    return
         finally:
             iterator.close()
 

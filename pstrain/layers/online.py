@@ -38,7 +38,8 @@ class OnlineLookup:
     Make it inside ``strategy.scope()``, and save it with the table:
     ``Checkpoint(table=table, lookup=lookup)``. A claim is no part of its step: of one that fails,
     an id may remain that nobody has trained, and it stays the key's. What is restored or assigned
-    waits for closures that run; none of them can assign it. Only what was read of a mapping can be
+    waits for closures that run; none of them can assign it. In the V1 form the chief alone assigns
+    or restores one, and not while other workers train. Only what was read of a mapping can be
     assigned. A capacity stays what it is: a checkpoint with another is refused.
     """
 

@@ -1,14 +1,14 @@
 """How workers without a coordinator agree on a session: the servers tell, the chief begins it.
 
-The chief makes a session the current one of every parameter server, and says in a variable of it
-how far it is. Workers ask the servers which session is current. Knows nothing of models.
+The chief makes a session the current one of every parameter server, and counts in a variable of it
+how far it is: a stage that is odd is a training, 0 and one that is even are no training yet, or no
+longer. Workers ask the servers which session is current. Knows nothing of models.
 Invariant: nobody trains before the chief has said that the values are there, and a session that
 was replaced never comes back.
 """
 
 from __future__ import annotations
 
-import enum
 import logging
 import threading
 import time
@@ -40,15 +40,7 @@ _RETRY_S = 0.05
 _RETRY_MAX_S = 1.0
 _REPORT_EVERY_S = 5.0
 # Ids below zero are of no variable that a program makes.
-_PHASE_ID, _DONE_ID = -1, -2
-
-
-class Phase(enum.IntEnum):
-    """How far the chief is with a session."""
-
-    BEGUN = 0
-    READY = 1
-    ENDED = 2
+_STAGE_ID, _DONE_ID = -1, -2
 
 
 class Membership:
@@ -60,48 +52,53 @@ class Membership:
         self._parameters = parameters
         self._is_chief = is_chief
         self._timeout_s = config.start_timeout_s
-        self._phase = _counter_spec(_PHASE_ID, "v1/phase", 1)
+        self._stages = _counter_spec(_STAGE_ID, "v1/stage", 1)
         self._done = _counter_spec(_DONE_ID, "v1/done", workers)
+        # The chief's own, or the training that a worker is in, or was in last.
+        self._stage = 0
+        self.others_train = False
+        """Of the chief: whether other workers may."""
 
     def enter(self) -> None:
-        """The chief begins a session; a worker waits for one to have begun, then is in it."""
+        """The chief begins a session; a worker waits for one that has not ended, then is in it."""
         if self._is_chief:
             self._begin()
         else:
-            session = wait_for(
+            wait_for(
                 "the chief (worker 0) to begin a session on the parameter servers; is it started?",
                 self._timeout_s,
-                self._find,
+                self._is_begun,
             )
-            self._parameters.change_session(session)
 
     def publish_ready(self) -> None:
-        """Chief only: the values are there."""
-        self._parameters.assign(self._phase, "set", np.array([Phase.READY]))
+        """Chief only: the values are there, and a training begins."""
+        self.others_train = True
+        self._publish(self._stage + 1 + self._stage % 2)
 
     def publish_end(self) -> None:
-        """Chief only: training is over."""
-        self._parameters.assign(self._phase, "set", np.array([Phase.ENDED]))
+        """Chief only: the training is over. Idempotent."""
+        self._publish(self._stage + self._stage % 2)
+
+    def await_next(self, worker: int) -> None:
+        """Worker only: blocks until a training is under way that it was not in; it is not done."""
+        left = (self._parameters.session, self._stage) if self._stage else None
+        self._await(lambda: self._is_ready(left) and self._is_awaited(worker))
 
     def await_ready(self) -> None:
-        """Worker only: blocks until the chief has made the values of the present session."""
-        wait_for(
-            "the chief (worker 0) to initialise the variables (or its next training to begin)",
-            self._timeout_s,
-            self._is_ready,
-        )
+        """Worker only: blocks until a training is under way in the present session."""
+        self._await(self._is_ready)
 
     def report_done(self, worker: int) -> None:
         """This worker's data is used up."""
-        self._parameters.assign(self._done, "set", np.array([1]), worker)
+        self._parameters.assign(self._done, "set", np.array([self._stage]), worker)
 
     def missing(self) -> list[int]:
         """Workers that have not reported yet."""
-        return [int(n) for n in np.flatnonzero(self._parameters.read(self._done) == 0)]
+        return [int(n) for n in np.flatnonzero(self._parameters.read(self._done) != self._stage)]
 
     def has_ended(self) -> bool:
-        """Whether the chief has said that training is over."""
-        return int(self._parameters.read(self._phase)[0]) == Phase.ENDED
+        """Whether the chief has said that the training that this worker is in is over."""
+        return int(self._parameters.read(self._stages)[0]) != self._stage
 
     def is_intact(self) -> bool:
         """Whether every server answers and is in this session."""
@@ -119,8 +116,13 @@ class Membership:
                 self._timeout_s,
                 lambda ps=ps: self._reset(ps),  # type: ignore[misc]
             )
-        for spec in (self._phase, self._done):
+        for spec in (self._stages, self._done):
             self._parameters.create(spec)
+        self._stage, self.others_train = 0, False
+
+    def _publish(self, stage: int) -> None:
+        self._parameters.assign(self._stages, "set", np.array([stage]))
+        self._stage = stage
 
     def _reset(self, ps: int) -> bool:
         self._parameters.begin_session(ps)
@@ -141,15 +143,44 @@ class Membership:
         session = sessions.pop()
         return session if not sessions and session and session.startswith(_PREFIX) else None
 
-    def _is_ready(self) -> bool:
+    def _await(self, attempt: Callable[[], bool]) -> None:
+        wait_for(
+            "the chief (worker 0) to initialise the variables (or its next training to begin)",
+            self._timeout_s,
+            attempt,
+        )
+
+    def _is_begun(self) -> bool:
+        """Not one that ended: it is what an earlier program left on servers that go on."""
+        stage = self._find_stage()
+        return stage is not None and (stage == 0 or stage % 2 == 1)
+
+    def _is_ready(self, left: tuple[str, int] | None = None) -> bool:
+        """Whether this worker is in a training from now on, another than it has ``left``."""
+        stage = self._find_stage()
+        if stage is None or stage % 2 == 0 or (self._parameters.session, stage) == left:
+            return False
+        self._stage = stage
+        return True
+
+    def _find_stage(self) -> int | None:
+        """Of the session that all servers are in, which this task is in from now on."""
         session = self._find()
         if session is None:
-            return False
+            return None
         self._parameters.change_session(session)
         try:
-            return int(self._parameters.read(self._phase)[0]) == Phase.READY
+            return int(self._parameters.read(self._stages)[0])
         except (NotFoundError, FailedPreconditionError, AbortedError):
-            return False  # begun, or replaced, a moment ago
+            return None  # begun, or replaced, a moment ago
+
+    def _is_awaited(self, worker: int) -> bool:
+        """Who is started again may have said that it is done, and is to be waited for."""
+        try:
+            self._parameters.assign(self._done, "set", np.array([0]), worker)
+        except (NotFoundError, FailedPreconditionError, AbortedError):
+            return False
+        return True
 
 
 def wait_for(what: str, timeout_s: float, attempt: Callable[[], T | None]) -> T:

@@ -6,12 +6,9 @@ the same order have the same ids and places on every worker, so the same script 
 
 from __future__ import annotations
 
-import itertools
-import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import Any, TypeVar
 
 from pstrain.cluster import (
     JOBS,
@@ -22,26 +19,24 @@ from pstrain.cluster import (
 )
 from pstrain.config import ParameterConfig
 from pstrain.errors import (
-    AbortedError,
     InvalidArgumentError,
     InvalidTypeError,
-    ServerRestartedError,
 )
-from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
+from pstrain.input_sharding import DistributedDatasetFunction, own_share
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
 from pstrain.replica import Replica
 from pstrain.security import client_tls
-from pstrain.strategy import server_of
 from pstrain.strategy_scope import Scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.context import InputContext, trainer_scope
-from pstrain.v1.membership import Membership, wait_for
+from pstrain.v1.extended import Extended
+from pstrain.v1.membership import Membership
+from pstrain.v1.placement import ServerPlacement, WorkerParameters
 from pstrain.v1.training import TrainingSession
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.scope import LocalPlacement, Placement, placement_scope
-from pstrain.vocabulary import VariableSpec
 
-logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class ParameterServerStrategy(Replica):
@@ -143,10 +138,29 @@ class ParameterServerStrategy(Replica):
         Inside of :meth:`session` again, where a server or the chief was lost meanwhile and is back.
         """
         call = super().run
+        return self.guarded(lambda: call(fn, args, kwargs, options))
+
+    def guarded(self, call: Callable[[], T]) -> T:
+        """``call()`` as a step of this worker, which is made again as in :meth:`run`."""
         with trainer_scope(self.worker_index):
-            if self._session is None:
-                return call(fn, args, kwargs, options)
-            return self._session.guarded(lambda: call(fn, args, kwargs, options))
+            return call() if self._session is None else self._session.guarded(call)
+
+    def begin_steps(self) -> None:
+        """Steps that train come next, which :meth:`advance` counts."""
+        if self._session is not None:
+            self._session.take_back()
+
+    def advance(self, steps: int) -> None:
+        """So many steps were made otherwise than by the session, which saves where it is time."""
+        if self._session is not None:
+            self._session.advance(steps)
+
+    def when_all_are_done(self, call: Callable[[], Any]) -> None:
+        """Calls it at the end of the session, once no worker trains; without others, at once."""
+        if self._session is None or self.num_workers == 1:
+            call()
+        else:
+            self._session.take_back_at_end(call)
 
     def call_for_each_replica(
         self,
@@ -165,9 +179,12 @@ class ParameterServerStrategy(Replica):
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """This worker's share of the dataset, ready to be iterated.
 
-        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without.
+        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without. Where
+        elements are divided (DATA), a shuffle without a seed has the same order on each run, for
+        all workers have to have it; of a data service's dataset workers share the job that
+        ``job_name`` names: InvalidArgumentError without one.
         """
-        return DistributedDataset(dataset, options, self.num_workers)(self.input_context)
+        return own_share(dataset, options, self.input_context)
 
     def distribute_datasets_from_function(
         self,
@@ -183,23 +200,29 @@ class ParameterServerStrategy(Replica):
             )
         return dataset
 
-    def create_anew(self) -> None:
-        """Makes all variables again on servers that have lost them, by their initializers or 0."""
-        if self.parameters is not None:
-            for variable in self.variables:
-                self.parameters.create(variable.spec)
-
     def rejoin(self) -> None:
-        """Before training: a server was started anew, or another session has begun."""
-        if self.membership is not None:
-            self.membership.enter()
-        if self.is_chief:
-            self.create_anew()
+        """A server was started anew, or another session has begun: all variables are made again.
+
+        By their initializers; by the chief also of the values that they were made of, if these
+        were at most 64 KiB.
+        """
+        if self.membership is None or self.parameters is None:
+            return
+        self.membership.enter()
+        for variable in self.variables:
+            self.parameters.create(variable.spec)
+            if self.is_chief:
+                self.parameters.begin_again(variable.spec)
 
     @property
     def start_timeout_s(self) -> float:
         """How long to wait for servers, and for the chief."""
         return self._config.start_timeout_s
+
+    @property
+    def is_in_session(self) -> bool:
+        """Whether a session is under way here."""
+        return self._session is not None
 
     def bind(self, session: TrainingSession | None) -> None:
         """The session that :meth:`run` is guarded by."""
@@ -210,9 +233,13 @@ class ParameterServerStrategy(Replica):
         if self.parameters is not None:
             self.parameters.close()
 
+    def _may_move_keys(self) -> bool:
+        is_heard = self.membership is None or not self.membership.others_train
+        return self.num_workers == 1 or (self.is_chief and is_heard)
+
     def _join(self, spec: ClusterSpec) -> None:
         addresses = [spec.task_address("ps", index) for index in spec.task_indices("ps")]
-        self.parameters = _WorkerParameters(
+        self.parameters = WorkerParameters(
             addresses,
             token=getattr(self._resolver, "token", None),
             tls=self._tls,
@@ -229,139 +256,8 @@ class ParameterServerStrategy(Replica):
         )
         self.membership.enter()
         self.parameters.rejoin = self.rejoin
-        self.placement = _ServerPlacement(self.parameters, self.num_workers)
-
-
-class Extended:
-    """What programs ask a strategy's ``extended`` for."""
-
-    def __init__(self, strategy: ParameterServerStrategy) -> None:
-        spec = strategy.cluster_resolver.cluster_spec()
-        resolver = strategy.cluster_resolver
-        self._strategy = strategy
-        servers = spec.num_tasks("ps") if spec else 0
-        own = f"/job:{resolver.task_type}/task:{resolver.task_id}" if spec else "/job:localhost"
-        self.worker_devices = (own,)
-        self.parameter_devices = tuple(f"/job:ps/task:{n}" for n in range(servers)) or (own,)
-        self.should_checkpoint = strategy.is_chief
-        self.should_save_summary = strategy.is_chief
-        self.experimental_should_init = strategy.is_chief
-        self.experimental_between_graph = True
-
-    def call_for_each_replica(
-        self,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] | list[Any] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        """``fn`` for this worker's only replica."""
-        return self._strategy.run(fn, args, kwargs)
-
-    def variable_created_in_scope(self, variable: Any) -> bool:
-        """Whether a variable lives where this strategy's scope puts it."""
-        return getattr(variable, "parameters", None) is self._strategy.placement.parameters
-
-    @contextmanager
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Variables made inside go to the server of this one.
-
-        InvalidArgumentError for a variable of another strategy or of none.
-        """
-        server = server_of(colocate_with_variable, self)
-        with (
-            self._strategy.scope(),
-            placement_scope(_Beside(self._strategy.placement, server)),
-        ):
-            yield
-
-
-class _WorkerParameters(RemoteParameters):
-    """Only the chief gives variables their first values: those that are not ``made`` yet.
-
-    Making a variable waits for servers that are away, at most ``config.start_timeout_s``.
-    """
-
-    remedy: ClassVar[str] = (
-        "; what runs inside of strategy.session(checkpoint_manager) then goes on from the newest "
-        "checkpoint, without one start the workers again too"
-    )
-
-    def __init__(
-        self, *arguments: Any, is_chief: bool, config: ParameterConfig, **options: Any
-    ) -> None:
-        super().__init__(*arguments, config=config, **options)
-        self.made: set[int] = set()
-        self.rejoin: Callable[[], None] = _nothing
-        self._is_chief = is_chief
-        self._start_timeout_s = config.start_timeout_s
-
-    def create(self, spec: VariableSpec, value: Any = None) -> None:
-        create = super().create
-
-        def attempt() -> bool:
-            try:
-                create(spec, value)
-            except (ServerRestartedError, AbortedError) as error:
-                if spec.id < 0 or (self._is_chief and isinstance(error, AbortedError)):
-                    raise  # another chief has begun a session
-                logger.warning("variable %r is made in a new session: %s", spec.name, error)
-                self.rejoin()
-                return False
-            return True
-
-        servers = sorted({shard.ps for shard in spec.shards})
-        addresses = ", ".join(self.addresses[ps] for ps in servers)
-        wait_for(
-            f"parameter servers {servers} at {addresses}, to make variable {spec.name!r}; start "
-            "the cluster's 'ps' tasks",
-            self._start_timeout_s,
-            attempt,
-        )
-
-    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
-        if self._is_chief or spec.id < 0 or spec.id in self.made:
-            super().assign(spec, op, value, start)
-
-
-def _nothing() -> None:
-    pass
-
-
-class _ServerPlacement:
-    """Whole variables, one server after the other."""
-
-    def __init__(self, parameters: _WorkerParameters, num_workers: int) -> None:
-        self.parameters = parameters
-        self.num_workers = num_workers
-        self.variables: list[BaseVariable] = []
-        self._ids = itertools.count()
-        self._places = itertools.cycle(range(len(parameters.addresses)))
-        self._lock = threading.Lock()
-
-    def next_id(self) -> int:
-        return next(self._ids)
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
-        with self._lock:
-            return [next(self._places)]
-
-    def created(self, variable: BaseVariable) -> None:
-        with self._lock:
-            self.variables.append(variable)
-            self.parameters.made.add(variable.spec.id)
-
-
-class _Beside:
-    """All on one server, otherwise as ``placement`` has it."""
-
-    def __init__(self, placement: Placement, server: int) -> None:
-        self.parameters = placement.parameters
-        self.num_workers = placement.num_workers
-        self.next_id, self.created = placement.next_id, placement.created
-        self._server = server
-
-    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
-        return [self._server]
+        self.parameters.may_move_keys = self._may_move_keys
+        self.placement = ServerPlacement(self.parameters, self.num_workers)
 
 
 def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:

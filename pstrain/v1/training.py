@@ -28,7 +28,6 @@ from pstrain.v1.membership import Membership, wait_for
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Reached = Callable[[Membership], bool]
 
 _LOST = (
     AbortedError,
@@ -51,6 +50,8 @@ class Trainee(Protocol):
     def membership(self) -> Membership | None: ...
     @property
     def start_timeout_s(self) -> float: ...
+    @property
+    def is_in_session(self) -> bool: ...
     def run(
         self,
         fn: Callable[..., Any],
@@ -59,7 +60,6 @@ class Trainee(Protocol):
     ) -> Any: ...
     def bind(self, session: TrainingSession | None) -> None: ...
     def rejoin(self) -> None: ...
-    def create_anew(self) -> None: ...
 
 
 class TrainingSession:
@@ -70,7 +70,8 @@ class TrainingSession:
     the chief saves every ``save_every_s`` seconds and every ``save_every_steps`` of its own steps.
     On exit each worker says that it is done; the chief waits for all to have said so, saves once
     more and ends the session, for which the others wait. Both wait at most ``worker_timeout_s``,
-    and go on with a warning.
+    and go on with a warning. Sessions of a program follow one another, one at a time: the second
+    of a worker is the second of the chief.
 
     A parameter server that comes back empty, or a chief that is started again: the chief begins
     anew from the newest checkpoint, and the other workers follow. A server lost before any
@@ -97,6 +98,7 @@ class TrainingSession:
         self._worker_timeout_s = worker_timeout_s
         self._steps = 0
         self._saved_at_s, self._saved_at_step = time.monotonic(), 0
+        self._at_end: Callable[[], Any] | None = None
         self.restored_from: str | None = None
 
     @property
@@ -112,10 +114,14 @@ class TrainingSession:
         return f"<TrainingSession of {self._steps} steps on {self._strategy!r}>"
 
     def __enter__(self) -> TrainingSession:
+        if self._strategy.is_in_session:
+            raise FailedPreconditionError(
+                "another session of this strategy is under way; leave it before entering this one"
+            )
         if self.is_chief:
-            self._begin()
+            self._give_values(goes_back=False)
         elif self._strategy.membership is not None:
-            self._strategy.membership.await_ready()
+            self._strategy.membership.await_next(self._strategy.worker_index)
         self._strategy.bind(self)
         return self
 
@@ -133,11 +139,26 @@ class TrainingSession:
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """One step: ``strategy.run(fn, args, kwargs)``; the chief saves where it is time to."""
+        self.take_back()
         result = self._strategy.run(fn, args, kwargs)
-        self._steps += 1
+        self.advance(1)
+        return result
+
+    def advance(self, steps: int) -> None:
+        """Counts steps of ``fit``; the chief saves where it is time to."""
+        self._steps += steps
         if self.is_chief and self._is_time_to_save():
             self.save()
-        return result
+
+    def take_back_at_end(self, call: Callable[[], Any]) -> None:
+        """Chief only: takes values back before the last save, or before it trains on."""
+        self._at_end = call
+
+    def take_back(self) -> None:
+        """Does what waits for the end, if anything does."""
+        if self._at_end is not None:
+            self.guarded(self._at_end)
+            self._at_end = None
 
     def save(self) -> str | None:
         """Chief only: saves a checkpoint now; its path. None where there is no manager."""
@@ -151,13 +172,13 @@ class TrainingSession:
 
     def guarded(self, call: Callable[[], T]) -> T:
         """``call()``, again after this worker has found its way back into a session."""
-        for attempt in range(_ATTEMPTS):
+        for _ in range(_ATTEMPTS - 1):
             try:
                 return call()
             except _LOST as error:
-                if attempt == _ATTEMPTS - 1 or not self._recover(error):
+                if not self._recover(error):
                     raise
-        raise AssertionError("unreachable")
+        return call()
 
     def _recover(self, error: DataServiceError) -> bool:
         """Whether it is worth trying again; raises where it cannot be."""
@@ -168,6 +189,7 @@ class TrainingSession:
             return isinstance(error, UnavailableError)
         logger.warning("worker %d: %s", self._strategy.worker_index, error)
         if not self.is_chief:
+            self._strategy.rejoin()
             membership.await_ready()
             return True
         if membership.was_replaced():
@@ -177,22 +199,32 @@ class TrainingSession:
                 "a parameter server was lost with its variables, and there is no checkpoint to go "
                 "on from: start training again"
             ) from error
-        membership.enter()
-        self._strategy.create_anew()
-        self._initialise(may_be_new=False)
+        self._give_up_save()
+        self._give_values(goes_back=True)
         return True
 
-    def _begin(self) -> None:
-        """Gives the values, once all servers are there."""
+    def _give_up_save(self) -> None:
+        """One that was being written may have been of servers that were lost."""
+        try:
+            self._manager.wait()
+        except (DataServiceError, OSError) as error:
+            logger.warning("a checkpoint that was being written is given up: %s", error)
+
+    def _give_values(self, *, goes_back: bool) -> None:
+        """Once all servers are there; again where one is lost meanwhile."""
+        is_in_session = not goes_back
 
         def attempt() -> bool:
+            nonlocal is_in_session
             try:
-                self._initialise(may_be_new=True)
+                if not is_in_session:
+                    self._strategy.rejoin()
+                    is_in_session = True
+                self._initialise(may_be_new=not goes_back)
             except ServerRestartedError as error:
                 logger.warning("the chief begins again: %s", error)
-                self._strategy.rejoin()
-                return False
-            return True
+                is_in_session = False
+            return is_in_session
 
         wait_for(
             "the parameter servers, to give the variables their first values; start the cluster's "
@@ -211,32 +243,43 @@ class TrainingSession:
             self._strategy.membership.publish_ready()
 
     def _is_time_to_save(self) -> bool:
-        by_time = self._save_every_s is not None and (
-            time.monotonic() - self._saved_at_s >= self._save_every_s
-        )
-        by_steps = self._save_every_steps is not None and (
-            self._steps - self._saved_at_step >= self._save_every_steps
-        )
-        return by_time or by_steps
+        past_s, past = time.monotonic() - self._saved_at_s, self._steps - self._saved_at_step
+        by_time = self._save_every_s is not None and past_s >= self._save_every_s
+        return by_time or (self._save_every_steps is not None and past >= self._save_every_steps)
 
     def _end(self) -> None:
         membership = self._strategy.membership
         if membership is None:
-            self.save()
-            return
-        if self.is_chief:
-            self._await(membership, "the other workers to be done", lambda m: not m.missing())
-            self.save()
+            self.guarded(self._finish)
+        elif self.is_chief:
+            self._await(
+                membership, "the other workers to be done", lambda: not membership.missing()
+            )
+            self.guarded(self._finish)
             self.guarded(membership.publish_end)
         else:
-            self._await(membership, "the chief to end the training", lambda m: m.has_ended())
+            self._await(membership, "the chief to end the training", membership.has_ended)
 
-    def _await(self, membership: Membership, what: str, reached: Reached) -> None:
+    def _finish(self) -> None:
+        """Ends when all is on the disk: whoever waits for the end may stop the servers."""
+        if self._strategy.membership is not None:
+            self._strategy.membership.others_train = False
+        if self._at_end is not None:
+            self._at_end()
+        if self._manager is not None:
+            self._manager.save(check_interval=False)
+            self._manager.wait()
+        self._at_end = None
+
+    def _await(self, membership: Membership, what: str, reached: Callable[[], bool]) -> None:
         """Says, in whatever session there is, that this worker is done, until ``reached``."""
 
         def attempt() -> bool:
+            if self.is_chief and not membership.is_intact():
+                # Its own steps are over, so nothing else tells the one who brings servers back.
+                raise UnavailableError("a parameter server was lost")
             membership.report_done(self._strategy.worker_index)
-            return reached(membership)
+            return reached()
 
         try:
             wait_for(what, self._worker_timeout_s, lambda: self.guarded(attempt))

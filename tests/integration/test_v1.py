@@ -12,15 +12,22 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+import dataservice as ds
 import pstrain as ps
 from pstrain.config import ParameterConfig
-from pstrain.errors import DeadlineExceededError, UnavailableError
+from pstrain.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    UnavailableError,
+)
 from pstrain.paramserver.server import ParameterServer
 from pstrain.vocabulary import Fetch
 from tests.ports import free_port
@@ -157,8 +164,17 @@ def test_a_parameter_server_that_comes_back_empty_is_filled_from_the_checkpoint(
     assert chief["loss"] == pytest.approx(best_loss(), abs=0.02)
 
 
-def strategy_of(server: ParameterServer, worker: int, timeout_s: float, **options: Any) -> Any:
-    spec = ps.ClusterSpec({"worker": ["localhost:1", "localhost:2"], "ps": [server.address]})
+def strategy_of(
+    server: ParameterServer,
+    worker: int,
+    timeout_s: float,
+    workers: int = 2,
+    more: Sequence[ParameterServer] = (),
+    **options: Any,
+) -> Any:
+    addresses = [f"localhost:{number}" for number in range(1, workers + 1)]
+    servers = [each.address for each in (server, *more)]
+    spec = ps.ClusterSpec({"worker": addresses, "ps": servers})
     return ps.v1.ParameterServerStrategy(
         ps.SimpleClusterResolver(spec, "", "worker", worker),
         config=ParameterConfig(start_timeout_s=timeout_s),
@@ -194,6 +210,184 @@ def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
         strategy.close()
 
 
+def test_trainings_follow_one_another_also_on_servers_of_an_earlier_program() -> None:
+    seen: list[float] = []
+
+    def program(server: ParameterServer, worker: int, size: int) -> None:
+        strategy = strategy_of(server, worker, 60.0)
+        with strategy.scope():
+            sums = ps.Variable(np.zeros(size, np.float32))
+        for _ in range(2):
+            with strategy.session() as session:
+                for _ in range(3 + worker):
+                    session.run(sums.assign_add, (np.ones(size),))
+            if worker == 0:
+                seen.append(float(sums.numpy()[0]))
+        strategy.close()
+
+    with ParameterServer() as server, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for size in (1, 2):
+            other = pool.submit(program, server, 1, size)
+            time.sleep(0.1)
+            pool.submit(program, server, 0, size).result(DEADLINE_S)
+            other.result(DEADLINE_S)
+    assert seen == [7.0, 14.0] * 2
+
+
+def test_a_worker_that_starts_again_after_it_was_done_is_waited_for() -> None:
+    with ParameterServer() as server:
+        chief, other, again = (strategy_of(server, worker, 60.0) for worker in (0, 1, 1))
+        chief.session().__enter__()
+        other.session().__enter__()
+        other.membership.report_done(1)
+        assert chief.membership.missing() == [0]
+        again.session().__enter__()
+        assert chief.membership.missing() == [0, 1]
+        for strategy in (chief, other, again):
+            strategy.close()
+
+
+def test_values_that_were_given_are_there_although_a_server_is_lost_before_training() -> None:
+    with ParameterServer() as server:
+        strategy = strategy_of(server, 0, 60.0, workers=1)
+        with strategy.scope():
+            variable = ps.Variable([1.0, 2.0])
+    with ParameterServer(port=server.port):
+        with strategy.session():
+            assert variable.numpy().tolist() == [1.0, 2.0]
+        strategy.close()
+
+
+def test_a_server_that_is_lost_again_while_all_goes_back_is_waited_for_again(
+    tmp_path: pathlib.Path,
+) -> None:
+    servers = [ParameterServer()]
+    servers[0].start()
+
+    def replace() -> None:
+        servers[-1].stop()
+        servers.append(ParameterServer(port=servers[-1].port))
+        servers[-1].start()
+
+    class Manager(ps.CheckpointManager):
+        def restore_or_initialize(self) -> Any:
+            if len(servers) == 2:
+                replace()
+            return super().restore_or_initialize()
+
+        def wait(self, timeout: float | None = None) -> None:
+            super().wait(timeout)
+            if len(servers) == 2:
+                raise AbortedError("what was being written was of the session that is lost")
+
+    strategy = strategy_of(servers[0], 0, 60.0, workers=1)
+    with strategy.scope():
+        variable = ps.Variable([1.0, 2.0])
+    manager = Manager(ps.Checkpoint(v=variable), tmp_path, 2)
+    with strategy.session(manager, save_every_steps=1) as session:
+        session.run(variable.assign, ([3.0, 4.0],))
+        replace()
+        session.run(variable.assign_add, ([1.0, 1.0],))
+        assert variable.numpy().tolist() == [4.0, 5.0]
+    assert len(servers) == 3
+    strategy.close()
+    servers[-1].stop()
+
+
+def test_a_chief_that_waits_for_others_brings_servers_back_for_them(tmp_path: pathlib.Path) -> None:
+    with ParameterServer() as first, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        lost = ParameterServer()
+        lost.start()
+        chief, other = (strategy_of(first, worker, 20.0, more=[lost]) for worker in (0, 1))
+        values = []
+        for strategy in (chief, other):
+            with strategy.scope():
+                values.append([ps.Variable([1.0]) for _ in range(2)][1])
+        manager = ps.CheckpointManager(ps.Checkpoint(v=values[0]), tmp_path)
+        session = chief.session(manager, worker_timeout_s=30)
+        session.__enter__()
+        with other.session() as others:
+            session.save()
+            ending = pool.submit(session.__exit__, None)
+            time.sleep(0.2)
+            lost.stop()
+            with ParameterServer(port=lost.port):
+                others.run(values[1].assign_add, ([1.0],))
+                assert values[1].numpy().tolist() == [2.0]
+                other.membership.report_done(1)
+                ending.result(DEADLINE_S)
+        for strategy in (chief, other):
+            strategy.close()
+
+
+def test_a_worker_goes_on_with_what_the_next_chief_has_not_made_yet() -> None:
+    with ParameterServer() as server:
+        chief, other = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
+        with other.scope():
+            late = ps.Variable(ps.initializers.constant(2.0)((2,)))
+        chief.session().__enter__()
+        with other.session(worker_timeout_s=0) as session:
+            again = strategy_of(server, 0, 60.0)
+            again.session().__enter__()
+            session.run(late.assign_add, ([1.0, 1.0],))
+            assert late.numpy().tolist() == [3.0, 3.0]
+        for strategy in (chief, other, again):
+            strategy.close()
+
+
+def test_fit_of_a_worker_outlives_a_lost_server_and_its_best_values_come_when_all_are_done(
+    tmp_path: pathlib.Path,
+) -> None:
+    servers = [ParameterServer()]
+    servers[0].start()
+    page = np.arange(80) % 4
+    schema = ps.FeatureSchema(categorical={"page": ps.Category(4, hashed=False)})
+    given: list[Any] = []
+
+    class Lose(ps.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            given.append(self.model.predict({"page": page}))
+            if epoch == 1:
+                servers[0].stop()
+                servers.append(ParameterServer(port=servers[0].port))
+                servers[1].start()
+
+    def best() -> ps.callbacks.EarlyStopping:
+        return ps.callbacks.EarlyStopping(
+            "loss", mode="max", patience=9, restore_best_weights=True, directory=tmp_path / "best"
+        )
+
+    def share(context: ps.InputContext) -> ds.Dataset:
+        data = ds.Dataset.from_numpy({"page": page, "label": page % 2}).batch(10)
+        return data.shard(context.num_input_pipelines, context.input_pipeline_id)
+
+    chief, other = strategy_of(servers[0], 0, 60.0), strategy_of(servers[0], 1, 60.0)
+    models = []
+    for strategy in (chief, other):
+        with strategy.scope():
+            models.append(ps.models.LogisticRegression(schema))
+            models[-1].compile(ps.optimizers.Adagrad(0.5))
+    model, theirs = models
+    manager = ps.CheckpointManager(ps.Checkpoint(model=model), tmp_path / "ckpt", 2)
+    with chief.session(manager, save_every_steps=1) as session:
+        history = model.fit(share, 4, callbacks=[best(), Lose()], verbose=0)
+        assert history.history["examples"] == [40] * 4
+        assert session.steps == 16
+        for callback in (best(), ps.callbacks.Checkpoint(tmp_path / "best")):
+            callback.set_model(theirs)
+            callback.on_train_begin()
+            callback.on_epoch_end(0, {"loss": 9.0})
+            callback.on_train_end()
+        assert [path.name for path in (tmp_path / "best").iterdir()] == ["best-1"]
+        np.testing.assert_array_equal(model.predict({"page": page}), given[3])
+        other.membership.await_ready()
+        other.membership.report_done(1)
+    np.testing.assert_array_equal(model.predict({"page": page}), given[0])
+    for strategy in (chief, other):
+        strategy.close()
+    servers[1].stop()
+
+
 def test_after_a_restore_no_worker_knows_rows_of_keys_from_before(tmp_path: pathlib.Path) -> None:
     server = ParameterServer()
     server.start()
@@ -219,6 +413,45 @@ def test_after_a_restore_no_worker_knows_rows_of_keys_from_before(tmp_path: path
     for strategy in strategies:
         strategy.close()
     back.stop()
+
+
+def test_rows_go_to_other_keys_only_where_no_other_worker_trains(tmp_path: pathlib.Path) -> None:
+    with ParameterServer() as server:
+        chief, other = strategy_of(server, 0, 60.0), strategy_of(server, 1, 60.0)
+        lookups = []
+        for strategy in (chief, other):
+            with strategy.scope():
+                lookups.append(ps.layers.OnlineLookup(50))
+        manager = ps.CheckpointManager(ps.Checkpoint(lookup=lookups[0]), tmp_path, 2)
+        keys = [lookup.variables[0] for lookup in lookups]
+        nothing = keys[0].numpy()
+        for _ in range(2):
+            with chief.session(manager, init_fn=lambda: keys[0].assign(nothing)):
+                other.membership.await_next(1)
+                lookups[1](range(20), training=True)
+                for strategy, mine in zip((chief, other), keys, strict=True):
+                    with pytest.raises(FailedPreconditionError, match="before training, in stra"):
+                        strategy.run(mine.assign, (nothing,))
+                with pytest.raises(FailedPreconditionError, match="do not hear"):
+                    manager.checkpoint.restore(manager.save())
+                other.membership.report_done(1)
+        assert len(lookups[0]) == 20
+        keys[0].assign(nothing)
+        assert len(lookups[0]) == 0
+        for strategy in (chief, other):
+            strategy.close()
+
+
+def test_a_worker_that_makes_other_variables_is_told_what_to_do() -> None:
+    with ParameterServer() as server:
+        for worker, size in ((0, 2), (1, 3)):
+            strategy = strategy_of(server, worker, 60.0)
+            with contextlib.ExitStack() as scopes:
+                if worker:
+                    scopes.enter_context(pytest.raises(AlreadyExistsError, match="start the chief"))
+                scopes.enter_context(strategy.scope())
+                ps.Variable(np.zeros(size))
+            strategy.close()
 
 
 def test_a_worker_rounds_what_its_steps_pull_where_it_is_told_to() -> None:

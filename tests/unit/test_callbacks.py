@@ -204,6 +204,36 @@ def test_the_model_goes_back_to_its_best_epoch(scores: list[float], best: int) -
     np.testing.assert_array_equal(trained.predict(data()), told.given[best])
 
 
+def test_an_error_leaves_nothing_of_the_best_values(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    stop = ps.callbacks.EarlyStopping("score", patience=9, restore_best_weights=True)
+    with pytest.raises(IndexError):
+        model().fit(data(), 2, callbacks=[Scores([1.0]), stop], verbose=0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_who_goes_back_keeps_the_best_values_and_their_score(tmp_path: pathlib.Path) -> None:
+    def begun() -> ps.callbacks.EarlyStopping:
+        stop = ps.callbacks.EarlyStopping(
+            "score", mode="max", restore_best_weights=True, directory=tmp_path
+        )
+        stop.set_model(model())
+        stop.on_train_begin()
+        return stop
+
+    first = begun()
+    first.on_epoch_end(0, {"score": 1.0})
+    state = first.state_dict()
+    first.on_epoch_end(1, {"score": 2.0})
+    for each in (first, begun()):
+        each.load_state_dict(state)
+        newest = {"best": 2.0, "bad_epochs": 0, "values": str(tmp_path / "best-2")}
+        assert each.state_dict() == newest
+        each.on_train_end()
+
+
 def test_the_best_values_outlast_the_program_that_kept_them_where_there_is_a_directory(
     tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import pstrain as ps
-from dataservice import Dataset
+from dataservice import Dataset, ShardingPolicy
+from dataservice.client.source import ServiceSource
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from pstrain.input_sharding import DistributedDataset, policy_of
+from pstrain.input_sharding import DistributedDataset, own_share, policy_of
 from pstrain.replica import Replica
 
 OFF, AUTO, FILE, DATA = (ps.AutoShardPolicy[name] for name in ("OFF", "AUTO", "FILE", "DATA"))
@@ -110,6 +111,32 @@ def test_what_is_no_dataset_has_no_schema() -> None:
     for source in (lambda: [1, 2], made):
         with pytest.raises(InvalidArgumentError, match=r"this is a list: .* return a Dataset"):
             _ = PerWorkerDataset(source, nobodys).element_spec
+
+
+def test_programs_that_each_make_the_dataset_divide_it_although_no_seed_was_given() -> None:
+    own = [
+        own_share(Dataset.range(40).shuffle(40), None, ps.InputContext(2, index))
+        for index in (0, 1)
+    ]
+    first, second = (set(share.to_table()["id"].to_pylist()) for share in own)
+    assert (len(first), first | second) == (20, set(range(40)))
+
+
+def test_programs_that_read_a_service_find_each_other_by_the_name_of_their_job() -> None:
+    def read(workers: int, options: Any = None, name: str | None = None) -> Dataset:
+        schema = pa.schema([("id", pa.int64())])
+        remote = ServiceSource(
+            target="a:1",
+            dataset_id="d",
+            policy=ShardingPolicy.DYNAMIC,
+            schema=schema,
+            job_name=name,
+        )
+        return own_share(Dataset(remote), options, ps.InputContext(workers, 0))
+
+    with pytest.raises(InvalidArgumentError, match=r"give distribute\(\) a job_name"):
+        read(2)
+    assert all(each.is_distributed for each in (read(1), read(2, OFF), read(2, name="train")))
 
 
 def test_a_distributed_dataset_is_read_on_trainers_only() -> None:

@@ -82,6 +82,19 @@ def test_without_a_cluster_all_is_in_this_process(
     assert [len(batch) for batch in data] == [5, 5]
 
 
+def test_a_session_ends_once_its_last_checkpoint_is_on_the_disk(tmp_path: pathlib.Path) -> None:
+    class Manager(ps.CheckpointManager):
+        def wait(self, timeout: float | None = None) -> None:
+            super().wait(timeout)
+            there.append(self.latest_checkpoint)
+
+    there: list[str | None] = []
+    manager = Manager(ps.Checkpoint(w=ps.Variable(1.0)), tmp_path, asynchronous=True)
+    with ps.v1.ParameterServerStrategy(resolver({}, None, None)).session(manager):
+        pass
+    assert there == [str(tmp_path / "ckpt-1")]
+
+
 def test_fit_runs_in_the_worker_itself() -> None:
     strategy = ps.v1.ParameterServerStrategy(resolver({}, None, None))
     with strategy.scope():
@@ -90,8 +103,14 @@ def test_fit_runs_in_the_worker_itself() -> None:
         )
         model.compile(ps.optimizers.Adagrad(0.5))
     page = np.arange(100) % 4
-    with strategy.session():
-        history = model.fit({"page": page, "label": page % 2}, 2, verbose=0)
+    best = ps.callbacks.EarlyStopping("loss", restore_best_weights=True)
+    with strategy.session() as session:
+        history = model.fit(
+            {"page": page, "label": page % 2}, 2, batch_size=20, callbacks=[best], verbose=0
+        )
+        with pytest.raises(RuntimeError, match="another session"), strategy.session():
+            pass
+    assert session.steps == 10
     assert history.history["loss"][1] < history.history["loss"][0]
     with pytest.raises(ValueError, match="ParameterServerStrategy"):
         ps.ClusterCoordinator(strategy)  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""Where variables of the V1 form go, and who gives them their values.
+
+Knows servers by number, and not how sessions are agreed on. Invariant: of all workers the chief
+alone gives a variable its first value, and no row goes to another key where a worker may train.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+from pstrain.config import ParameterConfig
+from pstrain.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    ServerRestartedError,
+)
+from pstrain.trainer.client import RemoteParameters
+from pstrain.v1.membership import wait_for
+from pstrain.variables.base import BaseVariable
+from pstrain.variables.scope import Placement
+from pstrain.vocabulary import VariableSpec
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerParameters(RemoteParameters):
+    """Only the chief gives variables their first values: those that are not ``made`` yet.
+
+    Making a variable waits for servers that are away, at most ``config.start_timeout_s``.
+    """
+
+    remedy: ClassVar[str] = (
+        "; what runs inside of strategy.session(checkpoint_manager) then goes on from the newest "
+        "checkpoint, without one start the workers again too"
+    )
+
+    def __init__(
+        self, *arguments: Any, is_chief: bool, config: ParameterConfig, **options: Any
+    ) -> None:
+        super().__init__(*arguments, config=config, **options)
+        self.made: set[int] = set()
+        self.rejoin: Callable[[], None] = _nothing
+        self.may_move_keys: Callable[[], bool] = _always
+        self._is_chief = is_chief
+        self._start_timeout_s = config.start_timeout_s
+
+    def create(self, spec: VariableSpec, value: Any = None) -> None:
+        create = super().create
+
+        def attempt() -> bool:
+            try:
+                create(spec, value)
+            except AlreadyExistsError as error:
+                error.add_note(
+                    "all workers make the same variables in the same order; if the servers go on "
+                    "from an earlier program, start the chief (worker 0) first"
+                )
+                raise
+            except (ServerRestartedError, AbortedError) as error:
+                if spec.id < 0 or (self._is_chief and isinstance(error, AbortedError)):
+                    raise  # another chief has begun a session
+                logger.warning("variable %r is made in a new session: %s", spec.name, error)
+                self.rejoin()
+                return False
+            return True
+
+        servers = sorted({shard.ps for shard in spec.shards})
+        addresses = ", ".join(self.addresses[ps] for ps in servers)
+        wait_for(
+            f"parameter servers {servers} at {addresses}, to make variable {spec.name!r}; start "
+            "the cluster's 'ps' tasks",
+            self._start_timeout_s,
+            attempt,
+        )
+
+    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
+        if self._is_chief or spec.id < 0 or spec.id in self.made:
+            super().assign(spec, op, value, start)
+
+    @contextmanager
+    def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
+        """FailedPreconditionError where these are keys, whose rows other workers remember."""
+        if self.key_maps.are_in(variables) and not self.may_move_keys():
+            raise FailedPreconditionError(
+                "rows of an online mapping would go to other keys, of which the workers that train "
+                "do not hear: the chief (worker 0) assigns or restores one before training, in "
+                "strategy.session(checkpoint_manager, init_fn=...), or after it"
+            )
+        with super().giving_rows_anew(variables):
+            yield
+
+
+def _nothing() -> None:
+    pass
+
+
+def _always() -> bool:
+    return True
+
+
+class ServerPlacement:
+    """Whole variables, one server after the other."""
+
+    def __init__(self, parameters: WorkerParameters, num_workers: int) -> None:
+        self.parameters = parameters
+        self.num_workers = num_workers
+        self.variables: list[BaseVariable] = []
+        self._ids = itertools.count()
+        self._places = itertools.cycle(range(len(parameters.addresses)))
+        self._lock = threading.Lock()
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
+        with self._lock:
+            return [next(self._places)]
+
+    def created(self, variable: BaseVariable) -> None:
+        with self._lock:
+            self.variables.append(variable)
+            self.parameters.made.add(variable.spec.id)
+
+
+class Beside:
+    """All on one server, otherwise as ``placement`` has it."""
+
+    def __init__(self, placement: Placement, server: int) -> None:
+        self.parameters = placement.parameters
+        self.num_workers = placement.num_workers
+        self.next_id, self.created = placement.next_id, placement.created
+        self._server = server
+
+    def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
+        return [self._server]
