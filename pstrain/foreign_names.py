@@ -220,6 +220,14 @@ LAYERS: Final = {
     "Normalization": _SCHEMA,
     "TextVectorization": "map strings to lists of words; StringLookup makes ids of them",
 }
+LAYER: Final = {
+    "add_weight": "write self.kernel = pstrain.Variable(value, name=...) in __init__",
+    "call": "write layer(inputs); a layer of your own computes in forward(values, inputs)",
+    "get_weights": "write [variable.numpy() for variable in layer.saved_variables]",
+    "non_trainable_variables": "those of saved_variables that are not trainable",
+    "set_weights": "write variable.assign(value) for each of layer.saved_variables",
+    "trainable_weights": "write trainable_variables",
+}
 _ONE_LOSS: Final = "BinaryCrossentropy is the only loss; pstrain.torch takes modules with others"
 LOSSES: Final = dict.fromkeys(
     (
