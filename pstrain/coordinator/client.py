@@ -257,6 +257,8 @@ class ClusterCoordinator:
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """One dataset on each trainer: as given, or made by a function (of an InputContext).
 
+        Each trainer reads all of it. They share the rows where a data service gives them out under
+        one ``job_name``, and of what ``strategy.experimental_distribute_dataset`` has divided.
         The function runs on the trainers; what it raises surfaces as ClosureInputError of the
         closures that use the iterator.
         """
