@@ -152,18 +152,26 @@ PSTRAIN: Final = {
     **dict.fromkeys(
         (
             "cast",
+            "concat",
             "constant",
             "convert_to_tensor",
+            "expand_dims",
+            "gather",
             "linalg",
             "math",
             "matmul",
             "nn",
+            "one_hot",
+            "ones",
             "random",
             "reduce_max",
             "reduce_mean",
             "reduce_sum",
+            "reshape",
             "sigmoid",
+            "square",
             "where",
+            "zeros",
         ),
         _NUMPY,
     ),
@@ -179,6 +187,7 @@ PSTRAIN: Final = {
     "MultiWorkerMirroredStrategy": _IN_STEP,
     "CentralStorageStrategy": "what is made outside of a scope is in this process",
     "OneDeviceStrategy": "what is made outside of a scope is in this process",
+    "Module": "write a subclass of layers.Layer",
     "PerWorkerValues": "ClusterCoordinator.create_per_worker_dataset(...) makes what each has of",
     "RunOptions": "strategy.run takes none",
     "Sequential": "models are in pstrain.models; pstrain.torch.Model takes any torch module",
@@ -244,7 +253,20 @@ LOSSES: Final = dict.fromkeys(
 }
 _OWN: Final = "write a subclass of Metric, whose state is an int64 array that adds up"
 METRICS: Final = dict.fromkeys(
-    ("F1Score", "MeanAbsoluteError", "MeanSquaredError", "Precision", "Recall", "Sum"), _OWN
+    (
+        "CategoricalAccuracy",
+        "F1Score",
+        "MeanAbsoluteError",
+        "MeanSquaredError",
+        "MeanTensor",
+        "Precision",
+        "Recall",
+        "RootMeanSquaredError",
+        "SparseCategoricalAccuracy",
+        "Sum",
+        "TopKCategoricalAccuracy",
+    ),
+    _OWN,
 ) | {
     "BinaryAccuracy": "write Accuracy()",
     "BinaryCrossentropy": "write LogLoss()",
