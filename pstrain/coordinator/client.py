@@ -6,6 +6,8 @@ where is the scheduler's business. Invariant: one coordinator per strategy.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import os
 import weakref
@@ -142,6 +144,9 @@ class ClusterCoordinator:
             self.recover_from(checkpoint)
         for link in self._links:
             link.start()
+
+    # What help() shows, which is else that of __new__, without the names of options.
+    __signature__ = inspect.signature(functools.partial(__init__, None))
 
     def recover_from(self, manager: CheckpointManager) -> None:
         """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
