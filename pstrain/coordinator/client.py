@@ -146,7 +146,7 @@ class ClusterCoordinator:
             link.start()
 
     # What help() shows, which is else that of __new__, without the names of options.
-    __signature__ = inspect.signature(functools.partial(__init__, None))
+    __signature__ = inspect.signature(functools.partial(__init__, None))  # type: ignore[arg-type]
 
     def recover_from(self, manager: CheckpointManager) -> None:
         """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
