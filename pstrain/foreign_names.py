@@ -161,18 +161,26 @@ PSTRAIN: Final = {
     **dict.fromkeys(
         (
             "cast",
+            "concat",
             "constant",
             "convert_to_tensor",
+            "expand_dims",
+            "gather",
             "linalg",
             "math",
             "matmul",
             "nn",
+            "one_hot",
+            "ones",
             "random",
             "reduce_max",
             "reduce_mean",
             "reduce_sum",
+            "reshape",
             "sigmoid",
+            "square",
             "where",
+            "zeros",
         ),
         _NUMPY,
     ),
@@ -188,6 +196,7 @@ PSTRAIN: Final = {
     "MultiWorkerMirroredStrategy": _IN_STEP,
     "CentralStorageStrategy": "what is made outside of a scope is in this process",
     "OneDeviceStrategy": "what is made outside of a scope is in this process",
+    "Module": "write a subclass of layers.Layer",
     "PerWorkerValues": "ClusterCoordinator.create_per_worker_dataset(...) makes what each has of",
     "RunOptions": "strategy.run takes none",
     "Sequential": "models are in pstrain.models; pstrain.torch.Model takes any torch module",
@@ -230,6 +239,14 @@ LAYERS: Final = {
     "Normalization": _SCHEMA,
     "TextVectorization": "map strings to lists of words; StringLookup makes ids of them",
 }
+LAYER: Final = {
+    "add_weight": "write self.kernel = pstrain.Variable(value, name=...) in __init__",
+    "call": "write layer(inputs); a layer of your own computes in forward(values, inputs)",
+    "get_weights": "write [variable.numpy() for variable in layer.saved_variables]",
+    "non_trainable_variables": "those of saved_variables that are not trainable",
+    "set_weights": "write variable.assign(value) for each of layer.saved_variables",
+    "trainable_weights": "write trainable_variables",
+}
 _ONE_LOSS: Final = "BinaryCrossentropy is the only loss; pstrain.torch takes modules with others"
 LOSSES: Final = dict.fromkeys(
     (
@@ -246,7 +263,20 @@ LOSSES: Final = dict.fromkeys(
 }
 _OWN: Final = "write a subclass of Metric, whose state is an int64 array that adds up"
 METRICS: Final = dict.fromkeys(
-    ("F1Score", "MeanAbsoluteError", "MeanSquaredError", "Precision", "Recall", "Sum"), _OWN
+    (
+        "CategoricalAccuracy",
+        "F1Score",
+        "MeanAbsoluteError",
+        "MeanSquaredError",
+        "MeanTensor",
+        "Precision",
+        "Recall",
+        "RootMeanSquaredError",
+        "SparseCategoricalAccuracy",
+        "Sum",
+        "TopKCategoricalAccuracy",
+    ),
+    _OWN,
 ) | {
     "BinaryAccuracy": "write Accuracy()",
     "BinaryCrossentropy": "write LogLoss()",

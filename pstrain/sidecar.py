@@ -30,6 +30,7 @@ from pstrain.checkpoints.watch import checkpoints_iterator
 from pstrain.errors import DataLossError, InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.evaluation import Logs, evaluate
 from pstrain.variables.variable import Variable
+from pstrain.weighting import with_weights
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ class SidecarEvaluator:
     ``steps``: batches of each evaluation (None: all of ``data``). Results go to ``results_dir``, by
     default ``<checkpoint_dir>/evaluation``: a line per evaluation in ``metrics.jsonl``, and in
     ``best.json`` the best by ``monitor`` (``mode`` "min", "max" or "auto"), which an evaluator that
-    starts again goes on from. ``callbacks`` are called as by ``evaluate``.
+    starts again goes on from. ``callbacks`` are called as by ``evaluate``, and ``sample_weight``
+    weighs the loss as there.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class SidecarEvaluator:
         results_dir: str | os.PathLike[str] | None = None,
         batch_size: int = 4096,
         verbose: int = 1,
+        sample_weight: Any = None,
     ) -> None:
         check_optional(1, max_evaluations=max_evaluations, steps=steps, batch_size=batch_size)
         check_optional(0, last_step=last_step)
@@ -87,7 +90,8 @@ class SidecarEvaluator:
             raise InvalidTypeError(
                 f"SidecarEvaluator takes a model, then the data, got {model!r} first"
             )
-        self.model, self.data = model, data
+        self.model = model
+        self.data, self._weight_column = with_weights(data, sample_weight)
         self.checkpoint_dir = path_of(checkpoint_dir, "checkpoint_dir")
         beside = os.path.join(self.checkpoint_dir, "evaluation")
         self.results_dir = path_of(beside if results_dir is None else results_dir, "results_dir")
@@ -161,6 +165,7 @@ class SidecarEvaluator:
             batch_size=self._batch_size,
             verbose=0,
             callbacks=self._callbacks,
+            sample_weight=self._weight_column,
         )
         result = {"checkpoint": path, "step": step, "metrics": logs}
         self.results.append(result)

@@ -44,6 +44,7 @@ def fit(
     class_weight: Mapping[Any, float] | None = None,
     sample_weight: Any = None,
     validation_freq: int | Sequence[int] = 1,
+    validation_sample_weight: Any = None,
 ) -> History:
     """Trains a compiled model; on the trainers of the strategy it was made under, if any.
 
@@ -58,10 +59,10 @@ def fit(
     one, where the strategy's consistency is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2
     a line per epoch. Blocks.
 
-    ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``: of rows, the name of a column,
-    or an array for a table or a dict of arrays. A batch's loss, in the history too, is the sum of
-    weight (both multiplied) times loss, divided by the number of rows; metrics and validation count
-    rows alike. ``validation_freq``: validates every so many epochs, or after these (from 1 on).
+    ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``, ``validation_sample_weight``:
+    of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the
+    history too, is the sum of weight (both multiplied) times loss over the number of rows; metrics
+    count rows alike. ``validation_freq``: validates every so many epochs, or after these (from 1).
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
@@ -79,8 +80,7 @@ def fit(
     step = TrainSteps(model, Weighting(column, class_weight))
     source = as_source(data, batch_size)
     check_end(source, steps_per_epoch, "steps_per_epoch=")
-    held_out = None if validation_data is None else as_source(validation_data, batch_size)
-    check_end(held_out, None, "validation_data=dataset.take(batches)")
+    validation = _validation(validation_data, validation_sample_weight, batch_size)
     dataset = executor.dataset(source)
     shown = [ProgressBar(verbose)] if verbose else []
     told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
@@ -93,7 +93,7 @@ def fit(
         loop = Loop(model, step, executor, progress, calls)
         loop.steps_per_epoch = steps_per_epoch
         loop.steps_at_once = steps_at_once(model, steps_per_execution)
-        loop.validation = held_out, batch_size
+        loop.validation = validation
         loop.validation_freq = validation_freq
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
@@ -105,7 +105,7 @@ class Loop:
 
     steps_per_epoch: int | None = None
     steps_at_once: int = 1
-    validation: tuple[Any, int] = (None, 0)
+    validation: tuple[Any, int, str | None] = (None, 0, None)
     validation_freq: int | Sequence[int] = 1
 
     def __init__(
@@ -183,11 +183,11 @@ class Loop:
             )
 
     def _validate(self, epoch: int) -> Logs:
-        data, batch_size = self.validation
+        data, batch_size, column = self.validation
         if data is None or not is_validated(epoch, self.validation_freq):
             return {}
         held_out = self._model.evaluate(
-            data, batch_size=batch_size, verbose=0, callbacks=self._calls
+            data, batch_size=batch_size, verbose=0, callbacks=self._calls, sample_weight=column
         )
         measured = ["loss", *(metric.name for metric in self._model.metrics)]
         return {f"val_{name}": held_out[name] for name in measured}
@@ -251,6 +251,21 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
     integer_at_least(epochs, 1, "epochs")
     check_optional(1, steps_per_epoch=steps_per_epoch)
     integer_at_least(steps_per_execution, 1, "steps_per_execution")
+
+
+def _validation(data: Any, sample_weight: Any, batch_size: int) -> tuple[Any, int, str | None]:
+    """The data to validate on, None without any; rows of a batch; the column of weights."""
+    if data is None:
+        if sample_weight is not None:
+            raise InvalidArgumentError(
+                "validation_sample_weight weighs rows of validation_data, which is not given: give "
+                "it, or leave the weights out"
+            )
+        return None, batch_size, None
+    data, column = with_weights(data, sample_weight)
+    source = as_source(data, batch_size)
+    check_end(source, None, "validation_data=dataset.take(batches)")
+    return source, batch_size, column
 
 
 def _check_epochs(initial_epoch: int, validation_freq: int | Sequence[int]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pstrain.commands.options import CORRECT, local_path, positive
+from pstrain.commands.options import CORRECT, add_types, local_path, positive
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -15,6 +15,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "folder", type=local_path, metavar="DIR", help="what pstrain train --out wrote"
     )
     parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
+    add_types(parser)
     parser.add_argument("--batch-size", type=positive, default=4096)
     parser.add_argument("--json", action="store_true", help="one line of JSON")
     parser.set_defaults(run=run)
@@ -28,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     narrator = Narrator(as_json=args.json)
     narrator.say(f"evaluating {args.folder} on {args.data}")
     with advised(CORRECT):
-        scores = evaluate(args.folder, args.data, args.batch_size)
+        scores = evaluate(args.folder, args.data, args.batch_size, args.types)
     narrator.table(
         "Result",
         [

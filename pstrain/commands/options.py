@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 POOLINGS = ("sum", "mean", "sqrtn")
-CORRECT = "correct the file: its columns must be of the types that the model was trained on"
+CORRECT = (
+    "correct the file, whose columns must be of the types that the model was trained on, or state "
+    "the type of a column that the model does not read with --types COLUMN=TYPE"
+)
 TYPES = ("string", "bool", "int64", "uint64", "double")
 
 if TYPE_CHECKING:
@@ -98,6 +101,18 @@ def column_types(text: str) -> dict[str, str]:
             )
         types[name] = type_
     return types
+
+
+def add_types(parser: argparse._ActionsContainer) -> None:
+    """How columns of text files are read."""
+    parser.add_argument(
+        "--types",
+        type=column_types,
+        default={},
+        metavar="COLUMN=TYPE,...",
+        help="how columns of CSV and JSON files are read, where the first rows tell it wrongly: "
+        f"{', '.join(TYPES)}",
+    )
 
 
 def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pstrain.commands.options import CORRECT, local_path
+from pstrain.commands.options import CORRECT, add_types, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +23,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "folder", type=local_path, metavar="DIR", help="what pstrain train --out wrote"
     )
     parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
+    add_types(parser)
     parser.add_argument(
         "--output", type=local_path, required=True, metavar="FILE", help="ends in .parquet or .csv"
     )
@@ -42,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.suffix not in (".parquet", ".csv"):
         raise InvalidArgumentError(f"--output must end in .parquet or .csv, got {args.output}")
     check_output(args.output, args.data)
-    batches = predictions(args.folder, args.data, args.column)
+    batches = predictions(args.folder, args.data, args.column, args.types)
     if args.only:
         batches = (batch.select([args.column]) for batch in batches)
     with advised(CORRECT):
@@ -58,16 +60,32 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
     rows = 0
     try:
         for batch in batches:
-            if writer is None:
-                writer = _writer(partial, path.suffix, batch.schema)
-            writer.write_batch(batch)
+            with _named(path):
+                if writer is None:
+                    writer = _writer(partial, path.suffix, batch.schema)
+                writer.write_batch(batch)
             rows += batch.num_rows
         if writer is not None:
-            writer.close()
-            os.replace(partial, path)
+            with _named(path):
+                writer.close()
+                os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
     return rows
+
+
+@contextlib.contextmanager
+def _named(output: Path) -> Iterator[None]:
+    """Errors of the file that is written under its name; it is as it was before."""
+    try:
+        yield
+    except OSError as error:
+        from pstrain.errors import ResourceExhaustedError
+
+        raise ResourceExhaustedError(
+            f"--output {output} cannot be written: {error}; make room, or name a file on another "
+            "disk"
+        ) from error
 
 
 def _writer(path: Path, ending: str, schema: pa.Schema) -> Any:

@@ -6,9 +6,8 @@ import argparse
 from pathlib import Path
 
 from pstrain.commands.options import (
-    TYPES,
     add_cluster,
-    column_types,
+    add_types,
     local_path,
     names,
     poolings,
@@ -39,14 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     columns = parser.add_argument_group("columns, where what is found out is wrong")
     for option in ("--dense", "--categorical", "--ignore"):
         columns.add_argument(option, type=names, default=(), metavar="COLUMN,...")
-    columns.add_argument(
-        "--types",
-        type=column_types,
-        default={},
-        metavar="COLUMN=TYPE,...",
-        help="how columns of CSV and JSON files are read, where the first rows tell it wrongly: "
-        f"{', '.join(TYPES)}",
-    )
+    add_types(columns)
     columns.add_argument(
         "--pooling",
         type=poolings,

@@ -6,6 +6,8 @@ where is the scheduler's business. Invariant: one coordinator per strategy.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import logging
 import os
 import weakref
@@ -143,6 +145,9 @@ class ClusterCoordinator:
         for link in self._links:
             link.start()
 
+    # What help() shows, which is else that of __new__, without the names of options.
+    __signature__ = inspect.signature(functools.partial(__init__, None))  # type: ignore[arg-type]
+
     def recover_from(self, manager: CheckpointManager) -> None:
         """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
         self.recovery.recover_from(manager)
@@ -263,6 +268,8 @@ class ClusterCoordinator:
     def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
         """One dataset on each trainer: as given, or made by a function (of an InputContext).
 
+        Each trainer reads all of it. They share the rows where a data service gives them out under
+        one ``job_name``, and of what ``strategy.experimental_distribute_dataset`` has divided.
         The function runs on the trainers; what it raises surfaces as ClosureInputError of the
         closures that use the iterator.
         """

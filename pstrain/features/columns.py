@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features.bags import is_list
@@ -167,8 +167,10 @@ def singles(column: pa.Array) -> pa.Array:
     return column.flatten()
 
 
-def vector(what: str, values: Any) -> NDArray[np.float32]:
-    """Numbers of any shape, of Arrow too, as float32 [n]; DataError where some are none."""
+def vector(what: str, values: Any, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Numbers of any shape, of Arrow too, as float [n]; DataError where some are none."""
+    if values is None:
+        raise DataError(f"{what} are no numbers but None: give what was computed")
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
@@ -176,10 +178,18 @@ def vector(what: str, values: Any) -> NDArray[np.float32]:
         if values.null_count:
             raise DataError(f"{what} hold {values.null_count} nulls: filter them out")
     try:
-        return np.ascontiguousarray(values, dtype=np.float32).reshape(-1)
+        return np.ascontiguousarray(values, dtype=dtype).reshape(-1)
     except (TypeError, ValueError) as error:
-        kind = getattr(values, "type", None) or np.asarray(values).dtype
+        kind = getattr(values, "type", None) or _kind(values)
         raise DataError(f"{what} are no numbers but {kind}: map them to numbers") from error
+
+
+def _kind(values: Any) -> Any:
+    """What an error calls the type of these values."""
+    try:
+        return np.asarray(values).dtype
+    except ValueError:
+        return "lists of several lengths"
 
 
 def check_labels(what: str, labels: NDArray[np.float32]) -> None:

@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_names import Telling
 from pstrain.gradients.recording import leaf
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.variables.attributes import reached
@@ -23,11 +25,18 @@ from pstrain.variables.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 
 
-class Layer(Freezable, ABC):
-    """Base of layers. ``variables`` are in the order of what :meth:`requests` asks for."""
+class Layer(Freezable, Telling, ABC):
+    """Base of layers. ``variables`` are in the order of what :meth:`requests` asks for.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    A layer of your own calls ``super().__init__(name)``, makes variables and layers as attributes,
+    and computes in :meth:`forward`, whose ``inputs`` may be anything, a tuple too. It may read
+    attributes as they are, and leave ``variables`` empty: then ``values`` is.
+    """
+
+    _foreign = foreign_names.LAYER
+
+    def __init__(self, name: str | None = None) -> None:
+        self.name = type(self).__name__.lower() if name is None else name
         self.variables: list[Any] = []
 
     @property
@@ -37,14 +46,15 @@ class Layer(Freezable, ABC):
 
     @property
     def trainable_variables(self) -> list[Any]:
-        return [variable for variable in self.variables if variable.trainable]
+        """Of ``saved_variables`` those that an optimizer may change."""
+        return [variable for variable in self.saved_variables if variable.trainable]
 
     @property
     def weights(self) -> list[Any]:
-        """The variables as they lie on servers: of those that are cut, each shard."""
+        """Of ``saved_variables``, as they lie on servers: of those that are cut, each shard."""
         return [
             part
-            for variable in self.variables
+            for variable in self.saved_variables
             for part in (
                 variable.variables if isinstance(variable, ShardedVariable) else [variable]
             )

@@ -25,8 +25,16 @@ from pstrain.vocabulary import Fetch
 Float32 = NDArray[np.float32]
 
 
-def concatenate(inputs: Sequence[Tensor | NDArray[Any]]) -> Tensor:
-    """The columns of all, float32 [n, sum of widths]; arrays count as constants."""
+def concatenate(inputs: Sequence[Tensor | NDArray[Any]], axis: int = 1) -> Tensor:
+    """The columns of all, float32 [n, sum of widths]; arrays count as constants.
+
+    ``axis`` is 1, or -1, which is the same; ``np.concatenate`` of tensors takes others.
+    """
+    if axis not in (1, -1):
+        raise InvalidArgumentError(
+            f"concatenate puts columns side by side, which is axis=1, got axis={axis!r}: write "
+            "np.concatenate(tensors, axis)"
+        )
     tensors = [as_matrix("concatenate", one) for one in inputs]
     if len({len(one) for one in tensors}) != 1:
         shapes = ", ".join(str(one.shape) for one in tensors) or "nothing"

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
-from pstrain.features.columns import check_labels
+from pstrain.features.columns import check_labels, vector
 from pstrain.foreign_names import instead_of
 from pstrain.kernels import losses
 from pstrain.kernels import metrics as kernels
@@ -33,11 +33,11 @@ class Mean(Metric):
 
     def update(self, state: State, values: ArrayLike, weights: ArrayLike | None = None) -> State:
         """Adds values (any shape) with weights of the same shape, or one for all; by default 1."""
-        numbers = np.ascontiguousarray(values, dtype=np.float64).reshape(-1)
+        numbers = vector(f"metric {self.name!r}: values", values, np.float64)
         if weights is None:
             _add(state[1], np.array([len(numbers)], dtype=np.float64))
         else:
-            by = np.ascontiguousarray(weights, dtype=np.float64).reshape(-1)
+            by = vector(f"metric {self.name!r}: weights", weights, np.float64)
             by = np.repeat(by, len(numbers)) if np.ndim(weights) == 0 else by
             if by.shape != numbers.shape:
                 raise InvalidArgumentError(

@@ -7,7 +7,7 @@ that fails leaves the model that was in its folder as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,10 +144,15 @@ def _made_anew(path: str | Path) -> Any:
         ) from error
 
 
-def evaluate(folder: Path, data: str, batch_size: int) -> dict[str, float]:
-    """Scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples."""
+def evaluate(
+    folder: Path, data: str, batch_size: int, types: Mapping[str, str]
+) -> dict[str, float]:
+    """Scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples.
+
+    ``types``: Arrow types of columns of text files, besides those that the model knows.
+    """
     model, prepared = load(folder)
-    rows = open_files(data, prepared.types)
+    rows = _typed(data, {**prepared.types, **types}, types)
     check_columns(rows, (*prepared.columns, prepared.label), data)
     model.compile(metrics=[ps.metrics.AUC(), ps.metrics.Accuracy()])
     with _plain_errors():
@@ -155,15 +160,17 @@ def evaluate(folder: Path, data: str, batch_size: int) -> dict[str, float]:
     return dict(scores)
 
 
-def predictions(folder: Path, data: str, column: str) -> Iterator[pa.RecordBatch]:
+def predictions(
+    folder: Path, data: str, column: str, types: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
     """The rows of ``data``, batch by batch, with the predicted probability in ``column``.
 
-    Raises DataError when there is not one row.
+    ``types`` as for ``evaluate``. Raises DataError when there is not one row.
     """
     model, prepared = load(folder)
     # Labels, which nobody looks at here, may be of any type, such as marks for "not known".
-    types = {name: prepared.types[name] for name in prepared.columns if name in prepared.types}
-    rows = open_files(data, types)
+    known = {name: prepared.types[name] for name in prepared.columns if name in prepared.types}
+    rows = _typed(data, {**known, **types}, types)
     check_columns(rows, prepared.columns, data)
     if column in rows.schema.names:
         raise InvalidArgumentError(
@@ -181,12 +188,19 @@ def predictions(folder: Path, data: str, column: str) -> Iterator[pa.RecordBatch
         raise DataError(f"{data!r} holds no rows to predict")
 
 
+def _typed(data: str, types: Mapping[str, str], stated: Mapping[str, str]) -> ds.Dataset:
+    """Rows whose columns have ``types``; the files must have, and hold as told, what is stated."""
+    rows = open_files(data, types)
+    check_columns(rows, [*stated], data)
+    check_types(rows, stated, data)
+    return rows
+
+
 def _training(config: TrainConfig) -> ds.Dataset:
     """The rows to train on as they are in the files."""
     wanted = config.wanted
-    rows = open_files(config.data, wanted.types)
-    check_columns(rows, [wanted.label, *wanted.types], config.data)
-    check_types(rows, wanted.types, config.data)
+    rows = _typed(config.data, wanted.types, wanted.types)
+    check_columns(rows, [wanted.label], config.data)
     return rows if config.validation_data is not None else _part(rows, config, "training")
 
 

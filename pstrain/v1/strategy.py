@@ -6,8 +6,7 @@ the same order have the same ids and places on every worker, so the same script 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from pstrain.cluster import (
@@ -34,7 +33,7 @@ from pstrain.v1.membership import Membership
 from pstrain.v1.placement import ServerPlacement, WorkerParameters
 from pstrain.v1.training import TrainingSession
 from pstrain.variables.base import BaseVariable
-from pstrain.variables.scope import LocalPlacement, Placement, placement_scope
+from pstrain.variables.scope import LocalPlacement, Placement
 
 T = TypeVar("T")
 

@@ -226,6 +226,13 @@ class BaseVariable(ValueOperators, Telling):
     def __reduce__(self) -> tuple[Any, ...]:
         return new_handle, (type(self), self.spec, self.parameters, self._start, self._stop)
 
+    def __deepcopy__(self, _memo: dict[int, Any]) -> NoReturn:
+        raise InvalidTypeError(
+            f"variable {self.name!r} has no deep copy, since what is copied has its values where "
+            "they are: write Variable(variable.numpy()) for another one; for another model "
+            "models.from_config(model.get_config()) and set_weights(model.get_weights())"
+        )
+
     def _assign(self, op: str, value: Any) -> None:
         self._check_fits(op, value)
         if self.shape:

@@ -63,6 +63,9 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
     """
     array = np.asarray(value)
     expected = (rows, *spec.shape[1:]) if spec.shape else ()
+    if rows == 0 and array.shape == (0,):
+        # An empty list has no second axis, and the type of no values.
+        array = np.empty(expected, spec.dtype)
     if array.shape == expected and array.dtype == spec.dtype and array.flags.carray:
         return array.reshape(rows, spec.width)
     if array.shape != expected and array.shape != ():

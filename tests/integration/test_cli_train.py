@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import json
 import pathlib
@@ -303,6 +304,37 @@ def test_stated_types_are_kept_with_the_model(tmp_path: pathlib.Path) -> None:
     assert main(local(tmp_path / "a.csv", tmp_path / "out", *options)) == 0
     kept = Preparation.load(tmp_path / "out").types
     assert kept == {"clicked": "int64", "zip": "string", "note": "string"}
+
+
+def test_types_of_columns_that_the_model_does_not_read_can_be_stated(
+    model: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    noted = clicks(100).append_column("note", [[f"00{row}" for row in range(100)]])
+    pyarrow.csv.write_csv(noted, tmp_path / "a.csv", pyarrow.csv.WriteOptions(quoting_style="none"))
+    read = [str(model), "--data", str(tmp_path / "a.csv"), "--types", "note=string"]
+    assert main(["predict", *read, "--output", str(tmp_path / "p.parquet")]) == 0
+    assert pq.read_table(tmp_path / "p.parquet")["note"].equals(noted["note"])
+    assert main(["evaluate", *read]) == 0
+    read[-1] = "memo=string"
+    assert "no column 'memo'" in fails(capsys, ["evaluate", *read])
+
+
+def test_an_output_that_cannot_be_written_is_named(
+    model: pathlib.Path,
+    files: pathlib.Path,
+    tmp_path: pathlib.Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_batch", full)
+    output = tmp_path / "p.parquet"
+    asked = ["predict", str(model), "--data", str(files / "new.pq"), "--output", str(output)]
+    assert main(asked) == 1
+    assert f"--output {output} cannot be written: [Errno 28]" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_damaged_files(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -124,6 +124,40 @@ def test_training(files: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         names["coordinator"].close()
 
 
+def test_columns_and_variables() -> None:
+    words = ["a", "b", "c", "a"] * 5
+    data = ds.Dataset.from_table(pa.table({"word": words, "user": words, "label": [0, 1] * 10}))
+    text = snippet("online=True, min_count=2")
+    # A strategy needs servers; its arguments are looked at below.
+    local = "\n".join(line for line in text.splitlines() if not line.startswith("strategy ="))
+    matrix = np.ones((4, 3), np.float32)
+    with ps.GradientTape() as tape:
+        weights, bias = ps.Variable(matrix[:3, :2]), ps.Variable(matrix[0, :2])
+        names: dict[str, Any] = {
+            "ds": ds,
+            "ps": ps,
+            "np": np,
+            "data": data,
+            "arrow_schema": data.schema,
+            "batch": {"user": np.array(words)},
+            "ids": np.array([1, 2, 12]),
+            "values": np.ones((3, 16), np.float32),
+            "tape": tape,
+            "loss": np.float32(1.0),
+            "x": matrix,
+            "y": matrix[:, :2],
+            "signs": matrix[:, :2],
+            "weights": weights,
+            "bias": bias,
+            "variables": [weights],
+            "logits": matrix @ weights,
+        }
+        run(local, names, {"10_000_000, 16": "1_000, 16"})
+    assert names["schema"].categorical["word"].vocabulary is not None
+    assert [each.shape for each in names["g"]] == [(3, 2)]
+    assert np.asarray(names["rows"]).shape == (3, 16)
+
+
 @pytest.mark.parametrize("text", SNIPPETS, ids=range(len(SNIPPETS)))
 def test_every_name_is_there_and_takes_the_arguments(text: str) -> None:
     for call in ast.walk(ast.parse(text)):

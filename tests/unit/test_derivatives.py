@@ -81,6 +81,14 @@ def test_ufuncs(ufunc: np.ufunc) -> None:
         (np.expand_dims, lambda rule, x: rule(x, axis=(0, -1))),
         (np.transpose, lambda rule, x: rule(x)),
         (np.transpose, lambda rule, x: rule(x, (-1, 0))),
+        (np.diag, lambda rule, x: rule(x, k=1)),
+        (np.diagonal, lambda rule, x: rule(x)),
+        (np.flip, lambda rule, x: rule(x, axis=1)),
+        (np.moveaxis, lambda rule, x: rule(x, 0, -1)),
+        (np.repeat, lambda rule, x: rule(x, [2, 0], axis=0)),
+        (np.roll, lambda rule, x: rule(x, 1)),
+        (np.take_along_axis, lambda rule, x: rule(x, np.array([[2, 2], [0, 1]]), axis=1)),
+        (np.tile, lambda rule, x: rule(x, (2, 2))),
     ],
 )
 def test_functions_of_one_array(
@@ -92,6 +100,13 @@ def test_functions_of_one_array(
     (gradient,) = computed.backward(_weights(computed.value))
     expected = _differences(lambda x: compute(function, x), [values], 0)
     np.testing.assert_allclose(gradient, expected, rtol=1e-6, atol=1e-8)
+
+
+def test_diag_makes_a_matrix_of_its_diagonal() -> None:
+    computed = derivatives.FUNCTIONS[np.diag].compute(np.array([1.0, 2.0]), -1)
+    assert computed.value.tolist() == [[0, 0, 0], [1, 0, 0], [0, 2, 0]]
+    (gradient,) = computed.backward(np.arange(9.0).reshape(3, 3))
+    assert gradient.tolist() == [3.0, 7.0]
 
 
 @pytest.mark.parametrize(

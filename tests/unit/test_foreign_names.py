@@ -37,6 +37,7 @@ HOLDERS: list[tuple[Any, dict[str, str]]] = [
     (ps.callbacks, of_keras.CALLBACKS),
     (ps.initializers, of_keras.INITIALIZERS),
     (ps.layers, of_keras.LAYERS),
+    (ps.layers.Dense(1), of_keras.LAYER),
     (ps.losses, of_keras.LOSSES),
     (ps.metrics, of_keras.METRICS),
     (ps.models, of_keras.MODELS),

@@ -334,7 +334,7 @@ def test_concatenate_takes_arrays_and_names_what_does_not_fit() -> None:
     layer = Dense(2, input_size=3)
     inputs = np.ones((4, 3), np.float64)
     with GradientTape() as tape:
-        joined = concatenate([layer(inputs), inputs])
+        joined = concatenate([layer(inputs), inputs], axis=-1)
         loss = np.sum(joined)
     assert joined.shape == (4, 5)
     assert tape.gradients(loss).of(layer.variables[1]).gradient.tolist() == [4.0, 4.0]  # type: ignore[arg-type]
@@ -343,6 +343,8 @@ def test_concatenate_takes_arrays_and_names_what_does_not_fit() -> None:
             InvalidArgumentError, match=r"as many rows each, got (nothing|\(4, 3\))"
         ):
             concatenate(wrong)
+    with pytest.raises(InvalidArgumentError, match=r"axis=0: write np.concatenate"):
+        concatenate([inputs, inputs], axis=0)
 
 
 @pytest.mark.parametrize(

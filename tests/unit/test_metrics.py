@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
 from pstrain.metrics import AUC, Accuracy, LogLoss, Mean, Metric
 from pstrain.variables.parameters import step_scope
 from pstrain.variables.scope import LocalPlacement, local_parameters
@@ -104,6 +105,20 @@ def test_a_mean_shows_values_that_are_not_numbers() -> None:
     metric.reset_state()
     metric.update_state(2.0)
     assert metric.result() == 2.0
+
+
+@pytest.mark.parametrize(
+    ("values", "weights", "message"),
+    [
+        ("a", None, "metric 'mean': values are no numbers but <U1: map them to numbers"),
+        (None, None, "metric 'mean': values are no numbers but None"),
+        ([[1.0], [1.0, 2.0]], None, "values are no numbers but lists of several lengths"),
+        ([1.0], ["a"], "metric 'mean': weights are no numbers but <U1"),
+    ],
+)
+def test_a_mean_of_what_is_no_number_is_an_error(values: Any, weights: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Mean().update_state(values, weights)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, Mean])

@@ -113,9 +113,20 @@ def test_what_attributes_have_is_frozen_with_a_layer_and_a_model() -> None:
     assert [variable.name for variable in _trained(net)] == ["b/kernel", "b/bias", "scale"]
 
 
+def test_pairs_of_gradients_reach_the_layers_of_a_layer() -> None:
+    net, inputs = Net(), np.ones((5, 3), np.float32)
+    before = [variable.numpy() for variable in net.weights]
+    with GradientTape() as tape:
+        loss = np.mean((net(inputs) - 3) ** 2)
+    variables = net.trainable_variables
+    SGD(0.1).apply_gradients(zip(tape.gradient(loss, variables), variables, strict=True))
+    after = [variable.numpy() for variable in net.weights]
+    assert len(before) == 5
+    assert all(not np.array_equal(old, new) for old, new in zip(before, after, strict=True))
+
+
 def _trained(of: Any) -> list[Any]:
-    variables = of.saved_variables if isinstance(of, Layer) else of.variables
-    return [variable for variable in variables if variable.trainable]
+    return list(of.trainable_variables)
 
 
 class Linear(Model):

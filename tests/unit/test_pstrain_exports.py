@@ -18,6 +18,12 @@ def test_every_public_name_is_there() -> None:
     assert set(pstrain.__all__) <= set(dir(pstrain))
 
 
+def test_help_shows_the_options_of_a_coordinator() -> None:
+    parameters = inspect.signature(pstrain.ClusterCoordinator).parameters
+    assert list(parameters)[:2] == ["strategy", "closures_in_flight"]
+    assert "checkpoint" in parameters
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = pstrain.nothing  # type: ignore[attr-defined]

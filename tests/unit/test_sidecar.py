@@ -67,6 +67,18 @@ def test_the_newest_alone_is_the_default(
 
 
 @pytest.mark.usefixtures("trained")
+def test_rows_may_be_weighed(tmp_path: pathlib.Path) -> None:
+    weights = np.linspace(0, 1, 256)
+    options: dict[str, Any] = {"timeout": 0, "verbose": 0, "sample_weight": weights}
+    (result,) = ps.SidecarEvaluator(model(), data(), tmp_path, **options).start()
+    made = model()
+    ps.Checkpoint(model=made).restore(result["checkpoint"])
+    weighed = made.evaluate(data(), sample_weight=weights, verbose=0)
+    assert result["metrics"]["loss"] == weighed["loss"]
+    assert weighed["loss"] != made.evaluate(data(), verbose=0)["loss"]
+
+
+@pytest.mark.usefixtures("trained")
 def test_it_ends_by_count_by_step_by_time_and_when_told(tmp_path: pathlib.Path) -> None:
     def steps(**options: Any) -> list[int]:
         evaluator = ps.SidecarEvaluator(model(), data(), tmp_path, every=True, verbose=0, **options)

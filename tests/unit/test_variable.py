@@ -21,6 +21,7 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.optimizers import SGD, Adagrad
 from pstrain.trainer.staging import ClosureRun
 from pstrain.variables.base import new_handle
+from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.variables.parameters import LocalParameters, current_staging, current_step, step_scope
 from pstrain.variables.per_worker import PerWorkerVariable
 from pstrain.variables.scope import LocalPlacement, local_parameters, placement_scope
@@ -510,3 +511,16 @@ def test_a_copy_is_the_same_variable(table: Any) -> None:
     same.assign(0.0)
     assert not table.numpy().any()
     assert type(same) is type(table)
+
+
+def test_a_deep_copy_is_refused_with_what_to_write(table: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"'table' has no deep copy.*Variable\(variable\.n"):
+        copy.deepcopy({"tables": [table]})
+
+
+def test_no_rows_are_scattered_to_no_ids(table: Any) -> None:
+    table.scatter_add([], [])
+    table.scatter_update(IndexedSlices([], []))
+    np.testing.assert_array_equal(table.numpy(), ROWS)
+    with pytest.raises(InvalidArgumentError, match=r"shape \(0,\) does not fit .* needs \(1, 2\)"):
+        table.scatter_add([3], [])

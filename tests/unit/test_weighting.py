@@ -57,6 +57,20 @@ def fitted(data: Any, **options: Any) -> tuple[list[float], float]:
 
 
 @pytest.mark.parametrize(
+    ("data", "weight"), [(WEIGHTED, "w"), (ROWS, WEIGHTS), (pa.table(ROWS), WEIGHTS)]
+)
+def test_validation_weighs_the_loss(data: Any, weight: Any) -> None:
+    trained = model()
+    options = {"validation_data": data, "validation_sample_weight": weight}
+    history = trained.fit(ROWS, verbose=0, **options).history
+    weighed = trained.evaluate(WEIGHTED, sample_weight="w", verbose=0)
+    assert history["val_loss"] == [weighed["loss"]]
+    assert weighed["loss"] != trained.evaluate(ROWS, verbose=0)["loss"]
+    with pytest.raises(InvalidArgumentError, match="validation_data, which is not given"):
+        trained.fit(ROWS, validation_sample_weight="w", verbose=0)
+
+
+@pytest.mark.parametrize(
     ("data", "weight"),
     [
         (ROWS, WEIGHTS),

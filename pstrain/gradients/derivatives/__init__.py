@@ -97,6 +97,7 @@ def _clip(
 
 
 TAKEN = Rule(shapes.taken)
+_MOVING = (np.diagonal, np.flip, np.moveaxis, np.repeat, np.roll, np.take_along_axis, np.tile)
 FUNCTIONS: dict[Any, Rule] = {
     np.sum: Rule(reductions.total),
     np.mean: Rule(reductions.mean),
@@ -122,6 +123,8 @@ FUNCTIONS: dict[Any, Rule] = {
     np.inner: Rule(contractions.inner, slice(0, 2)),
     np.outer: Rule(contractions.outer, slice(0, 2)),
     np.einsum: Rule(contractions.einsum, slice(1, None)),
+    np.diag: Rule(shapes.diag),
+    **{function: Rule(shapes.moving(function)) for function in _MOVING},
 }
 # What takes a list of arrays, which their rules take one by one.
 OF_LISTS: dict[Any, Rule] = {

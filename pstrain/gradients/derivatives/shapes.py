@@ -6,7 +6,7 @@ Arrays in, arrays out. Invariant: no value is a view of an argument that somebod
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,12 +59,29 @@ def take(values: Array, indices: Any, axis: int | None = None) -> Computed:
     """``np.take``."""
     places = np.asarray(indices)
     if axis is None:
+        return moving(np.take)(values, places)
+    before = axis % values.ndim
+    return taken(values, (*[slice(None)] * before, places))
+
+
+def moving(function: Callable[..., Any]) -> Callable[..., Computed]:
+    """The rule of a function that leaves out, moves and repeats values, and makes none."""
+
+    def compute(values: Array, *args: Any, **options: Any) -> Computed:
+        places = function(np.arange(values.size).reshape(values.shape), *args, **options)
         flat = taken(values.reshape(-1), places)
         return Computed(
             flat.value, lambda grad: [one.reshape(values.shape) for one in flat.backward(grad)]
         )
-    before = axis % values.ndim
-    return taken(values, (*[slice(None)] * before, places))
+
+    return compute
+
+
+def diag(values: Array, k: int = 0) -> Computed:
+    """Of a matrix its diagonal; of one axis the matrix of which it is the diagonal."""
+    if np.ndim(values) == 1:
+        return Computed(np.diag(values, k), lambda grad: (np.diagonal(grad, k).copy(),))
+    return moving(np.diag)(values, k)
 
 
 def transpose(values: Array, axes: Any = None) -> Computed:
