@@ -62,12 +62,13 @@ def test_other_arguments_are_checked_when_called() -> None:
             r"skip count \(-1: all\) must be a non-negative integer, got True",
         ),
         (lambda d: d.repeat(-2), "repeat count must be a non-negative integer, got -2"),
-        (lambda d: d.prefetch(-2), "must be a positive integer, got -2"),
         (
-            lambda d: d.prefetch(0),
-            r"prefetch buffer_size \(-1: AUTOTUNE\) must be a positive integer, got 0",
+            lambda d: d.prefetch(-2),
+            r"prefetch buffer_size \(-1: AUTOTUNE\) must be a non-negative integer, got -2",
         ),
         (lambda d: d.enumerate(""), "column name"),
+        (lambda d: d.enumerate(5), r"write enumerate\(start=5\)"),
+        (lambda d: d.enumerate(start=0.5), r"start must be an integer, got 0\.5"),
         (lambda d: d.batch(3, drop_remainder=1), "drop_remainder must be True or False, got 1"),
         (lambda d: d.concatenate([1]), "takes a Dataset"),
         (lambda d: d.concatenate(d.batch(2)), "second one alone is batched"),
@@ -115,6 +116,8 @@ def test_enumerate_numbers_rows_or_batches() -> None:
     assert values(run(dataset), "n") == list(range(10))
     assert dataset.schema.names == ["x", "n"]
     check_positions(dataset)
+    check_positions(numbers(20).enumerate("n", start=-3))
+    assert values(run(numbers(4).enumerate("n", start=7)), "n") == [7, 8, 9, 10]
     batched = numbers(5).batch(2).enumerate("n")
     assert values(run(batched), "n") == [0, 0, 1, 1, 2]
     check_positions(batched)
