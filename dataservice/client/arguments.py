@@ -18,7 +18,7 @@ from dataservice.errors import (
     UnimplementedError,
 )
 from dataservice.job_options import TARGETS, JobOptions
-from dataservice.runtime.arguments import check_choice, in_words, nearest
+from dataservice.runtime.arguments import check_choice, in_words, is_integer, nearest
 from dataservice.vocabulary import (
     AUTOTUNE,
     DATA_TRANSFER_PROTOCOLS,
@@ -143,6 +143,12 @@ def check_compression(compression: str | None) -> str:
             f"{meant}"
         )
     return _COMPRESSIONS[chosen]
+
+
+def check_saved_compression(compression: str | None) -> str:
+    """As `check_compression`, for files; "GZIP", small rather than fast, as "ZSTD"."""
+    is_gzip = isinstance(compression, str) and compression.upper() == "GZIP"
+    return check_compression("ZSTD" if is_gzip else compression)
 
 
 def _check_delivery(arguments: ReadArguments) -> None:
@@ -275,7 +281,7 @@ def _consumers(index: object, count: object) -> int:
         )
     if count is None:
         return 0
-    if not _is_integer(count) or not _is_integer(index):
+    if not is_integer(count) or not is_integer(index):
         raise InvalidArgumentError(
             f"consumer_index and num_consumers must be integers, got {index!r} and {count!r}"
         )
@@ -286,10 +292,6 @@ def _consumers(index: object, count: object) -> int:
             f"and num_consumers={consumers}"
         )
     return consumers
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def _ordered(ordered: object) -> bool:
@@ -343,7 +345,7 @@ def _max_elements(max_outstanding_requests: object) -> int:
     if max_outstanding_requests in (None, AUTOTUNE):
         return DEFAULT_BUFFERED_ELEMENTS
     wanted = max_outstanding_requests
-    if not _is_integer(wanted) or int(str(wanted)) < 1:
+    if not is_integer(wanted) or int(str(wanted)) < 1:
         raise InvalidArgumentError(
             f"max_outstanding_requests must be positive or AUTOTUNE (-1), got {wanted!r}"
         )

@@ -36,7 +36,6 @@ from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.segments import Segment
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InternalError
 from dataservice.sharding import WINDOW_ROWS, Split
@@ -300,19 +299,22 @@ def _repeated(node: Repeat) -> Linear:
 
 def _concatenated(chained: Concatenate) -> Linear:
     chain = chained.chain
-    linear = _part(chain[0], chain[0].first)
+    schema = chained.schema
+    linear = _part(chain[0], chain[0].first, schema)
     for node in chain:
-        linear = _joined(node, _with_own_limits(node, linear), _part(node, node.second))
+        linear = _joined(node, _with_own_limits(node, linear), _part(node, node.second, schema))
     return linear
 
 
-def _part(node: Concatenate, child: Node) -> Linear:
+def _part(node: Concatenate, child: Node, schema: pa.Schema | None) -> Linear:
     linear = _linear(child)
     if linear.tail:
         refuse(node, "it joins batches, which form only after the division")
     if linear.repeat != 1:
         refuse(node, "one of its inputs is repeated apart from the other")
-    return _with_own_limits(node, linear)
+    linear = _with_own_limits(node, linear)
+    # The first part too: in its files a column may have the type null.
+    return linear if schema is None else _append(linear, Conform(Detached(), schema))
 
 
 def _joined(node: Concatenate, first: Linear, second: Linear) -> Linear:
@@ -322,11 +324,6 @@ def _joined(node: Concatenate, first: Linear, second: Linear) -> Linear:
             "only one of its inputs is interleaved",
             "interleave the elements of both, or distribute each and join them afterwards",
         )
-    if node.schema is not None:
-        conform = Conform(Detached(), node.schema)
-        second = _append(second, conform)
-        # Not over all: above it, columns cannot be chosen in the files.
-        first = _append(first, conform) if _lacks_types(first) else first
     leading = first if first.shuffles else second
     return Linear(
         segments=first.segments + second.segments,
@@ -337,13 +334,6 @@ def _joined(node: Concatenate, first: Linear, second: Linear) -> Linear:
         group_rows=max(first.group_rows, second.group_rows),
         cycle=max(first.cycle, second.cycle),
     )
-
-
-def _lacks_types(linear: Linear) -> bool:
-    """Whether its plan says of a column that it has the type null."""
-    nodes = [node for each in linear.segments for node in (each.source, *each.operators)]
-    schemas = [schema for node in nodes if (schema := getattr(node, "schema", None)) is not None]
-    return any(lacks_type(kind) for schema in schemas for kind in schema.types)
 
 
 def _with_own_limits(node: Node, linear: Linear) -> Linear:

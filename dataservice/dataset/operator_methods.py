@@ -222,13 +222,13 @@ class OperatorMethods:
         nodes = nodes_of(listed, "zip")
         return listed[0]._over(ops.Zip(nodes))
 
-    def enumerate(self, name: str = "index") -> Self:
-        """Adds an int64 column with the number of each element."""
-        return self._over(ops.Enumerate(self._node, name))
+    def enumerate(self, name: str = "index", start: int = 0) -> Self:
+        """Adds an int64 column with the number of each element, from `start` on."""
+        return self._over(ops.Enumerate(self._node, name, start))
 
     @_called_n("buffer_size")
     def prefetch(self, buffer_size: int) -> Self:
-        """Reads up to `buffer_size` record batches ahead on a thread; AUTOTUNE reads a few."""
+        """Reads up to `buffer_size` record batches ahead on a thread; AUTOTUNE a few, 0 none."""
         size = _AUTOTUNED_BATCHES if _is_auto(buffer_size) else buffer_size
         return self._over(ops.Prefetch(self._node, size))
 

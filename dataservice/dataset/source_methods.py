@@ -156,7 +156,8 @@ class SourceMethods:
 
         `features` gives each its Arrow type: a number or string for one value, a fixed-size list
         for n, a list for any number; a missing one is null. Without, the records as they are, in
-        a binary column `record`. `compression` "AUTO" goes by the suffix.
+        a binary column `record`. `compression` "AUTO" goes by the suffix; it may be
+        "GZIP", "ZLIB" or None.
         """
         options = dict(storage_options) if storage_options else None
         return cls(TFRecordSource(paths, features, compression, options))  # type: ignore[arg-type]

@@ -85,6 +85,14 @@ class Iteration:
         """Whether something of it is left, and nobody reads it."""
         return not self.readers and not self.finished
 
+    def workers(self) -> set[WorkerId]:
+        """Those of which it holds something."""
+        held = set(self.tasks)
+        if self.windows is not None:
+            held |= {worker for worker, _ in self.windows.grants}
+            held |= self.windows.leases.keys() | self.windows.suspicions.accused()
+        return held if self.rounds is None else held | self.rounds.suspects
+
     def is_over_for(self, reader: ReaderId) -> bool:
         """Whether nothing is left for this reader, as far as is known now.
 

@@ -13,12 +13,28 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dataservice.errors import FailedPreconditionError
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 
 _SCHEME: Final = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _PORT: Final = re.compile(r":(\w+|%port(?:_\w+)?%)$")
 _OPEN_PORT: Final = re.compile(r"^%port(?:_\w+)?%$")
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def check_places(places: Sequence[str]) -> None:
+    """InvalidArgumentError for an address that comes twice: one of its places would stay empty."""
+    seen: set[tuple[str, str]] = set()
+    for place in places:
+        host, port = _split(place)
+        if not port or _OPEN_PORT.match(port):
+            continue
+        address = ("localhost" if host in _LOOPBACK else host, port)
+        if address in seen:
+            raise InvalidArgumentError(
+                f"worker_addresses names {place} twice, and one worker can be there: give each "
+                f"worker an address of its own, or name the host without a port, got {list(places)}"
+            )
+        seen.add(address)
 
 
 def find_place(places: Sequence[str], bound: Mapping[int, str], address: str) -> int:

@@ -13,7 +13,7 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.members import Members, MembersUpdate
 from dataservice.dispatcher.requests import Decision, WorkerPlace
-from dataservice.dispatcher.roster import describe_place, find_place
+from dataservice.dispatcher.roster import check_places, describe_place, find_place
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError, NotFoundError
 from dataservice.vocabulary import ShardingPolicy, WorkerId
@@ -22,10 +22,11 @@ from dataservice.vocabulary import ShardingPolicy, WorkerId
 def set_worker_list(state: DispatcherState, addresses: Sequence[str]) -> Decision:
     """Takes the configured list; a new one only when no iteration is divided by the old one.
 
-    Workers register anew under a new list.
+    InvalidArgumentError for an address twice. Workers register anew under a new list.
     """
     if tuple(addresses) == state.worker_list:
         return Decision(())
+    check_places(addresses)
     for iteration in state.iterations.values():
         if iteration.shards and not iteration.finished:
             raise FailedPreconditionError(

@@ -18,6 +18,7 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import snapshots as saved
 from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
 from dataservice.dispatcher.images import table_of
+from dataservice.dispatcher.involvement import Involvement
 from dataservice.dispatcher.jobs import Iteration, Job, Reader, program_of
 from dataservice.dispatcher.parties import Dataset, Worker
 from dataservice.dispatcher.resumption import Resumption
@@ -64,6 +65,7 @@ class DispatcherState:
     snapshots: saved.Snapshots = field(default_factory=saved.Snapshots)
     # Workers that a window may be accused of; derived, and perhaps too many.
     accused: set[WorkerId] = field(default_factory=set, compare=False)
+    involvement: Involvement = field(default_factory=Involvement, compare=False)
 
     def apply(self, event: ev.Event) -> None:
         """Adds one fact."""
@@ -131,7 +133,11 @@ class DispatcherState:
                 iteration.windows.suspicions.absolve(event.formerly)
             job = self.jobs[iteration.job_id]
             if job.has_tasks and not iteration.finished:
-                iteration.tasks[event.worker_id] = False
+                self._give_task(event.worker_id, iteration)
+
+    def _give_task(self, worker_id: WorkerId, iteration: Iteration) -> None:
+        iteration.tasks[worker_id] = False
+        self.involvement.add(worker_id, iteration.iteration_id)
 
     def _lose_worker(self, event: ev.WorkerLost) -> None:
         worker = self.workers.pop(event.worker_id, None)
@@ -140,7 +146,7 @@ class DispatcherState:
         if self.worker_by_address.get(worker.address) == event.worker_id:
             del self.worker_by_address[worker.address]
         self._judge(event.worker_id, is_lost=not event.left)
-        for iteration in self.iterations.values():
+        for iteration in self._iterations_of(event.worker_id):
             if iteration.windows is not None:
                 iteration.windows.fence_worker(event.worker_id)
             elif iteration.rounds is not None:
@@ -151,7 +157,12 @@ class DispatcherState:
             elif event.worker_id in iteration.tasks:
                 iteration.tasks[event.worker_id] = True
             iteration.notice_end()
+        self.involvement.drop_worker(event.worker_id)
         self.snapshots.lose_worker(event.worker_id)
+
+    def _iterations_of(self, worker_id: WorkerId) -> list[Iteration]:
+        """All that may hold something of a worker."""
+        return [self.iterations[involved] for involved in self.involvement.of(worker_id)]
 
     def _is_endless(self, iteration: Iteration) -> bool:
         dataset_id = self.jobs[iteration.job_id].dataset_id
@@ -160,7 +171,8 @@ class DispatcherState:
     def _judge(self, worker_id: WorkerId, *, is_lost: bool) -> None:
         """Settles what windows are accused of."""
         self.accused.discard(worker_id)
-        tables = [i.windows for i in self.iterations.values() if i.windows is not None]
+        iterations = self._iterations_of(worker_id)
+        tables = [each.windows for each in iterations if each.windows is not None]
         judge(tables, worker_id, is_lost=is_lost)
 
     def _acquit_worker(self, event: ev.WorkerAcquitted) -> None:
@@ -187,6 +199,7 @@ class DispatcherState:
             self.job_by_name.pop(job.name, None)
         for iteration_id in job.iterations.values():
             iteration = self.iterations.pop(iteration_id)
+            self.involvement.drop_iteration(iteration_id)
             for reader_id in iteration.readers:
                 self._note_departure(reader_id, f"its job {job.name or job.job_id} was deleted")
 
@@ -194,8 +207,8 @@ class DispatcherState:
         job = self.jobs[event.job_id]
         job.iterations[event.repetition] = event.iteration_id
         iteration = Iteration(event.iteration_id, event.job_id, event.repetition)
-        if job.has_tasks:
-            iteration.tasks = dict.fromkeys(self.workers, False)
+        for worker_id in self.workers if job.has_tasks else ():
+            self._give_task(worker_id, iteration)
         if job.options.num_consumers:
             iteration.rounds = RoundTable(job.options.num_consumers)
         iteration.shards = [False] * event.num_shards
@@ -206,6 +219,7 @@ class DispatcherState:
         iteration = self.iterations.pop(event.iteration_id, None)
         if iteration is None:
             return
+        self.involvement.drop_iteration(event.iteration_id)
         del self.jobs[iteration.job_id].iterations[iteration.repetition]
         for reader_id in iteration.readers:
             self._note_departure(
@@ -215,6 +229,7 @@ class DispatcherState:
     def _retire_iteration(self, event: ev.IterationRetired) -> None:
         iteration = self.iterations.pop(event.iteration_id, None)
         if iteration is not None:
+            self.involvement.drop_iteration(event.iteration_id)
             job = self.jobs[iteration.job_id]
             del job.iterations[iteration.repetition]
             job.history.note_end(iteration.repetition, iteration.programs)
@@ -296,6 +311,7 @@ class DispatcherState:
         self._windows_of(event.iteration_id).lease(
             event.worker_id, event.reader_id, event.sequence, event.windows
         )
+        self.involvement.add(event.worker_id, event.iteration_id)
 
     def _consume_rows(self, event: ev.RowsConsumed) -> None:
         self._windows_of(event.iteration_id).consume(event.reader_id, event.marks)
@@ -307,6 +323,7 @@ class DispatcherState:
 
     def _accuse_windows(self, event: ev.WindowsAccused) -> None:
         self._windows_of(event.iteration_id).accuse(event.worker_id, event.windows)
+        self.involvement.add(event.worker_id, event.iteration_id)
         self.accused.add(event.worker_id)
 
     def _release_windows(self, event: ev.WindowsReleased) -> None:
@@ -317,6 +334,8 @@ class DispatcherState:
         table = self.iterations[event.iteration_id].rounds
         assert table is not None, f"{event.iteration_id} has no rounds"
         table.apply(event)
+        for worker_id in table.suspects:
+            self.involvement.add(worker_id, event.iteration_id)
 
     def _finish_task(self, event: ev.TaskFinished) -> None:
         iteration = self.iterations[event.iteration_id]
@@ -343,7 +362,10 @@ class DispatcherState:
             programs=event.programs,
             resumption=event.resumption,
         )
-        table = self.iterations[event.iteration_id].windows
+        iteration = self.iterations[event.iteration_id]
+        for worker_id in iteration.workers():
+            self.involvement.add(worker_id, event.iteration_id)
+        table = iteration.windows
         self.accused.update(() if table is None else table.suspicions.accused())
 
     def _restore_history(self, event: ev.JobHistoryRestored) -> None:

@@ -63,11 +63,16 @@ class Choices(EnumType):
         return f"{cls.__name__} has no {name!r}; there are {', '.join(known)}{meant}"
 
 
+def is_integer(value: object) -> bool:
+    """Whether it is one, NumPy's among them; a bool is none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
 def integer_at_least(value: Any, minimum: int, what: str) -> int:
     """`value` as an int; InvalidArgumentError, naming `what`, for anything else or less."""
     known = {0: "a non-negative integer", 1: "a positive integer"}
     wanted = known.get(minimum, f"an integer of at least {minimum}")
-    if not isinstance(value, numbers.Integral) or isinstance(value, bool):
+    if not is_integer(value):
         raise InvalidTypeError(f"{what} must be {wanted}, got {value!r}")
     if value < minimum:
         raise InvalidArgumentError(f"{what} must be {wanted}, got {value}")

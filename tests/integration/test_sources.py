@@ -334,7 +334,7 @@ class TestCsv:
         assert "'value' of type int64" in message
         assert "oops" in message
         assert "schema=" in message
-        assert "line 200002" in message
+        assert "row 200001" in message
         with iter(Dataset.from_csv(str(path))) as iterator, pytest.raises(SchemaError):
             list(iterator)
         strings = pa.schema([("id", pa.int64()), ("value", pa.string())])
@@ -343,7 +343,7 @@ class TestCsv:
     def test_a_second_file_of_another_type(self, tmp_path: pathlib.Path) -> None:
         (tmp_path / "a.csv").write_text("x\n1\n")
         (tmp_path / "b.csv").write_text("x\none\n")
-        with pytest.raises(SchemaError, match=r"b\.csv', line 2: column 'x' of type int64"):
+        with pytest.raises(SchemaError, match=r"b\.csv', row 1: column 'x' of type int64"):
             run(Dataset.from_csv(str(tmp_path)))
 
     def test_files_with_other_columns(self, tmp_path: pathlib.Path) -> None:

@@ -86,3 +86,14 @@ def test_an_iteration_is_collected_whatever_else_there_is(state: DispatcherState
     commit(state, lifecycle.collect_iteration(state, "a"))
     assert list(state.iterations) == ["b"]
     assert state.iterations.walks == 0
+
+
+def test_a_lost_worker_ends_its_leases_whatever_else_there_is(state: DispatcherState) -> None:
+    commit(state, decide.lose_worker(state, "w1"))
+    tables = [state.iterations[name].windows for name in ("a", "b")]
+    assert [list(table.leases) for table in tables if table] == [["w2", "w3"]] * 2
+    commit(state, decide.delete_job(state, "a"))
+    commit(state, decide.lose_worker(state, "w2"))
+    assert state.iterations.walks == 0
+    assert state.involvement.of("w1") == state.involvement.of("w2") == ()
+    assert state.involvement.of("w3") == ("b",)

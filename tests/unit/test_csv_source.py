@@ -12,7 +12,7 @@ import pytest
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.errors import InvalidArgumentError, SchemaError, SourceError
-from tests.unit.checkpoint_checker import check_positions
+from tests.unit.checkpoint_checker import check_positions, run
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -99,7 +99,7 @@ def test_a_header_that_is_no_text_is_an_error_of_the_source(tmp_path: pathlib.Pa
 
 def test_a_text_that_is_not_utf_8_is_told_with_what_to_do(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_bytes("x\ncafé\n".encode("latin-1"))
-    with pytest.raises(SourceError, match=r"a\.csv', after row 0: .*not UTF-8.*iconv"):
+    with pytest.raises(SourceError, match=r"a\.csv', row 1: .*not UTF-8.*iconv"):
         Dataset.from_csv(str(tmp_path / "a.csv"), pa.schema([("x", pa.string())])).to_table()
 
 
@@ -108,3 +108,24 @@ def test_a_type_that_csv_does_not_hold_is_named_with_the_remedy(tmp_path: pathli
     schema = pa.schema([("x", pa.list_(pa.int64()))])
     with pytest.raises(SchemaError, match=r"list<item: int64>.*read the column as a string"):
         Dataset.from_csv(str(tmp_path / "a.csv"), schema).to_table()
+
+
+def test_ids_above_int64_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
+    large = 2**63 + 5
+    (tmp_path / "a.csv").write_text(f"id,x,y\n{large},1e19,-1\n,0.5,{large}\n")
+    table = Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
+    assert table["id"].to_pylist() == [large, None]
+    assert table.schema.types == [pa.uint64(), pa.float64(), pa.float64()]
+
+
+@pytest.mark.parametrize("last", ["7,u,8", "7"])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_an_error_names_the_row_and_the_column(
+    tmp_path: pathlib.Path, last: str, threads: int
+) -> None:
+    rows = 200_000  # more than a block
+    (tmp_path / "a.csv").write_text("a,b,c\n" + "1,2,3\n" * rows + last + "\n")
+    schema = pa.schema([("c", pa.int64()), ("b", pa.int64())])
+    error, column = (SchemaError, "column 'b' of type int64 ") if "u" in last else (SourceError, "")
+    with pytest.raises(error, match=rf"a\.csv'.*, row {rows + 1}: {column}"):
+        run(Dataset.from_csv(str(tmp_path / "a.csv"), schema), threads=threads)

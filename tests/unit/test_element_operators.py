@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,12 +62,13 @@ def test_other_arguments_are_checked_when_called() -> None:
             r"skip count \(-1: all\) must be a non-negative integer, got True",
         ),
         (lambda d: d.repeat(-2), "repeat count must be a non-negative integer, got -2"),
-        (lambda d: d.prefetch(-2), "must be a positive integer, got -2"),
         (
-            lambda d: d.prefetch(0),
-            r"prefetch buffer_size \(-1: AUTOTUNE\) must be a positive integer, got 0",
+            lambda d: d.prefetch(-2),
+            r"prefetch buffer_size \(-1: AUTOTUNE\) must be a non-negative integer, got -2",
         ),
         (lambda d: d.enumerate(""), "column name"),
+        (lambda d: d.enumerate(5), r"write enumerate\(start=5\)"),
+        (lambda d: d.enumerate(start=0.5), r"start must be an integer, got 0\.5"),
         (lambda d: d.batch(3, drop_remainder=1), "drop_remainder must be True or False, got 1"),
         (lambda d: d.concatenate([1]), "takes a Dataset"),
         (lambda d: d.concatenate(d.batch(2)), "second one alone is batched"),
@@ -113,6 +116,8 @@ def test_enumerate_numbers_rows_or_batches() -> None:
     assert values(run(dataset), "n") == list(range(10))
     assert dataset.schema.names == ["x", "n"]
     check_positions(dataset)
+    check_positions(numbers(20).enumerate("n", start=-3))
+    assert values(run(numbers(4).enumerate("n", start=7)), "n") == [7, 8, 9, 10]
     batched = numbers(5).batch(2).enumerate("n")
     assert values(run(batched), "n") == [0, 0, 1, 1, 2]
     check_positions(batched)
@@ -201,13 +206,29 @@ def test_concatenate_takes_a_type_that_the_first_lacks_from_a_later_one(nulls: i
     assert {batch.schema for batch in run(dataset)} == {dataset.schema}
     assert values(run(dataset)) == [None] * nulls + [0, 1]
     check_positions(dataset)
+    assert {batch.schema for batch in in_windows(dataset)} == {dataset.schema}
+
+
+def test_windows_of_a_file_whose_column_lacks_a_type_have_that_of_a_later_part(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "lacking.parquet")
+    pq.write_table(pa.table({"x": pa.nulls(2), "y": [1, 2]}), path)
+    later = Dataset.from_table(pa.table({"x": [5], "y": [3]}))
+    dataset = Dataset.from_parquet(path).concatenate(later)
+    rows = pa.Table.from_batches(in_windows(dataset))
+    assert rows.to_pydict() == {"x": [None, None, 5], "y": [1, 2, 3]}
+
+
+def in_windows(dataset: Dataset) -> list[pa.RecordBatch]:
+    """The rows as data workers make them."""
     linear = linearise(freeze_schemas(dataset.node))
     opened: list[pa.RecordBatch] = []
     for window in plan_windows(linear, plan_splits(linear), 0):
         opened += open_window(
             linear, window.splits, epoch=0, window_index=window.index, context=RunContext()
         )
-    assert {batch.schema for batch in opened} == {dataset.schema}
+    return opened
 
 
 def test_concatenate_reads_what_comes_first_once() -> None:

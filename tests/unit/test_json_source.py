@@ -116,3 +116,11 @@ def test_bad_arguments() -> None:
         Dataset.from_json("a", block_size_bytes=0)
     with pytest.raises(InvalidArgumentError, match="from_json takes a path"):
         Dataset.from_json(3)  # type: ignore[arg-type]
+
+
+def test_ids_above_int64_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
+    large = 2**63 + 5
+    lines = [f'{{"id": {large}, "x": 1e19}}', '{"id": 3, "x": 0.5}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    table = Dataset.from_json(str(tmp_path / "a.jsonl")).to_table()
+    assert table.to_pydict() == {"id": [large, 3], "x": [1e19, 0.5]}

@@ -82,7 +82,7 @@ def test_concatenated_sources_are_segments() -> None:
     )
     linear = linearise(frozen)
     first, second = linear.segments
-    assert kinds(first.operators) == ["shuffle", "filter"]
+    assert kinds(first.operators) == ["shuffle", "conform", "filter"]
     assert kinds(second.operators) == ["map", "conform", "filter"]
     assert linear.shuffle_seed == 1
     three = linearise(BASE.concatenate(BASE).concatenate(BASE.shuffle(2, 5)).node)

@@ -97,6 +97,16 @@ def test_choices(listed: list[int], stop: bool) -> None:
     check_positions(dataset)
 
 
+def test_choices_without_an_end_end_when_every_dataset_has() -> None:
+    endless = choices([0, 1]).repeat()
+    dataset = Dataset.choose_from_datasets([part(0, 3), part(100, 900)], endless, False)
+    batches = run(dataset)
+    assert values(batches) == [0, 100, 1, 101, 2, *range(102, 1_000)]
+    # Those of a dataset that has ended cut no blocks.
+    assert len(batches) < 10
+    check_positions(dataset.take(300), epoch=0)
+
+
 def test_batches_are_drawn_whole() -> None:
     datasets = [numbers(9).batch(4), numbers(6).batch(3)]
     dataset = Dataset.choose_from_datasets(datasets, choices([1, 0, 1, 0, 0, 1]))
@@ -115,6 +125,10 @@ def test_the_first_dataset_gives_the_schema() -> None:
     other = Dataset.from_table(pa.table({"x": pa.array([7], pa.int8())}))
     dataset = Dataset.sample_from_datasets([part(0, 3), other], seed=1)
     assert {batch.schema.field("x").type for batch in run(dataset)} == {pa.int64()}
+    lacking = Dataset.from_table(pa.table({"x": pa.nulls(2)}))
+    dataset = Dataset.sample_from_datasets([lacking, other], seed=1)
+    assert {batch.schema.field("x").type for batch in run(dataset)} == {pa.int8()}
+    assert dataset.schema == other.schema
     with pytest.raises(SchemaError, match=r"dataset given to sample_from_datasets.*missing"):
         _ = Dataset.sample_from_datasets([part(0, 3), choices([1])]).schema
 

@@ -67,7 +67,6 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "buffer_bytes": lambda n: ds.WorkerConfig("a:1", buffer_bytes=n),
     "heartbeat_interval_ms": lambda n: ds.WorkerConfig("a:1", heartbeat_interval_ms=n),
     "worker_timeout_ms": lambda n: ds.DispatcherConfig(worker_timeout_ms=n),
-    "prefetch buffer_size": lambda n: ds.Dataset.range(3).prefetch(n),
 }
 COUNTS: dict[str, Callable[[Any], Any]] = {
     "num_oov_indices": lambda n: ps.layers.IntegerLookup(num_oov_indices=n),
@@ -78,6 +77,7 @@ COUNTS: dict[str, Callable[[Any], Any]] = {
     "staleness": lambda n: ps.consistency.ssp(n),
     "backup_workers": lambda n: ps.consistency.sync(n),
     "data_workers": lambda n: ps.LocalCluster(data_workers=n),
+    "prefetch buffer_size": lambda n: ds.Dataset.range(3).prefetch(n),
     "port": lambda n: ds.DispatcherConfig(port=n),
     "task_id": lambda n: ps.SimpleClusterResolver(ps.ClusterSpec({}), task_id=n),
     "buckets": lambda n: ps.Category(n),

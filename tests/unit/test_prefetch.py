@@ -119,3 +119,11 @@ def test_it_reads_ahead_no_further_than_asked() -> None:
         # One was handed out, two are queued, one waits for room.
         assert reached.wait(DEADLINE_S)
         assert seen == [0, 1, 2, 3]
+
+
+def test_a_buffer_of_none_reads_nothing_ahead() -> None:
+    dataset = numbers(9).prefetch(0)
+    with open_stream(dataset) as stream:
+        next(stream)
+        assert not prefetching()
+    check_positions(dataset)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dataservice.dispatcher.roster import describe_place, find_place, place_matches
-from dataservice.errors import FailedPreconditionError
+from dataservice.dispatcher.roster import check_places, describe_place, find_place, place_matches
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 
 
 @pytest.mark.parametrize(
@@ -87,3 +87,10 @@ def test_places_for_people() -> None:
     assert describe_place(("a", "b:1"), {}, 0) == "worker 0 of 2 at a"
     assert describe_place(("a", "b:1"), {0: "a:5"}, 0) == "worker 0 of 2 at a (bound to a:5)"
     assert describe_place(("a", "b:1"), {1: "b:1"}, 1) == "worker 1 of 2 at b:1"
+
+
+def test_an_address_has_one_place() -> None:
+    check_places(["a", "a", "a:%port%", "a:1", "a:2", "b:1", "[::1]:3", "localhost"])
+    for twice in (["a:1", "b", "a:1"], ["localhost:5", "127.0.0.1:5"]):
+        with pytest.raises(InvalidArgumentError, match=rf"names {twice[-1]} twice"):
+            check_places(twice)

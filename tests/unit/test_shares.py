@@ -178,6 +178,8 @@ def test_bindings_and_shards_survive_the_shortened_journal() -> None:
 def test_the_same_list_changes_nothing_and_another_one_waits_for_the_end() -> None:
     state = divided()
     assert shares.set_worker_list(state, list(LIST)) == Decision(())
+    with pytest.raises(InvalidArgumentError, match="names a:1 twice"):
+        shares.set_worker_list(state, ("a:1", "a:1"))
     with pytest.raises(FailedPreconditionError, match=r"worker_addresses changed.*old list"):
         shares.set_worker_list(state, ("a:%port%",))
     for worker in ("w0", "w1"):

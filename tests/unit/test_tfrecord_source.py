@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import pathlib
 import struct
+import zlib
 from typing import Any
 
 import numpy as np
@@ -173,6 +174,11 @@ def test_blocks_and_positions(tmp_path: pathlib.Path, monkeypatch: pytest.Monkey
     zipped.write_bytes((tmp_path / "b.tfrecord.gz").read_bytes())
     gz = Dataset.from_tfrecord(str(zipped), {"x": pa.int64()}, compression="GZIP")
     assert values(run(gz), "x") == [0, 1, 2, 3, 4]
+    with pytest.raises(SourceError, match=r"record 0 at byte 0.*or state compression="):
+        run(Dataset.from_tfrecord(str(zipped)))
+    zipped.write_bytes(zlib.compress(gzip.decompress(zipped.read_bytes())))
+    zlibbed = Dataset.from_tfrecord(str(zipped), {"x": pa.int64()}, compression="ZLIB")
+    assert values(run(zlibbed), "x") == [0, 1, 2, 3, 4]
 
 
 def test_empty_files_and_records(tmp_path: pathlib.Path) -> None:

@@ -80,11 +80,12 @@ class Concatenate(Node):
             return self.schema
         if not any(lacks_type(kind) for kind in first.types):
             return first
-        return _completed(first, [part.sample(context).schema for part in self.parts[1:]])
+        others = [part.sample(context).schema for part in self.parts[1:]]
+        return completed_schema([first, *others])
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         samples = [part.sample(context) for part in self.parts]
-        schema = _completed(samples[0].schema, [other.schema for other in samples[1:]])
+        schema = completed_schema([sample.schema for sample in samples])
         alike = [conform(sample, schema, what=_WHAT) for sample in samples]
         return next((sample for sample in alike if sample.num_rows), alike[0])
 
@@ -92,7 +93,9 @@ class Concatenate(Node):
         return sum_of_cardinalities([part.cardinality() for part in self.parts])
 
 
-def _completed(first: pa.Schema, others: Sequence[pa.Schema]) -> pa.Schema:
+def completed_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
+    """The first, with types from the others where it has the type null."""
+    first, *others = schemas
     for index, field in enumerate(first):
         found = [other.field(field.name) for other in others if field.name in other.names]
         told = [f for f in found if fits(field.type, f.type) and not lacks_type(f.type)]

@@ -12,25 +12,32 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.runtime.arguments import is_integer
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Enumerate(Operator):
-    """Adds an int64 column with the number of the element, from 0.
+    """Adds an int64 column with the number of the element, from `start`.
 
     After `batch` all rows of a batch have the batch's number.
     """
 
     kind: ClassVar[str] = "enumerate"
+    loose: ClassVar[frozenset[str]] = frozenset({"start"})
     name: str = "index"
+    start: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise InvalidTypeError(f"enumerate takes a column name, got {self.name!r}")
+            start = f"; write enumerate(start={self.name!r})" if is_integer(self.name) else ""
+            raise InvalidTypeError(f"enumerate takes a column name, got {self.name!r}{start}")
+        if not is_integer(self.start):
+            raise InvalidTypeError(f"enumerate start must be an integer, got {self.start!r}")
+        object.__setattr__(self, "start", int(self.start))
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
-        return _EnumerateStream(stream, self.name, whole_batches=self.batched)
+        return _EnumerateStream(stream, self.name, self.start, whole_batches=self.batched)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         batch = self.input.sample(context)
@@ -44,15 +51,16 @@ def _with_numbers(batch: pa.RecordBatch, name: str, numbers: np.ndarray) -> pa.R
 
 
 class _EnumerateStream(BatchStream):
-    def __init__(self, stream: BatchStream, name: str, *, whole_batches: bool) -> None:
+    def __init__(self, stream: BatchStream, name: str, start: int, *, whole_batches: bool) -> None:
         self._stream = stream
         self._name = name
+        self._start = start
         self._whole_batches = whole_batches
-        self._next = 0
+        self._next = 0  # without the start
 
     def __next__(self) -> pa.RecordBatch:
         batch = next(self._stream)
-        rows, first = batch.num_rows, self._next
+        rows, first = batch.num_rows, self._start + self._next
         if self._whole_batches:
             self._next += 1
             numbers = np.full(rows, first, dtype=np.int64)

@@ -23,7 +23,9 @@ from dataservice.dataset.node import (
     register_node,
     sum_of_cardinalities,
 )
+from dataservice.dataset.operators.concatenate import completed_schema
 from dataservice.dataset.seeds import check_seeds, effective_seed
+from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State, TransformStream
 from dataservice.errors import InvalidArgumentError, SchemaError
 from dataservice.sharding import order_key
@@ -34,7 +36,10 @@ _BLOCK: Final = 4_096  # elements whose datasets are drawn from one key
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mix(Node):
-    """What both have in common: datasets that get the schema of the first."""
+    """What both have in common: datasets that get the schema of the first.
+
+    Where it has the type null, for want of values, the type is that of another.
+    """
 
     variadic: ClassVar[str | None] = "datasets"
     datasets: tuple[Node, ...] = ()
@@ -59,7 +64,7 @@ class Mix(Node):
 
     def streams(self, context: RunContext) -> list[BatchStream]:
         """The datasets, each with the common schema."""
-        schema = self.schema or self.datasets[0].sample(context).schema
+        schema = self.schema or self._common_schema(context)
         what = f"the rows of a dataset given to {self.kind}"
 
         def same(batch: pa.RecordBatch, _location: Any) -> pa.RecordBatch:
@@ -67,10 +72,19 @@ class Mix(Node):
 
         return [TransformStream(node.run(context), same) for node in self.datasets]
 
+    def _common_schema(self, context: RunContext) -> pa.Schema:
+        first = self.datasets[0].sample(context).schema
+        # A sample would run sources and functions of the others a second time.
+        if not any(lacks_type(kind) for kind in first.types):
+            return first
+        others = [node.sample(context).schema for node in self.datasets[1:]]
+        return completed_schema([first, *others])
+
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        first, *others = (node.sample(context) for node in self.datasets)
+        samples = [node.sample(context) for node in self.datasets]
+        schema = completed_schema([sample.schema for sample in samples])
         what = f"the rows of a dataset given to {self.kind}"
-        alike = [first, *(conform(other, first.schema, what=what) for other in others)]
+        alike = [conform(sample, schema, what=what) for sample in samples]
         return max(alike, key=lambda sample: sample.num_rows)
 
 
@@ -293,31 +307,38 @@ class _MixStream(BatchStream):
         self._last = 0
 
     def __next__(self) -> pa.RecordBatch:
-        while True:
+        # Choices may have no end, although nothing is left to choose from.
+        while len(self._exhausted) < len(self._cutters):
             choices = self._choices.peek(self._exhausted)
             if not choices.size:
-                raise StopIteration
-            self._last = int(choices[0])
+                break
+            left = np.flatnonzero(~np.isin(choices, list(self._exhausted)))
+            if not left.size:
+                self._choices.advance(len(choices))
+                continue
+            self._last = int(choices[left[0]])
             if self._cutters[self._last].available():
-                return self._block(choices)
+                return self._block(choices, left)
             if self._stop_on_empty:
-                raise StopIteration
-            if self._last in self._exhausted:
-                self._choices.advance(1)
+                break
             self._exhausted.add(self._last)
+        raise StopIteration
 
-    def _block(self, choices: np.ndarray) -> pa.RecordBatch:
+    def _block(self, choices: np.ndarray, left: np.ndarray) -> pa.RecordBatch:
+        """The next elements, by the choices numbered `left`: the others' datasets have ended."""
         if self._whole_batches:
-            self._choices.advance(1)
+            self._choices.advance(int(left[0]) + 1)
             batch = self._cutters[self._last].piece(_ALL_ROWS)
             assert batch is not None
             return batch
-        choices = choices[: self._ready(choices)]
+        ready = self._ready(choices[left])
+        passed = int(left[ready - 1]) + 1
+        choices = choices[left[:ready]]
         counts = np.bincount(choices, minlength=len(self._cutters))
         pieces = [
             self._cutters[index].piece(int(counts[index])) for index in np.flatnonzero(counts)
         ]
-        self._choices.advance(len(choices))
+        self._choices.advance(passed)
         rows = concat_batches([piece for piece in pieces if piece is not None])
         if len(pieces) == 1:
             return rows

@@ -27,20 +27,20 @@ _STOP_TIMEOUT_S: Final = 10.0
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Prefetch(Operator):
-    """Keeps up to `buffer_size` record batches ready."""
+    """Keeps up to `buffer_size` record batches ready; with 0, each is made when it is asked for."""
 
     kind: ClassVar[str] = "prefetch"
     buffer_size: int
 
     def __post_init__(self) -> None:
-        size = integer_at_least(self.buffer_size, 1, "prefetch buffer_size (-1: AUTOTUNE)")
+        size = integer_at_least(self.buffer_size, 0, "prefetch buffer_size (-1: AUTOTUNE)")
         object.__setattr__(self, "buffer_size", size)
 
     def input_context(self, context: RunContext) -> RunContext:
         return context
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
-        return _PrefetchStream(stream, self.buffer_size, context)
+        return _PrefetchStream(stream, self.buffer_size, context) if self.buffer_size else stream
 
 
 class _Element(NamedTuple):

@@ -29,6 +29,7 @@ from dataservice.dataset.sources.files import (
 )
 from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
+from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
     decompressed,
@@ -50,7 +51,9 @@ _NO_TYPE: Final = "is not supported"
 _TOO_LONG: Final = "straddling object"
 _NO_TEXT: Final = "invalid UTF8"
 _NO_DELIMITERS: Final = '"\r\n\0'
-_BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to")
+_BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to")
+_ROW: Final = re.compile(r"Row #(\d+): ")
+_BAD_ROW: Final = re.compile(r"In CSV column #|CSV parse error: Expected")
 
 
 @register_node
@@ -124,7 +127,16 @@ class CsvSource(WholeFilesSource):
         ):
             assert reader is not None
             require_distinct(reader.schema.names, what=f"{file.path!r}")
-            return Reference(file.path, plain_schema(reader.schema))
+            first, fits = next(iter(reader), None), functools.partial(self._fits, file.path)
+            return Reference(file.path, plain_schema(with_unsigned(reader.schema, first, fits)))
+
+    def _fits(self, path: str, column: pa.Field) -> bool:
+        """Whether a column of the first block can be read as that."""
+        try:
+            with self._reader(path, pa.schema([column]), RunContext()):
+                return True
+        except pa.ArrowInvalid:
+            return False
 
     @property
     def _row_schema(self) -> pa.Schema:
@@ -213,7 +225,33 @@ class CsvSource(WholeFilesSource):
                 "UTF-8, or give it the suffix of its compression"
             ) from error
         except (pa.ArrowException, OSError, EOFError) as error:
-            raise _explained(path, schema, rows_read(), error) from error
+            told = self._with_row(path, schema, error)
+            row = _ROW.search(str(told))
+            where = f"row {int(row[1]) - self.header}" if row else f"after row {rows_read()}"
+            raise _explained(path, where, self._column(path, schema, told), told) from error
+
+    def _with_row(self, path: str, schema: pa.Schema | None, error: BaseException) -> BaseException:
+        """The error with the number of the row, which Arrow tells when it reads on one thread."""
+        if not _BAD_ROW.search(str(error)) or _ROW.search(str(error)):
+            return error
+        try:
+            with self._reader(path, schema, RunContext()) as reader:
+                for _ in reader or ():
+                    pass
+        except (pa.ArrowException, OSError, EOFError) as told:
+            return told
+        return error
+
+    def _column(self, path: str, schema: pa.Schema | None, error: BaseException) -> str:
+        """The column of a value that has another type; "" for another error."""
+        found = _BAD_VALUE.search(str(error))
+        if found is None:
+            return ""
+        every = dataclasses.replace(self, schema=None) if self.header else self
+        with every._reader(path, None, RunContext()) as reader:
+            names = [] if reader is None else reader.schema.names
+        name = names[int(found[1])]
+        return repr(name) if schema is None else f"{name!r} of type {schema.field(name).type}"
 
 
 def _check_delimiter(delimiter: Any) -> None:
@@ -230,16 +268,13 @@ def _tells_types(inferred: Reference) -> bool:
     return not all(pa.types.is_null(kind) for kind in inferred.schema.types)
 
 
-def _explained(
-    path: str, schema: pa.Schema | None, rows_read: int, error: BaseException
-) -> DataServiceError:
-    """The error for a value of another type, or for a file that cannot be parsed."""
+def _explained(path: str, where: str, column: str, error: BaseException) -> DataServiceError:
+    """The error for a value of another type, in `column`, or for a file that cannot be parsed."""
     # It may quote a value of any length.
-    message = f"{error!s:.500}"
-    bad_value = _BAD_VALUE.search(message)
+    message = _ROW.sub("", f"{error!s:.500}")
     if _TOO_LONG in message:
         return SourceError(
-            f"{path!r}, after row {rows_read}: a row is longer than a block of {_BLOCK_BYTES:,} "
+            f"{path!r}, {where}: a row is longer than a block of {_BLOCK_BYTES:,} "
             f"bytes ({message}); write such values as Parquet or JSON lines, or close a quote that "
             "is left open"
         )
@@ -250,19 +285,14 @@ def _explained(
         )
     if _NO_TEXT in message:
         return SourceError(
-            f"{path!r}, after row {rows_read}: a text is not UTF-8 ({message}); save the file as "
+            f"{path!r}, {where}: a text is not UTF-8 ({message}); save the file as "
             "UTF-8, as `iconv -f LATIN1 -t UTF-8` does for one that is Latin-1"
         )
-    if bad_value is None:
+    if not column:
         return SourceError(
-            f"{path!r} cannot be read as CSV after row {rows_read}: {message}; "
+            f"{path!r} cannot be read as CSV, {where}: {message}; "
             "the file is damaged or cut short, or has another delimiter or number of columns"
         )
-    index, line = int(bad_value[1]), bad_value[2]
-    where = f"line {line}" if line else f"after row {rows_read}"
-    column = f"number {index}"
-    if schema is not None and index < len(schema):
-        column = f"{schema.field(index).name!r} of type {schema.field(index).type}"
     return SchemaError(
         f"{path!r}, {where}: column {column} has a value of another type ({message}); "
         "correct the file, or state the types with schema="

@@ -27,6 +27,7 @@ from dataservice.dataset.sources.files import (
 )
 from dataservice.dataset.sources.read_ahead import ReadAheadBatches, ReadAheadFile
 from dataservice.dataset.sources.reference import Reference, completed
+from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
     decompressed,
@@ -135,7 +136,19 @@ class JsonSource(WholeFilesSource):
             self._named_errors(path, lambda: 0),
             self._reader(path, None, RunContext()) as reader,
         ):
-            return Reference(path, plain_schema(pa.schema([]) if reader is None else reader.schema))
+            if reader is None:
+                return Reference(path, pa.schema([]))
+            first, fits = next(iter(reader), None), functools.partial(self._fits, path)
+            return Reference(path, plain_schema(with_unsigned(reader.schema, first, fits)))
+
+    def _fits(self, path: str, column: pa.Field) -> bool:
+        """Whether a field of the first block can be read as that."""
+        alone = dataclasses.replace(self, unexpected_fields="ignore")
+        try:
+            with alone._reader(path, pa.schema([column]), RunContext()):
+                return True
+        except pa.ArrowInvalid:
+            return False
 
     @contextlib.contextmanager
     def _reader(

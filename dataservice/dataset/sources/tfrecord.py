@@ -31,7 +31,7 @@ from dataservice.runtime.arguments import check_choice
 _BLOCK_BYTES: Final = 8 << 20
 _MAX_RECORD_BYTES: Final = 1 << 30
 _RECORDS: Final = pa.schema([("record", pa.binary())])
-_COMPRESSIONS: Final = ("AUTO", "GZIP", None)
+_COMPRESSIONS: Final = ("AUTO", "GZIP", "ZLIB", None)
 
 
 @register_node
@@ -91,7 +91,8 @@ class TFRecordSource(WholeFilesSource):
     @contextlib.contextmanager
     def _handle(self, path: str) -> Iterator[Any]:
         with opened(path, self.storage_options) as handle:
-            if self.compression == "GZIP":
+            if self.compression in ("GZIP", "ZLIB"):
+                # Arrow tells the two apart by their first bytes.
                 yield pa.CompressedInputStream(handle, "gzip")
             else:
                 yield handle if self.compression is None else decompressed(handle, path)
@@ -130,7 +131,8 @@ def _check(path: str, problem: str, record: int, offset: int) -> None:
     if problem:
         raise SourceError(
             f"{path!r}, record {record} at byte {offset}: the checksum of its {problem} does not "
-            "match; the file is damaged, compressed, or no TFRecord file: write or copy it again"
+            "match; the file is damaged, compressed, or no TFRecord file: write or copy it again, "
+            "or state compression="
         )
 
 

@@ -1,0 +1,39 @@
+"""Which iterations may hold something of a worker: leases, tasks, accusations, rounds.
+
+Pure, and derived from facts as they are applied: the end of a worker goes through these iterations
+alone, under the dispatcher's lock. Invariant: none is missing, and perhaps there are too many, for
+one stays until it is gone itself, or the worker.
+"""
+
+from __future__ import annotations
+
+from dataservice.vocabulary import IterationId, WorkerId
+
+
+class Involvement:
+    """Pairs of a worker and an iteration. In order of their first fact, so that replays agree."""
+
+    def __init__(self) -> None:
+        self._iterations: dict[WorkerId, dict[IterationId, None]] = {}
+        self._workers: dict[IterationId, set[WorkerId]] = {}
+
+    def add(self, worker_id: WorkerId, iteration_id: IterationId) -> None:
+        """Notes a pair; again changes nothing."""
+        mine = self._iterations.setdefault(worker_id, {})
+        if iteration_id not in mine:
+            mine[iteration_id] = None
+            self._workers.setdefault(iteration_id, set()).add(worker_id)
+
+    def of(self, worker_id: WorkerId) -> tuple[IterationId, ...]:
+        """The iterations of a worker."""
+        return tuple(self._iterations.get(worker_id, ()))
+
+    def drop_worker(self, worker_id: WorkerId) -> None:
+        """A worker is gone."""
+        for iteration_id in self._iterations.pop(worker_id, ()):
+            self._workers[iteration_id].discard(worker_id)
+
+    def drop_iteration(self, iteration_id: IterationId) -> None:
+        """An iteration is gone."""
+        for worker_id in self._workers.pop(iteration_id, ()):
+            del self._iterations[worker_id][iteration_id]
