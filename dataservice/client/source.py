@@ -118,6 +118,10 @@ class ServiceSource(Node):
     def is_repeatable(self) -> bool:
         return self.ordered
 
+    @property
+    def is_shared(self) -> bool:
+        return self.job_name is not None
+
     def open(self, context: RunContext) -> BatchStream:
         if self.num_consumers:
             return CoordinatedStream(self.spec(context.epoch), context)

@@ -192,7 +192,10 @@ class OperatorMethods:
         return self._over(ops.Batch(self._node, batch_size, drop_remainder))
 
     def repeat(self, count: int | None = None) -> Self:
-        """The elements `count` times over; endlessly for None or -1."""
+        """The elements `count` times over; endlessly for None or -1.
+
+        Endless repetition of a shared job goes on after passes that other readers took whole.
+        """
         return self._over(ops.Repeat(self._node, count))
 
     @_called_n("count")

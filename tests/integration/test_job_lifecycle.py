@@ -99,6 +99,17 @@ def test_a_late_trainer_of_a_run_gets_an_empty_epoch_and_then_its_part(
     assert sorted(got) == list(range(1_000))
 
 
+def test_a_late_reader_of_endless_repetitions_comes_to_those_that_others_read(
+    service: LocalService,
+) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10).batch(10))
+    first, late = (iter(named(service, dataset_id, "endless").repeat()) for _ in range(2))
+    with first, late:
+        for _ in range(3):
+            next(first)
+        assert sorted(next(late).column("id").to_pylist()) == list(range(10))
+
+
 def test_what_an_earlier_run_left_goes_on_with_a_warning(
     service: LocalService, caplog: pytest.LogCaptureFixture
 ) -> None:
