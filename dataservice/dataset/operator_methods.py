@@ -169,7 +169,8 @@ class OperatorMethods:
     ) -> Self:
         """Permutes the elements within buffers, and the order of files and row groups below.
 
-        The order depends on the seed and the epoch alone. Without a seed one is drawn now.
+        The order depends on the seed and the epoch alone. Without a seed one is drawn now, and the
+        passes that workers make under ShardingPolicy.OFF have an order of their own each.
         """
         drawn = secrets.randbits(63) if seed is None else None
         node = ops.Shuffle(self._node, buffer_size, seed, drawn, reshuffle_each_iteration)

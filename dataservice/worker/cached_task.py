@@ -159,10 +159,12 @@ class CachedTask(PlanThread):
         *,
         name: str,
         share: Share | None = None,
+        variant: str = "",
     ) -> None:
         self.frames = frames
         self._pipeline = pipeline
         self._share = share
+        self._variant = variant
         super().__init__(self.frames, owner=name, name="cached-task")
 
     def _run(self, _stop: threading.Event) -> None:
@@ -171,7 +173,9 @@ class CachedTask(PlanThread):
     def _store_elements(self) -> None:
         # The only repetition that such a job has.
         omitted = self.frames.omissions.page()
-        for batch in self._pipeline.run_whole(0, self.is_closed, self._share, omitted):
+        for batch in self._pipeline.run_whole(
+            0, self.is_closed, self._share, omitted, variant=self._variant
+        ):
             self.frames.put(Element(batch, ()))
 
 
