@@ -86,11 +86,14 @@ def test_a_late_trainer_of_a_run_gets_an_empty_epoch_and_then_its_part(
     service: LocalService, policy: ds.ShardingPolicy
 ) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(1_000).batch(10))
-    first, late = (
+    first, late, other = (
         ds.from_dataset_id(policy, service.target, dataset_id, job_name=f"late-{policy}")
-        for _ in range(2)
+        for _ in range(3)
     )
     assert sorted(read_ids(first)) == list(range(1_000))
+    assert read_ids(other) == []
+    with pytest.raises(FailedPreconditionError, match="gives each repetition once"):
+        read_ids(other.take(1))
     with iter(first) as second_epoch:
         got = next(second_epoch).column("id").to_pylist()
         assert read_ids(late) == []
