@@ -145,6 +145,12 @@ def check_compression(compression: str | None) -> str:
     return _COMPRESSIONS[chosen]
 
 
+def check_saved_compression(compression: str | None) -> str:
+    """As `check_compression`; "GZIP", which tf.data writes too, is taken for "ZSTD"."""
+    gzip = isinstance(compression, str) and compression.upper() == "GZIP"
+    return check_compression("ZSTD" if gzip else compression)
+
+
 def _check_delivery(arguments: ReadArguments) -> None:
     if arguments.delivery != AT_MOST_ONCE or arguments.policy is ShardingPolicy.DYNAMIC:
         return

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dataservice.client.api import Service, register_quietly
-from dataservice.client.arguments import check_compression
+from dataservice.client.arguments import check_saved_compression
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import INFINITE_CARDINALITY
@@ -130,13 +130,13 @@ def save(
     `path` is a folder or an fsspec URL that all data workers reach; `storage_options` travel with
     the request, so prefer credentials of the machines that write. The same call again attaches to
     a snapshot that is not finished; a folder that holds another one, or a finished one, is an
-    AlreadyExistsError. `compression` as for `register_dataset`. Read it with
-    `Dataset.load`.
+    AlreadyExistsError. `compression` as for `register_dataset`, and "GZIP" is taken for
+    "ZSTD". Read it with `Dataset.load`.
     """
     target = parse_target(service)
     checked = _checked_path(path)
     check_storage_options(storage_options)
-    codec = check_compression(compression)
+    codec = check_saved_compression(compression)
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if dataset.cardinality() == INFINITE_CARDINALITY:

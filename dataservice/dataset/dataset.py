@@ -162,6 +162,22 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         """Number of elements, or INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._node.cardinality()
 
+    def __len__(self) -> int:
+        """`cardinality()`; TypeError where there is no end, or only reading tells the number."""
+        elements = self.cardinality()
+        if elements >= 0:
+            return elements
+        if elements == INFINITE_CARDINALITY:
+            raise InvalidTypeError("an endless dataset has no length; put take(n) after it")
+        raise InvalidTypeError(
+            "the length of the dataset is not known before it is read; count as you read it, or "
+            "ask cardinality(), which is UNKNOWN_CARDINALITY here"
+        )
+
+    def __bool__(self) -> bool:
+        # Not whether it has elements, as for what has a length: that may take reading files.
+        return True
+
     @property
     def is_endless(self) -> bool:
         """Whether its cardinality is INFINITE_CARDINALITY; most that are not, say so unread."""

@@ -226,15 +226,20 @@ class OperatorMethods:
         nodes = nodes_of(listed, "zip")
         return listed[0]._over(ops.Zip(nodes))
 
-    def enumerate(self, name: str = "index") -> Self:
-        """Adds an int64 column with the number of each element."""
-        return self._over(ops.Enumerate(self._node, name))
+    def enumerate(self, name: str = "index", *, start: int = 0) -> Self:
+        """Adds an int64 column with the number of each element, from `start` on."""
+        return self._over(ops.Enumerate(self._node, name, start))
 
     @_called_n("buffer_size")
-    def prefetch(self, buffer_size: int) -> Self:
-        """Reads up to `buffer_size` record batches ahead on a thread; AUTOTUNE reads a few."""
-        size = _AUTOTUNED_BATCHES if _is_auto(buffer_size) else buffer_size
-        return self._over(ops.Prefetch(self._node, size))
+    def prefetch(self, buffer_size: int | None) -> Self:
+        """Reads up to `buffer_size` record batches ahead on a thread.
+
+        AUTOTUNE, or None, reads a few, 0 none.
+        """
+        if buffer_size is None or _is_auto(buffer_size):
+            return self._over(ops.Prefetch(self._node, _AUTOTUNED_BATCHES))
+        size = integer_at_least(buffer_size, 0, "prefetch buffer_size (-1: AUTOTUNE)")
+        return self._over(ops.Prefetch(self._node, size)) if size else self
 
     def shard(self, num_shards: int, index: int) -> Self:
         """Every `num_shards`-th element, from number `index` on.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import dataservice as ds
-from dataservice.client.arguments import check_compression
+from dataservice.client.arguments import check_compression, check_saved_compression
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS, open_request
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.plan import decode_plan, encode_plan
@@ -116,6 +116,7 @@ def test_only_datasets_can_be_registered() -> None:
 
 def test_what_programs_for_tf_data_ask_for_is_lz4() -> None:
     assert check_compression("SNAPPY") == check_compression("lz4") == "LZ4"
+    assert check_saved_compression("GZIP") == check_saved_compression("zstd") == "ZSTD"
     assert check_compression(None) == "NONE"
 
 

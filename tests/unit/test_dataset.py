@@ -238,6 +238,16 @@ def test_a_missing_file_is_what_python_calls_it(tmp_path: pathlib.Path) -> None:
             dataset.to_table()
 
 
+def test_a_dataset_is_as_long_as_is_known() -> None:
+    assert len(Dataset.range(10).batch(4)) == 3
+    assert Dataset.range(0)
+    assert list(Dataset.range(3).filter(lambda c: c["id"] > 5)) == []
+    with pytest.raises(TypeError, match="endless"):
+        len(Dataset.range(3).repeat())
+    with pytest.raises(TypeError, match="not known before it is read"):
+        len(Dataset.range(3).filter(lambda c: c["id"] > 1))
+
+
 def test_whether_a_dataset_ends() -> None:
     assert Dataset.range(3).repeat().batch(2).is_endless
     assert not Dataset.range(3).repeat().take(2).is_endless

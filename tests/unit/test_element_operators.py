@@ -60,10 +60,10 @@ def test_other_arguments_are_checked_when_called() -> None:
             r"skip count \(-1: all\) must be a non-negative integer, got True",
         ),
         (lambda d: d.repeat(-2), "repeat count must be a non-negative integer, got -2"),
-        (lambda d: d.prefetch(-2), "must be a positive integer, got -2"),
+        (lambda d: d.prefetch(-2), "must be a non-negative integer, got -2"),
         (
-            lambda d: d.prefetch(0),
-            r"prefetch buffer_size \(-1: AUTOTUNE\) must be a positive integer, got 0",
+            lambda d: d.prefetch(True),
+            r"prefetch buffer_size \(-1: AUTOTUNE\) must be a non-negative integer, got True",
         ),
         (lambda d: d.enumerate(""), "column name"),
         (lambda d: d.batch(3, drop_remainder=1), "drop_remainder must be True or False, got 1"),
@@ -113,8 +113,8 @@ def test_enumerate_numbers_rows_or_batches() -> None:
     assert values(run(dataset), "n") == list(range(10))
     assert dataset.schema.names == ["x", "n"]
     check_positions(dataset)
-    batched = numbers(5).batch(2).enumerate("n")
-    assert values(run(batched), "n") == [0, 0, 1, 1, 2]
+    batched = numbers(5).batch(2).enumerate("n", start=-1)
+    assert values(run(batched), "n") == [-1, -1, 0, 0, 1]
     check_positions(batched)
     with pytest.raises(SchemaError, match="column 'x' already"):
         _ = numbers(5).enumerate("x").schema

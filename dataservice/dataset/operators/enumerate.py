@@ -12,25 +12,29 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.runtime.arguments import integer_at_least
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Enumerate(Operator):
-    """Adds an int64 column with the number of the element, from 0.
+    """Adds an int64 column with the number of the element, from `start`.
 
     After `batch` all rows of a batch have the batch's number.
     """
 
     kind: ClassVar[str] = "enumerate"
     name: str = "index"
+    start: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidTypeError(f"enumerate takes a column name, got {self.name!r}")
+        start = integer_at_least(self.start, -(2**63), "enumerate start")
+        object.__setattr__(self, "start", start)
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
-        return _EnumerateStream(stream, self.name, whole_batches=self.batched)
+        return _EnumerateStream(stream, self.name, self.start, whole_batches=self.batched)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         batch = self.input.sample(context)
@@ -44,11 +48,11 @@ def _with_numbers(batch: pa.RecordBatch, name: str, numbers: np.ndarray) -> pa.R
 
 
 class _EnumerateStream(BatchStream):
-    def __init__(self, stream: BatchStream, name: str, *, whole_batches: bool) -> None:
+    def __init__(self, stream: BatchStream, name: str, start: int, *, whole_batches: bool) -> None:
         self._stream = stream
         self._name = name
         self._whole_batches = whole_batches
-        self._next = 0
+        self._next = start
 
     def __next__(self) -> pa.RecordBatch:
         batch = next(self._stream)
