@@ -68,7 +68,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         weights: Sequence[float] | None = None,
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
-        rerandomize_each_iteration: bool = True,
+        rerandomize_each_iteration: bool | None = True,
     ) -> Dataset:
         """Each element from one of the datasets, drawn with chances in proportion to `weights`.
 
@@ -84,7 +84,9 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
                 weights=weights,  # type: ignore[arg-type]
                 seed=seed,
                 drawn_seed=drawn,
-                rerandomize_each_iteration=rerandomize_each_iteration,
+                rerandomize_each_iteration=(
+                    True if rerandomize_each_iteration is None else rerandomize_each_iteration
+                ),
             )
         )
 
