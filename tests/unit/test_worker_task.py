@@ -31,6 +31,7 @@ from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import decode_batch
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import NO_WINDOW, Header, RowSpan, unpack
+from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.leases import Grant, Lease, LeaseFeed
 from dataservice.worker.outgoing import Frame, FrameBuffer, FrameSender
 from dataservice.worker.producer import WindowProducer
@@ -467,6 +468,18 @@ def marked(
         bookmark = decode_bookmark(frame.bookmark)[1] if frame.bookmark else None
         ((span,), ids) = frame.spans, frame.payload.column("id").to_pylist()
         made.append((ids, span, bookmark))
+
+
+def test_rows_are_cut_to_what_a_small_cache_holds() -> None:
+    frames = CachedFrames(500, None)
+    task = CachedTask(pipeline_of(ds.Dataset.range(100).repeat()), frames, name="test")
+    task.start()
+    try:
+        taken = [frame for _ in range(20) if (frame := frames.get("trainer", TIMEOUT_S))]
+    finally:
+        task.close()
+    assert [span.first_row for frame in taken for span in frame.spans] == list(range(0, 300, 15))
+    assert frames.size_bytes <= 500
 
 
 PIPELINES = {
