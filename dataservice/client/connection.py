@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -41,20 +42,29 @@ def tls_from_environment() -> TlsConfig | None:
 
 
 class JoinRequest:
-    """A request to join that tells the program's age, and whether its answer is to be believed.
+    """A request to join that tells how old the program and the dataset, made at `made_s`, are, and
+    whether its answer is to be believed.
 
     One that waits, while the dispatcher stands still, makes the program look younger than it is:
     perhaps younger than the end of a job that it is only late for.
     """
 
-    def __init__(self, request: pb.OpenIterationRequest, age_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        request: pb.OpenIterationRequest,
+        age_s: Callable[[], float],
+        made_s: float | None = None,
+    ) -> None:
         self._request = request
         self._age_s = age_s
+        self._made_s = made_s
         self._asks_left = MAX_LATE_REFUSALS
 
     def aged(self) -> pb.OpenIterationRequest:
         """What to send now: an age of long ago would have the same effect."""
         self._request.program_age_s = self._age_s()
+        if self._made_s is not None:
+            self._request.dataset_age_s = time.monotonic() - self._made_s
         return self._request
 
     def was_refused_late(self) -> bool:
@@ -94,11 +104,15 @@ class Connection:
         *,
         timeout_s: float,
         should_stop: Callable[[], bool] | None = None,
+        made_s: float | None = None,
     ) -> pb.OpenIterationReply:
-        """Joins a repetition of a job. The caller passes on the answer's `notice`."""
+        """Joins a repetition of a job. The caller passes on the answer's `notice`.
+
+        `made_s` as in `ReadSpec`.
+        """
         request.reader_host = socket.gethostname()
         request.reader_pid = os.getpid()
-        join = JoinRequest(request, process_age_s)
+        join = JoinRequest(request, process_age_s, made_s)
         while True:
             try:
                 reply = self._call(

@@ -39,7 +39,10 @@ class JoinedIteration:
         self.connection = Connection(spec.target, token=spec.token)
         try:
             self.joined = self.connection.open_iteration(
-                open_request(spec), timeout_s=spec.timeout_s, should_stop=interrupts.is_due
+                open_request(spec),
+                timeout_s=spec.timeout_s,
+                should_stop=interrupts.is_due,
+                made_s=spec.made_s,
             )
             narrow(self.joined)
             self.schema = decode_schema(self.joined.schema)

@@ -30,7 +30,8 @@ class ReaderPosition:
     `plan` is the registered plan's fingerprint, `division` stands for its windows, `seeds` are
     those that nobody gave. `origins` saved it; `peers` read when it was saved. `chunk_rows` is
     where an ordered reader cuts windows. Under other policies than DYNAMIC there are `tasks`, of
-    `shards` shares if the policy is static, and `division` stands for the files dealt out.
+    `shards` shares if the policy is static, and `division` stands for the files dealt out; passes
+    are `varied` where a shuffle without a seed has an order of its own in each.
     """
 
     plan: str
@@ -46,6 +47,7 @@ class ReaderPosition:
     chunk_rows: int = 0
     shards: int = 0
     tasks: tuple[TaskMark, ...] = ()
+    varied: bool = True
 
     @property
     def has_windows(self) -> bool:
@@ -68,6 +70,7 @@ class ReaderPosition:
             "chunk_rows": self.chunk_rows,
             "shards": self.shards,
             "tasks": [task.to_json() for task in self.tasks],
+            "varied": self.varied,
             **self.consumed.to_json(),
         }
 
@@ -93,6 +96,8 @@ class ReaderPosition:
                 chunk_rows=int(encoded["chunk_rows"]),
                 shards=int(encoded.get("shards", 0)),
                 tasks=tuple(map(TaskMark.from_json, encoded.get("tasks", ()))),
+                # States that older versions saved are of passes in one order.
+                varied=bool(encoded.get("varied", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error

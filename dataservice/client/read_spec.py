@@ -29,7 +29,8 @@ class ReadSpec:
     on from saved positions. `owner` will say what became of the reader's rows should it be lost;
     "": nobody will, they go to other readers. `position` is where this reader goes on.
     `protocol`: how elements travel, None for the best way to each worker. `registered` is the
-    fingerprint under which the dataset was registered.
+    fingerprint under which the dataset was registered. `made_s`: when this program made the
+    dataset, by the monotonic clock; None where it has read the repetition by it before.
     """
 
     target: str
@@ -49,6 +50,7 @@ class ReadSpec:
     token: str | None = None
     owner: str = ""
     position: ReaderPosition | None = None
+    made_s: float | None = None
 
     @property
     def has_windows(self) -> bool:

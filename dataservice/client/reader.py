@@ -92,8 +92,12 @@ class ServiceReader:
         self._thread.start()
 
     def _new_tasks(self) -> TaskTracker | None:
-        saved = () if self._spec.position is None else self._spec.position.tasks
-        return TaskTracker(self._spec.policy, saved) if self._spec.counts_tasks else None
+        if not self._spec.counts_tasks:
+            return None
+        position = self._spec.position
+        if position is None:
+            return TaskTracker(self._spec.policy)
+        return TaskTracker(self._spec.policy, position.tasks, varied=position.varied)
 
     def _new_session(self) -> ReadSession:
         pacing = Pacing(self.iteration.heartbeat_s, time.monotonic())

@@ -225,6 +225,7 @@ class ServiceStream(BatchStream, SteppedSource):
             chunk_rows=reader.chunk_rows,
             shards=reader.iteration.num_shards,
             tasks=tasks,
+            varied=self._position is None or self._position.varied,
         )
 
     def _consumed(

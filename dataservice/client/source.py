@@ -7,7 +7,8 @@ position that was saved of one node fits each that differs from it in `loose` fi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from dataservice.dataset.node import (
 )
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.job_options import JobOptions
+from dataservice.ranges import Ranges
 from dataservice.vocabulary import ShardingPolicy
 
 # Policies under which what is endless as a whole is endless for each worker.
@@ -77,6 +79,11 @@ class ServiceSource(Node):
     protocol: str | None = None
     registered: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_made_s", time.monotonic())
+        # Repetitions that this program has read by it.
+        object.__setattr__(self, "_read", Ranges())
+
     @property
     def batched(self) -> bool:
         return self.is_batched
@@ -118,13 +125,25 @@ class ServiceSource(Node):
     def is_repeatable(self) -> bool:
         return self.ordered
 
+    @property
+    def is_shared(self) -> bool:
+        return self.job_name is not None
+
     def open(self, context: RunContext) -> BatchStream:
+        spec = replace(self.spec(context.epoch), made_s=self._made_s_of(context.epoch))
         if self.num_consumers:
-            return CoordinatedStream(self.spec(context.epoch), context)
-        stream = ServiceStream(self.spec(context.epoch), context, plan=self.plan, seeds=self.seeds)
+            return CoordinatedStream(spec, context)
+        stream = ServiceStream(spec, context, plan=self.plan, seeds=self.seeds)
         if not context.restores:
             stream.try_to_join()
         return stream
+
+    def _made_s_of(self, repetition: int) -> float | None:
+        """As `ReadSpec.made_s` of a reader that begins now."""
+        read: Ranges = self._read  # type: ignore[attr-defined]
+        was_read = repetition in read
+        read.add(repetition, repetition + 1)
+        return None if was_read else self._made_s  # type: ignore[attr-defined]
 
     def spec(self, repetition: int) -> ReadSpec:
         """How a reader of a repetition reads."""

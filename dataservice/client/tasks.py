@@ -69,8 +69,11 @@ def _rows_at_once(rows: Ranges | None) -> int:
 class TaskTracker:
     """The tasks of one reader. Not thread safe."""
 
-    def __init__(self, policy: ShardingPolicy, saved: Sequence[TaskMark] = ()) -> None:
-        """`saved`: where to go on; without any, all begins."""
+    def __init__(
+        self, policy: ShardingPolicy, saved: Sequence[TaskMark] = (), *, varied: bool = True
+    ) -> None:
+        """`saved`: where to go on; without any, all begins. `varied`: see `ReaderPosition`."""
+        self._varied = varied
         self._is_static = policy.is_static
         self._received = {mark.number: Ranges(mark.rows) for mark in saved}
         self._consumed = {mark.number: Ranges(mark.rows) for mark in saved}
@@ -103,7 +106,8 @@ class TaskTracker:
         """What a stream is opened with: rows that are here by task, and where to go on."""
         told = self.told_to(worker)
         bookmarks = {task: self._bookmark_of(int(task), self._received[int(task)]) for task in told}
-        return {"tasks": told, "bookmarks": {task: at for task, at in bookmarks.items() if at}}
+        usable = {task: at for task, at in bookmarks.items() if at}
+        return {"tasks": told, "bookmarks": usable, "varied": self._varied}
 
     def told_to(self, worker: str) -> dict[str, Pairs]:
         """Rows that are here by task, for a stream: of the worker's tasks, or of all shares."""

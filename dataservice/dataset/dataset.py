@@ -69,7 +69,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         weights: Sequence[float] | None = None,
         seed: int | None = None,
         stop_on_empty_dataset: bool = False,
-        rerandomize_each_iteration: bool = True,
+        rerandomize_each_iteration: bool | None = True,
     ) -> Dataset:
         """Each element from one of the datasets, drawn with chances in proportion to `weights`.
 
@@ -85,7 +85,9 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
                 weights=weights,  # type: ignore[arg-type]
                 seed=seed,
                 drawn_seed=drawn,
-                rerandomize_each_iteration=rerandomize_each_iteration,
+                rerandomize_each_iteration=(
+                    True if rerandomize_each_iteration is None else rerandomize_each_iteration
+                ),
             )
         )
 
@@ -168,6 +170,22 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
     def cardinality(self) -> int:
         """Number of elements, or INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._node.cardinality()
+
+    def __len__(self) -> int:
+        """`cardinality()`; TypeError where there is no end, or only reading tells the number."""
+        elements = self.cardinality()
+        if elements >= 0:
+            return elements
+        if elements == INFINITE_CARDINALITY:
+            raise InvalidTypeError("an endless dataset has no length; put take(n) after it")
+        raise InvalidTypeError(
+            "the length of the dataset is not known before it is read; count as you read it, or "
+            "ask cardinality(), which is UNKNOWN_CARDINALITY here"
+        )
+
+    def __bool__(self) -> bool:
+        # Not whether it has elements, as for what has a length: that may take reading files.
+        return True
 
     @property
     def is_endless(self) -> bool:

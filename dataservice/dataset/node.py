@@ -90,6 +90,11 @@ class Node(ABC):
         return True
 
     @property
+    def is_shared(self) -> bool:
+        """Whether others may have taken all rows of a pass, which says nothing of the next one."""
+        return False
+
+    @property
     def lacks_schema(self) -> bool:
         """Whether the types of its columns are those of the first rows that it makes."""
         return getattr(self, "schema", ()) is None

@@ -60,7 +60,7 @@ class OperatorMethods:
         schema: pa.Schema | None = None,
         *,
         on_error: str = "raise",
-        deterministic: bool = True,
+        deterministic: bool | None = True,
         num_parallel_calls: int | None = None,
     ) -> Self:
         """What `fn` makes of each record batch, row for row.
@@ -86,7 +86,7 @@ class OperatorMethods:
             format,
             schema,
             on_error=on_error,
-            deterministic=deterministic,
+            deterministic=_true_for_none(deterministic),
         )
         return self._over(node)
 
@@ -97,7 +97,7 @@ class OperatorMethods:
         schema: pa.Schema | None = None,
         *,
         on_error: str = "raise",
-        deterministic: bool = True,
+        deterministic: bool | None = True,
     ) -> Self:
         """As `map`, but `fn` may return any number of rows for a record batch.
 
@@ -109,12 +109,16 @@ class OperatorMethods:
             format,
             schema,
             on_error=on_error,
-            deterministic=deterministic,
+            deterministic=_true_for_none(deterministic),
         )
         return self._over(node)
 
     def filter(
-        self, condition: ColumnFunction, *, on_error: str = "raise", deterministic: bool = True
+        self,
+        condition: ColumnFunction,
+        *,
+        on_error: str = "raise",
+        deterministic: bool | None = True,
     ) -> Self:
         """Rows for which an expression, or a function of the columns to a mask, is true.
 
@@ -126,7 +130,7 @@ class OperatorMethods:
             self._node,
             condition,  # type: ignore[arg-type]
             on_error=on_error,
-            deterministic=deterministic,
+            deterministic=_true_for_none(deterministic),
         )
         return self._over(node)
 
@@ -147,7 +151,7 @@ class OperatorMethods:
         *,
         schema: pa.Schema | None = None,
         on_error: str = "raise",
-        deterministic: bool = True,
+        deterministic: bool | None = True,
     ) -> Self:
         """Adds or replaces a column by an expression or a function of the columns to an array.
 
@@ -160,19 +164,24 @@ class OperatorMethods:
             value,  # type: ignore[arg-type]
             schema=schema,
             on_error=on_error,
-            deterministic=deterministic,
+            deterministic=_true_for_none(deterministic),
         )
         return self._over(node)
 
     def shuffle(
-        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool = True
+        self,
+        buffer_size: int,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool | None = True,
     ) -> Self:
         """Permutes the elements within buffers, and the order of files and row groups below.
 
-        The order depends on the seed and the epoch alone. Without a seed one is drawn now.
+        The order depends on the seed and the epoch alone. Without a seed one is drawn now, and the
+        passes that workers make under ShardingPolicy.OFF have an order of their own each.
         """
         drawn = secrets.randbits(63) if seed is None else None
-        node = ops.Shuffle(self._node, buffer_size, seed, drawn, reshuffle_each_iteration)
+        reshuffles = _true_for_none(reshuffle_each_iteration)
+        node = ops.Shuffle(self._node, buffer_size, seed, drawn, reshuffles)
         return self._over(node)
 
     @_called_n("batch_size")
@@ -192,7 +201,10 @@ class OperatorMethods:
         return self._over(ops.Batch(self._node, batch_size, drop_remainder))
 
     def repeat(self, count: int | None = None) -> Self:
-        """The elements `count` times over; endlessly for None or -1."""
+        """The elements `count` times over; endlessly for None or -1.
+
+        Endless repetition of a shared job goes on after passes that other readers took whole.
+        """
         return self._over(ops.Repeat(self._node, count))
 
     @_called_n("count")
@@ -227,9 +239,13 @@ class OperatorMethods:
         return self._over(ops.Enumerate(self._node, name, start))
 
     @_called_n("buffer_size")
-    def prefetch(self, buffer_size: int) -> Self:
-        """Reads up to `buffer_size` record batches ahead on a thread; AUTOTUNE a few, 0 none."""
-        size = _AUTOTUNED_BATCHES if _is_auto(buffer_size) else buffer_size
+    def prefetch(self, buffer_size: int | None) -> Self:
+        """Reads up to `buffer_size` record batches ahead on a thread.
+
+        AUTOTUNE, or None, reads a few, 0 none.
+        """
+        is_auto = buffer_size is None or _is_auto(buffer_size)
+        size = _AUTOTUNED_BATCHES if is_auto else buffer_size
         return self._over(ops.Prefetch(self._node, size))
 
     def shard(self, num_shards: int, index: int) -> Self:
@@ -246,12 +262,12 @@ class OperatorMethods:
     def interleave(
         self,
         fn: Callable[..., Any] | str,
-        cycle_length: int = _CYCLE,
-        block_length: int = 1,
+        cycle_length: int | None = _CYCLE,
+        block_length: int | None = 1,
         schema: pa.Schema | None = None,
         *,
         num_parallel_calls: int | None = None,
-        deterministic: bool = True,
+        deterministic: bool | None = True,
     ) -> Self:
         """Rows of the datasets `fn(element)`, in blocks, from `cycle_length` of them by turns.
 
@@ -268,10 +284,10 @@ class OperatorMethods:
         node = ops.Interleave(
             self._node,
             fn,  # type: ignore[arg-type]
-            _CYCLE if _is_auto(cycle_length) else cycle_length,
-            block_length,
+            _CYCLE if cycle_length is None or _is_auto(cycle_length) else cycle_length,
+            1 if block_length is None else block_length,
             schema,
-            deterministic,
+            _true_for_none(deterministic),
         )
         return self._over(node)
 
@@ -372,6 +388,11 @@ def nodes_of(datasets: Any, operator: str) -> tuple[Node, ...]:
 def _check_parallel_calls(count: Any) -> None:
     if count is not None and not _is_auto(count):
         integer_at_least(count, 1, "num_parallel_calls")
+
+
+def _true_for_none(choice: bool | None) -> bool:
+    """tf.data's default for much that is true here unless told."""
+    return True if choice is None else choice
 
 
 def _is_auto(count: Any) -> bool:

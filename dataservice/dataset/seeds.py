@@ -7,6 +7,7 @@ Invariant: replacing the drawn seeds of a plan by those of another run makes it 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,23 @@ def with_drawn_seeds(node: Node, seeds: Any) -> Node:
         return inner
 
     return rewrite(node, change)
+
+
+def varied_seeds(node: Node, variant: str) -> Node:
+    """The plan as another pass beside it makes it: with other seeds where none was given.
+
+    "" is the plan itself. What a cache keeps is the same in all variants.
+    """
+    if not variant:
+        return node
+    kept = {id(n) for cache in walk(node) if cache.kind == "cache" for n in walk(cache)}
+    key = int.from_bytes(hashlib.blake2b(variant.encode(), digest_size=8).digest(), "little")
+    seeds = [
+        seed if id(n) in kept else order_key(seed, key) >> 1
+        for n in walk(node)
+        if (seed := getattr(n, "drawn_seed", None)) is not None
+    ]
+    return with_drawn_seeds(node, seeds)
 
 
 def settle_seeds(node: Node, *key: int) -> Node:

@@ -165,6 +165,7 @@ class DispatcherEndpoint:
                 reader_host=request.reader_host,
                 reader_pid=request.reader_pid,
                 program_age_s=request.program_age_s,
+                dataset_age_s=request.dataset_age_s,
                 position=_position(request.position) if request.HasField("position") else None,
                 consumer_index=request.consumer_index,
                 owner=request.owner,

@@ -67,7 +67,7 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
 
     FailedPreconditionError when nothing is left of it and the reader belongs to another run: no
     reader of the job is there, and its program began after the last one went, or has read the
-    repetition itself.
+    repetition itself, by this dataset or one that it made before this one.
     """
     # Trainers that share a cache take nothing from each other.
     if job is None or job.options.cross_trainer_cache or count_readers(state, job):
@@ -99,12 +99,13 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
 
 
 def _is_of_the_run(job: Job, request: OpenIteration, programs: tuple[str, ...]) -> bool:
-    """Whether the reader's program was there while others read the job, and did not itself."""
+    """Whether the reader's program was there while others read the job, or, where it read the
+    repetition itself, another dataset of it was."""
     program = program_of(request.reader_host, request.reader_pid)
-    if request.reader_pid and program in programs:
-        return False
+    read_it = request.reader_pid and program in programs
+    age_s = request.dataset_age_s if read_it else request.program_age_s
     idle_since_s = job.history.idle_since_s
-    return idle_since_s is None or request.opened_s - request.program_age_s < idle_since_s
+    return idle_since_s is None or request.opened_s - age_s < idle_since_s
 
 
 def _named(job: Job, request: OpenIteration) -> str:

@@ -62,7 +62,8 @@ class RegisterWorker:
 class OpenIteration:
     """The ids are for what does not exist yet; `reader_id` is the reader's own.
 
-    `program_age_s`: how long the reader's process has run. `opened_s`: the time of day.
+    `program_age_s`: how long the reader's process has run, `dataset_age_s`: how long it has had the
+    dataset, 0 where it has read the repetition by this one before. `opened_s`: the time of day.
     `fingerprint` is of the plan that the reader knows by this id; "" compares with nothing.
     """
 
@@ -77,6 +78,7 @@ class OpenIteration:
     reader_host: str = ""
     reader_pid: int = 0
     program_age_s: float = 0.0
+    dataset_age_s: float = 0.0
     opened_s: float = 0.0
     options: JobOptions = DEFAULT_OPTIONS
     position: SavedPosition | None = None

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from typing import Final
+
+import pyarrow as pa
 
 from dataservice.dataset.ledger import Outbox
 from dataservice.dataset.static_sharding import Share
@@ -32,6 +35,8 @@ from dataservice.worker.task import Pipeline
 _RECHECK_S: Final = 1.0
 # Computed before any trainer asks, so that the one ahead need not wait for each element.
 _AHEAD: Final = 8
+# Of chunks of rows; fewer would make a trainer that falls behind miss most of the window.
+_LEAST_PIECES: Final = 4
 
 
 class CachedFrames:
@@ -39,6 +44,7 @@ class CachedFrames:
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
+        self.max_bytes = max_bytes
         self.patience = Patience()
         self.omissions = Outbox()
         self._compression = compression
@@ -159,10 +165,12 @@ class CachedTask(PlanThread):
         *,
         name: str,
         share: Share | None = None,
+        variant: str = "",
     ) -> None:
         self.frames = frames
         self._pipeline = pipeline
         self._share = share
+        self._variant = variant
         super().__init__(self.frames, owner=name, name="cached-task")
 
     def _run(self, _stop: threading.Event) -> None:
@@ -171,8 +179,20 @@ class CachedTask(PlanThread):
     def _store_elements(self) -> None:
         # The only repetition that such a job has.
         omitted = self.frames.omissions.page()
-        for batch in self._pipeline.run_whole(0, self.is_closed, self._share, omitted):
-            self.frames.put(Element(batch, ()))
+        for batch in self._pipeline.run_whole(
+            0, self.is_closed, self._share, omitted, variant=self._variant
+        ):
+            for piece in self._pieces(batch):
+                self.frames.put(Element(piece, ()))
+
+    def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """The batch; of rows, whose cut has no meaning, parts of which the window holds several."""
+        rows = batch.num_rows
+        if not self._pipeline.is_batched:
+            fitting = self.frames.max_bytes // _LEAST_PIECES * rows // max(1, batch.nbytes)
+            rows = max(1, fitting)
+        for first in range(0, batch.num_rows, rows):
+            yield batch.slice(first, rows)
 
 
 def _no_end(rows: int) -> Exception:

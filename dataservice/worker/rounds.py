@@ -162,12 +162,20 @@ class RoundProducer(PlanThread):
     """Runs a whole plan for all consumers of an iteration."""
 
     def __init__(
-        self, pipeline: Pipeline, *, epoch: int, consumers: int, buffer_bytes: int, name: str
+        self,
+        pipeline: Pipeline,
+        *,
+        epoch: int,
+        consumers: int,
+        buffer_bytes: int,
+        name: str,
+        variant: str = "",
     ) -> None:
         self.frames = RoundBuffer(buffer_bytes)
         self._pipeline = pipeline
         self._epoch = epoch
         self._consumers = consumers
+        self._variant = variant
         super().__init__(self.frames, owner=name, name="rounds")
 
     def _run(self, _stop: threading.Event) -> None:
@@ -185,7 +193,7 @@ class RoundProducer(PlanThread):
 
     def _elements(self) -> Iterator[pa.RecordBatch]:
         """Record batches after `batch`; without it an element is a row."""
-        batches = self._pipeline.run_whole(self._epoch, self.is_closed)
+        batches = self._pipeline.run_whole(self._epoch, self.is_closed, variant=self._variant)
         if self._pipeline.is_batched:
             yield from batches
             return

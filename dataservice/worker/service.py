@@ -257,6 +257,8 @@ class WorkerService:
                         command.get("tasks"),
                         None if share is None else share.index,
                         command.get("bookmarks") or {},
+                        worker_id=worker_id,
+                        varied=bool(command.get("varied")),
                     ),
                     # A reader that does not ask for bookmarks does not know them.
                     bookmark_every_s=BOOKMARK_EVERY_S if "bookmarks" in command else math.inf,
@@ -285,7 +287,9 @@ class WorkerService:
                 producer = self._producer_of((iteration, ""), worker_id, pipeline, frames)
             else:
                 name = f"task {iteration}"
-                producer = CachedTask(pipeline, frames, name=name, share=self._share(command))
+                producer = CachedTask(
+                    pipeline, frames, name=name, share=self._share(command), variant=worker_id
+                )
             self._tasks[iteration] = producer
             producer.start()
             return frames
@@ -294,7 +298,7 @@ class WorkerService:
         pipeline = self._pipeline(command)
         iteration = command["iteration"]
         with self._lock:
-            self._check_identity(command)
+            worker_id = self._check_identity(command)
             producer = self._tasks.get(iteration)
             if not isinstance(producer, RoundProducer):
                 producer = RoundProducer(
@@ -303,6 +307,7 @@ class WorkerService:
                     consumers=int(command["options"]["num_consumers"]),
                     buffer_bytes=self._config.buffer_bytes,
                     name=f"rounds {iteration}",
+                    variant=worker_id,
                 )
                 self._tasks[iteration] = producer
                 producer.start()

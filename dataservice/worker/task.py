@@ -18,6 +18,7 @@ from dataservice.dataset.ledger import Ledger, Page
 from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, fingerprint
+from dataservice.dataset.seeds import varied_seeds
 from dataservice.dataset.segments import times_of
 from dataservice.dataset.splits import Linear, linearise, open_window, transform_batch
 from dataservice.dataset.static_sharding import Share, share_of
@@ -166,9 +167,14 @@ class Pipeline:
         cancelled: Cancelled,
         share: Share | None = None,
         omitted: Page | None = None,
+        *,
+        variant: str = "",
     ) -> Iterator[pa.RecordBatch]:
-        """Elements of the whole plan, or of a static share of it; rows come in chunks."""
-        with self.open_whole(epoch, cancelled, share, omitted) as stream:
+        """Elements of the whole plan, or of a static share of it; rows come in chunks.
+
+        Under another `variant` a shuffle without a seed has another order.
+        """
+        with self.open_whole(epoch, cancelled, share, omitted, variant=variant) as stream:
             yield from stream
 
     @contextmanager
@@ -180,9 +186,10 @@ class Pipeline:
         omitted: Page | None = None,
         *,
         restores: bool = False,
+        variant: str = "",
     ) -> Iterator[BatchStream]:
         """The stream of `run_whole`; with `restores` a position is restored before it is read."""
-        node = self._whole(share)
+        node = self._whole(share, variant)
         ledger = None if omitted is None else omitted.ledger
         with _timed(walk(node), 0, ledger) as times:
             context = self._context(epoch, cancelled, omitted, times)
@@ -197,8 +204,10 @@ class Pipeline:
         node = self._whole(share)
         return None if unrepeatable(node) else f"{_POSITIONS}-{fingerprint(node)}"
 
-    def _whole(self, share: Share | None) -> Node:
-        return optimise(self._node) if share is None else self._share_of(share)
+    def _whole(self, share: Share | None, variant: str = "") -> Node:
+        if share is not None:  # whose elements are those that the others leave
+            return self._share_of(share)
+        return optimise(varied_seeds(self._node, variant))
 
     def _location(self, element: Element, splits_of: Callable[[int], Sequence[Split]]) -> str:
         """Names the sources of an element's rows, which operators may have dropped or reordered."""

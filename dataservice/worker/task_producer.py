@@ -39,25 +39,30 @@ class Task(NamedTuple):
 
     `number` tells it from other tasks of the reader; NO_WINDOW: readers share it and count nothing.
     With a `bookmark` what lies before it need not be made again, if the reader has all of that.
+    `variant` tells it from passes beside it, which are shuffled otherwise where no seed was given.
     """
 
     number: int = NO_WINDOW
     had: Pairs = ()
     bookmark: Bookmark | None = None
+    variant: str = ""
 
 
 def tasks_of(
     told: Mapping[str, Pairs] | None,
     place: int | None,
     bookmarks: Mapping[str, Sequence[Any]] = MappingProxyType({}),
+    *,
+    worker_id: str = "",
+    varied: bool = False,
 ) -> tuple[Task, ...]:
     """The tasks of a worker at a `place` of the list, or elsewhere, by what a reader told it.
 
-    A worker makes the share of its place, or all passes that it is told of. DataLossError for
-    bookmarks that are none.
+    A worker makes the share of its place, or all passes that it is told of, which are `varied`
+    unless they began before passes were. DataLossError for bookmarks that are none.
     """
     if told is None:
-        return (Task(),)
+        return (Task(variant=worker_id),)
     numbers = told if place is None else (str(place),)
     try:
         return tuple(
@@ -65,6 +70,8 @@ def tasks_of(
                 int(number),
                 told.get(number, ()),
                 Bookmark.from_json(bookmarks[number]) if number in bookmarks else None,
+                # The first is the one that is made without a service.
+                variant=number if varied and number != "0" else "",
             )
             for number in numbers
         )
@@ -147,7 +154,12 @@ class TaskProducer(PlanThread):
         omitted = self.frames.omissions.page()
         restores = bookmark is not None
         with self._pipeline.open_whole(
-            self._epoch, self.is_closed, self._share, omitted, restores=restores
+            self._epoch,
+            self.is_closed,
+            self._share,
+            omitted,
+            restores=restores,
+            variant=task.variant,
         ) as stream:
             row = 0 if bookmark is None else _restore(stream, bookmark)
             mark = marker.at(row, stream)

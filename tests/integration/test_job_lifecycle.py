@@ -86,17 +86,31 @@ def test_a_late_trainer_of_a_run_gets_an_empty_epoch_and_then_its_part(
     service: LocalService, policy: ds.ShardingPolicy
 ) -> None:
     dataset_id = ds.register_dataset(service.target, ds.Dataset.range(1_000).batch(10))
-    first, late = (
+    first, late, other = (
         ds.from_dataset_id(policy, service.target, dataset_id, job_name=f"late-{policy}")
-        for _ in range(2)
+        for _ in range(3)
     )
     assert sorted(read_ids(first)) == list(range(1_000))
+    assert read_ids(other) == []
+    with pytest.raises(FailedPreconditionError, match="gives each repetition once"):
+        read_ids(other.take(1))
     with iter(first) as second_epoch:
         got = next(second_epoch).column("id").to_pylist()
         assert read_ids(late) == []
         got += read_ids(late)
         got += [i for batch in second_epoch for i in batch.column("id").to_pylist()]
     assert sorted(got) == list(range(1_000))
+
+
+def test_a_late_reader_of_endless_repetitions_comes_to_those_that_others_read(
+    service: LocalService,
+) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(10).batch(10))
+    first, late = (iter(named(service, dataset_id, "endless").repeat()) for _ in range(2))
+    with first, late:
+        for _ in range(3):
+            next(first)
+        assert sorted(next(late).column("id").to_pylist()) == list(range(10))
 
 
 def test_what_an_earlier_run_left_goes_on_with_a_warning(

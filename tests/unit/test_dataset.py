@@ -238,6 +238,37 @@ def test_a_missing_file_is_what_python_calls_it(tmp_path: pathlib.Path) -> None:
             dataset.to_table()
 
 
+def test_a_dataset_is_as_long_as_is_known() -> None:
+    assert len(Dataset.range(10).batch(4)) == 3
+    assert Dataset.range(0)
+    assert list(Dataset.range(3).filter(lambda c: c["id"] > 5)) == []
+    with pytest.raises(TypeError, match="endless"):
+        len(Dataset.range(3).repeat())
+    with pytest.raises(TypeError, match="not known before it is read"):
+        len(Dataset.range(3).filter(lambda c: c["id"] > 1))
+
+
+def test_none_is_the_default_where_it_is_that_of_tensorflow() -> None:
+    rows = Dataset.range(3)
+    for given, usual in [
+        (rows.map(_same, deterministic=None), rows.map(_same)),
+        (rows.flat_map(_same, deterministic=None), rows.flat_map(_same)),
+        (rows.filter(_same, deterministic=None), rows.filter(_same)),
+        (rows.shuffle(2, 1, None), rows.shuffle(2, 1)),
+        (rows.interleave(_same, None, None, deterministic=None), rows.interleave(_same)),
+        (
+            Dataset.sample_from_datasets([rows], seed=1, rerandomize_each_iteration=None),
+            Dataset.sample_from_datasets([rows], seed=1),
+        ),
+    ]:
+        assert given.identity() == usual.identity()
+        assert given.is_repeatable
+
+
+def _same(rows: Any) -> Any:
+    return rows
+
+
 def test_whether_a_dataset_ends() -> None:
     assert Dataset.range(3).repeat().batch(2).is_endless
     assert not Dataset.range(3).repeat().take(2).is_endless

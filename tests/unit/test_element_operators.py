@@ -66,6 +66,10 @@ def test_other_arguments_are_checked_when_called() -> None:
             lambda d: d.prefetch(-2),
             r"prefetch buffer_size \(-1: AUTOTUNE\) must be a non-negative integer, got -2",
         ),
+        (
+            lambda d: d.prefetch(True),
+            r"prefetch buffer_size \(-1: AUTOTUNE\) must be a non-negative integer, got True",
+        ),
         (lambda d: d.enumerate(""), "column name"),
         (lambda d: d.enumerate(5), r"write enumerate\(start=5\)"),
         (lambda d: d.enumerate(start=0.5), r"start must be an integer, got 0\.5"),
@@ -118,8 +122,8 @@ def test_enumerate_numbers_rows_or_batches() -> None:
     check_positions(dataset)
     check_positions(numbers(20).enumerate("n", start=-3))
     assert values(run(numbers(4).enumerate("n", start=7)), "n") == [7, 8, 9, 10]
-    batched = numbers(5).batch(2).enumerate("n")
-    assert values(run(batched), "n") == [0, 0, 1, 1, 2]
+    batched = numbers(5).batch(2).enumerate("n", start=-1)
+    assert values(run(batched), "n") == [-1, -1, 0, 0, 1]
     check_positions(batched)
     with pytest.raises(SchemaError, match="column 'x' already"):
         _ = numbers(5).enumerate("x").schema

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from dataservice.client.connection import MAX_LATE_REFUSALS, PROMPT_REFUSAL_S, Connection
+from dataservice.client.connection import (
+    MAX_LATE_REFUSALS,
+    PROMPT_REFUSAL_S,
+    Connection,
+    JoinRequest,
+)
+from dataservice.client.read_spec import ReadSpec
+from dataservice.client.service_stream import ServiceStream
+from dataservice.client.source import ServiceSource
+from dataservice.dataset.stream import RunContext
 from dataservice.errors import FailedPreconditionError, NotFoundError
 from dataservice.wire import dispatcher_pb2 as pb
 
@@ -45,6 +55,22 @@ def test_the_age_is_that_of_each_attempt(monkeypatch: pytest.MonkeyPatch) -> Non
     dispatcher = Dispatcher(monkeypatch, delays_s=[3.0])
     assert dispatcher.join() == "r"
     assert dispatcher.ages == [7.0, 10.0]
+
+
+def test_the_dataset_is_as_old_as_it_is_until_it_has_read_the_repetition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = ServiceSource(target="127.0.0.1:1", dataset_id="1", policy=1, schema=pa.schema([]))
+    specs: list[ReadSpec] = []
+    monkeypatch.setattr(ServiceStream, "try_to_join", lambda stream: specs.append(stream._spec))
+    for epoch in (0, 0, 1):
+        source.open(RunContext(epoch=epoch)).close()
+    made_s = specs[0].made_s
+    assert made_s is not None
+    assert [spec.made_s for spec in specs] == [made_s, None, made_s]
+    request = JoinRequest(pb.OpenIterationRequest(), lambda: 9.0, made_s).aged()
+    assert 0.0 < request.dataset_age_s < 9.0 == request.program_age_s
+    assert JoinRequest(pb.OpenIterationRequest(), lambda: 9.0, None).aged().dataset_age_s == 0.0
 
 
 def test_a_prompt_refusal_is_final(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,9 @@ import pyarrow as pa
 import pytest
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.stream import CHUNK_ROWS, RunContext
+from dataservice.dataset.operators import repeat
+from dataservice.dataset.sources.range import RangeSource
+from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RunContext
 from dataservice.errors import CancelledError
 from tests.unit.checkpoint_checker import check_positions, run
 
@@ -53,6 +55,24 @@ def test_endless_passes_end_when_the_run_does() -> None:
         gone = True
         with pytest.raises(CancelledError):
             next(stream)
+
+
+class SharedRange(RangeSource):
+    """Others have taken all rows of its first two passes, and of those from the fourth on."""
+
+    kind = "shared-range"
+    is_shared = True
+    in_memory = False
+
+    def open(self, context: RunContext) -> BatchStream:
+        return RangeSource(0, self.stop if context.epoch == 2 else 0, 1).open(context)
+
+
+def test_a_reader_goes_on_after_passes_that_others_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeat, "MAX_PASSES_TAKEN", 5)
+    with Dataset(SharedRange(0, 3, 1)).repeat().node.open(RunContext()) as stream:
+        assert ids([next(stream)]) == [0, 1, 2]
+        assert list(stream) == [], "what others take for ever would never return"
 
 
 @pytest.mark.parametrize("choice_rows", [2, 5_000])

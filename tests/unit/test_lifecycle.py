@@ -62,6 +62,7 @@ class Cluster:
         *,
         pid: int = 1,
         started_s: float = 0.0,
+        made_s: float | None = None,
         policy: ShardingPolicy = ShardingPolicy.DYNAMIC,
         name: str | None = "train",
         plan: WindowPlan = PLAN,
@@ -82,6 +83,7 @@ class Cluster:
             reader_pid=pid,
             opened_s=self.now_s,
             program_age_s=self.now_s - started_s,
+            dataset_age_s=0.0 if made_s is None else self.now_s - made_s,
         )
         dynamic = policy is ShardingPolicy.DYNAMIC
         answer = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
@@ -184,6 +186,18 @@ def test_a_program_that_was_there_in_time_is_no_new_run(cluster: Cluster) -> Non
     cluster.epoch("r1", 0)
     late = cluster.open("r2", 0, pid=2, started_s=900.0)
     assert "was read to its end by process 1 on host while this program was there" in late.notice
+
+
+def test_a_dataset_that_was_there_while_its_program_read_the_job_is_no_new_run(
+    cluster: Cluster,
+) -> None:
+    made_s = cluster.now_s
+    cluster.epoch("r1", 0)
+    late = cluster.open("r2", 0, made_s=made_s)
+    assert "was read to its end by process 1 on host while this program was there" in late.notice
+    cluster.leave("r2")
+    with pytest.raises(FailedPreconditionError, match="by process 1 on host"):
+        cluster.open("r3", 0, made_s=cluster.now_s)
 
 
 def test_a_repetition_that_others_left_unfinished_goes_on_with_a_word(cluster: Cluster) -> None:

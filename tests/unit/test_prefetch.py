@@ -37,6 +37,7 @@ def test_the_elements_and_positions_are_those_below() -> None:
 
 
 def test_autotune_reads_ahead_without_a_number() -> None:
+    assert numbers(3).prefetch(0).to_table() == numbers(3).prefetch(None).to_table()
     dataset = numbers(20, [3, 4]).prefetch(ds.AUTOTUNE)
     assert values(run(dataset)) == list(range(20))
     check_positions(dataset)

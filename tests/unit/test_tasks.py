@@ -127,6 +127,7 @@ def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
     assert tracker.command_to("a") == {
         "tasks": {"0": ((0, 9), (10, 12))},
         "bookmarks": {"0": bookmark(8)},
+        "varied": True,
     }
 
 
@@ -152,6 +153,7 @@ def test_bookmarks_survive_a_life_without_new_ones() -> None:
     assert again.command_to("b") == {
         "tasks": {"0": ((0, 5),)},
         "bookmarks": {"0": bookmark(4)},
+        "varied": True,
     }
     assert again.marks() == tracker.marks()
 

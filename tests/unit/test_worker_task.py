@@ -31,6 +31,7 @@ from dataservice.runtime.checksum import checksum
 from dataservice.runtime.frames import decode_batch
 from dataservice.wire.bookmarks import Bookmark, decode_bookmark
 from dataservice.wire.elements import NO_WINDOW, Header, RowSpan, unpack
+from dataservice.worker.cached_task import CachedFrames, CachedTask
 from dataservice.worker.leases import Grant, Lease, LeaseFeed
 from dataservice.worker.outgoing import Frame, FrameBuffer, FrameSender
 from dataservice.worker.producer import WindowProducer
@@ -408,6 +409,39 @@ def test_a_worker_makes_several_passes_one_after_the_other_or_none() -> None:
     assert rest_of(dataset) == []
 
 
+def orders_of(dataset: ds.Dataset, *tasks: Task) -> list[list[int]]:
+    return [ids for ids, _ in rest_of(dataset.batch(50), *tasks)]
+
+
+def test_passes_beside_each_other_differ_where_a_shuffle_has_no_seed() -> None:
+    drawn = ds.Dataset.range(50).shuffle(50)
+    told: dict[str, Pairs] = {"0": (), "1": ()}
+    first, second = orders_of(drawn, *tasks_of(told, None, varied=True))
+    assert first == drawn.to_table()["id"].to_pylist(), "as without a service"
+    assert sorted(second) == sorted(first)
+    assert second != first
+    rest = tasks_of({"1": ((0, 10),)}, None, varied=True)
+    assert orders_of(drawn, *rest) == [second[10:]], "another worker goes on in the same order"
+    assert orders_of(drawn, *tasks_of(told, None)) == [first, first], "of states of older versions"
+    shared = [orders_of(drawn, *tasks_of(None, None, worker_id=worker)) for worker in "ab"]
+    assert shared[0] != shared[1]
+
+
+@pytest.mark.parametrize(
+    "alike",
+    [
+        lambda rows: rows.shuffle(50, seed=1),
+        lambda rows: rows.shuffle(50).cache(),
+        lambda rows: rows.batch(5).shuffle(10).cache().unbatch(),
+    ],
+)
+def test_a_given_seed_and_a_cache_have_one_order_in_all_passes(
+    alike: Callable[[ds.Dataset], ds.Dataset],
+) -> None:
+    first, second = orders_of(alike(ds.Dataset.range(50)), Task(0), Task(1, variant="1"))
+    assert first == second
+
+
 def marked(
     pipeline: Pipeline, *tasks: Task, share: Share | None = None
 ) -> list[tuple[list[int], RowSpan, Bookmark | None]]:
@@ -436,10 +470,23 @@ def marked(
         made.append((ids, span, bookmark))
 
 
+def test_rows_are_cut_to_what_a_small_cache_holds() -> None:
+    frames = CachedFrames(500, None)
+    task = CachedTask(pipeline_of(ds.Dataset.range(100).repeat()), frames, name="test")
+    task.start()
+    try:
+        taken = [frame for _ in range(20) if (frame := frames.get("trainer", TIMEOUT_S))]
+    finally:
+        task.close()
+    assert [span.first_row for frame in taken for span in frame.spans] == list(range(0, 300, 15))
+    assert frames.size_bytes <= 500
+
+
 PIPELINES = {
     "batches": lambda rows: rows.batch(8),
     "rows": lambda rows: rows,
     "shuffled": lambda rows: rows.shuffle(40, seed=3).batch(7),
+    "shuffled anyhow": lambda rows: rows.shuffle(40).batch(7),
     "filtered": lambda rows: rows.filter(ds.col("id") % 3 != 1).batch(5, drop_remainder=True),
     "repeated": lambda rows: rows.shuffle(30, seed=1).repeat(3).batch(9),
     "after the batch": lambda rows: rows.batch(6).map(lambda c: {"id": c["id"] + 1}),
@@ -452,13 +499,13 @@ def test_from_each_bookmark_on_the_same_elements_come(name: str) -> None:
 
 
 def check_each_bookmark(pipeline: Pipeline, share: Share | None = None) -> None:
-    whole = marked(pipeline, Task(2), share=share)
+    whole = marked(pipeline, Task(2, variant="2"), share=share)
     assert whole
     for index, (_, span, bookmark) in enumerate(whole):
         assert bookmark is not None
         assert bookmark.row == span.first_row
         had = ((0, span.first_row),) if span.first_row else ()
-        assert marked(pipeline, Task(2, had, bookmark), share=share) == whole[index:]
+        assert marked(pipeline, Task(2, had, bookmark, "2"), share=share) == whole[index:]
 
 
 @pytest.mark.parametrize("policy", [ds.ShardingPolicy.FILE, ds.ShardingPolicy.DATA])

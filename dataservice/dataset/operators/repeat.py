@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.columns import concat_batches
-from dataservice.dataset.node import INFINITE_CARDINALITY, Node, register_node
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, register_node, walk
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RunContext, State
 from dataservice.runtime.arguments import integer_at_least
@@ -18,6 +18,9 @@ from dataservice.sharding import epoch_of
 
 # What several passes that are made at once take at most.
 _TILE_BYTES: Final = 4 << 20
+# Passes in a row that may have gone to other readers, as to those who began long before: two
+# minutes of them where a service makes nothing.
+MAX_PASSES_TAKEN: Final = 10_000
 
 
 @register_node
@@ -42,7 +45,9 @@ class Repeat(Node):
             epoch = epoch_of(context.epoch, number, self.count)
             return self.input.run(dataclasses.replace(base, epoch=epoch))
 
-        return _RepeatStream(open_pass, self.count, self._few_rows(), context.check)
+        shared = any(node.is_shared for node in walk(self.input))
+        most_empty = MAX_PASSES_TAKEN if shared else 0
+        return _RepeatStream(open_pass, self.count, self._few_rows(), most_empty, context.check)
 
     def _few_rows(self) -> int:
         """Rows of a pass, where several passes are made at once; else 0."""
@@ -64,23 +69,29 @@ class Repeat(Node):
 
 
 class _RepeatStream(BatchStream):
-    """One pass after the other; of those that have `few_rows`, as many as make a chunk at once."""
+    """One pass after the other; of those that have `few_rows`, as many as make a chunk at once.
+
+    Endless ones end after `most_empty` passes in a row without a row, and one more.
+    """
 
     def __init__(
         self,
         open_pass: Callable[[int], BatchStream],
         count: int | None,
         few_rows: int,
+        most_empty: int,
         check: Callable[[], None],
     ) -> None:
         self._open_pass = open_pass
         self._count = count
         self._few_rows = few_rows
+        self._most_empty = most_empty
         self._check = check
         self._tile: pa.RecordBatch | None = None  # as many passes as are made at once
         self._pass = 0
         self._stream: BatchStream | None = None
         self._saved: State | None = None  # of the input, to be restored when it is opened
+        self._empty_passes = 0
         self._empty = True
 
     def __next__(self) -> pa.RecordBatch:
@@ -92,7 +103,8 @@ class _RepeatStream(BatchStream):
                 self._empty = False
                 return batch
             self._end_pass()
-            if self._empty and self._count is None:
+            self._empty_passes = self._empty_passes + 1 if self._empty else 0
+            if self._empty_passes > self._most_empty and self._count is None:
                 # Repeating nothing for ever would never return.
                 self._count = 0
             self._empty = True
