@@ -244,9 +244,9 @@ class OperatorMethods:
 
         AUTOTUNE, or None, reads a few, 0 none.
         """
-        is_auto = buffer_size is None or _is_auto(buffer_size)
-        size = _AUTOTUNED_BATCHES if is_auto else buffer_size
-        return self._over(ops.Prefetch(self._node, size))
+        if buffer_size is None or _is_auto(buffer_size):
+            buffer_size = _AUTOTUNED_BATCHES
+        return self._over(ops.Prefetch(self._node, buffer_size))
 
     def shard(self, num_shards: int, index: int) -> Self:
         """Every `num_shards`-th element, from number `index` on.

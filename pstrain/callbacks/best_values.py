@@ -1,15 +1,15 @@
 """The values that a model had when it was best, kept beside the training to be taken back.
 
 Parameter servers write and read them by themselves: they do not pass through this process. Knows
-nothing of what best is. Invariant: of what was saved here the newest is there, with its score, and
-nothing else.
+nothing of what best is. Invariant: of what was saved here the newest is there, with what
+was said of it, and nothing else.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pstrain.checkpoints import manifest
@@ -35,8 +35,8 @@ class BestValues:
             )
         self.is_kept_here: bool = strategy is None or strategy.extended.should_checkpoint
         self._when_all_are_done = getattr(strategy, "when_all_are_done", _at_once)
-        self._score = _Score()
-        self._checkpoint: Checkpoint = Checkpoint(model=model, score=self._score)
+        self._said = _Said()
+        self._checkpoint: Checkpoint = Checkpoint(model=model, said=self._said)
         self._values: Checkpoint = Checkpoint(model=model)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
@@ -46,13 +46,13 @@ class BestValues:
         self.path: str | None = None
 
     @property
-    def score(self) -> float | None:
+    def said(self) -> Mapping[str, Any]:
         """What was said of them when they were saved."""
-        return self._score.value
+        return self._said.fields
 
-    def save(self, score: float | None) -> None:
-        """In the place of those that were saved before."""
-        before, self._score.value = self.path, score
+    def save(self, **said: Any) -> None:
+        """In the place of those that were saved before, with what is said of them."""
+        before, self._said.fields = self.path, said
         self.path = str(self._checkpoint.save(self._directory, name=_NAME))
         if before is not None:
             manifest.remove(before)
@@ -65,8 +65,8 @@ class BestValues:
         if self.path is None and path is not None:
             self.path = path if os.path.isdir(path) else _newest(os.path.dirname(path))
             if self.path is not None:
-                saved = manifest.read(self.path)["objects"].get("score", {})
-                self._score.value = saved.get("state", {}).get("value")
+                saved = manifest.read(self.path)["objects"].get("said", {})
+                self._said.fields = saved.get("state", {})
         return path is None or self.path is not None
 
     def restore(self) -> None:
@@ -89,16 +89,17 @@ class BestValues:
             self._temporary.cleanup()
 
 
-class _Score:
-    """A number, as an object of a checkpoint."""
+class _Said:
+    """Fields, as an object of a checkpoint."""
 
-    value: float | None = None
+    def __init__(self) -> None:
+        self.fields: Mapping[str, Any] = {}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
+        return dict(self.fields)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.fields = state
 
 
 def _newest(directory: str) -> str | None:

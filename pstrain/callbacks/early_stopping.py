@@ -84,7 +84,8 @@ class EarlyStopping(Callback):
             self._monitor.reset()
         elif self._values.path != state.get("values"):
             # Of an epoch that came after the state: it stays the best, for its values do.
-            self._monitor.best = self._values.score
+            self._monitor.best = self._values.said.get("best")
+            self.best_epoch = self._values.said.get("best_epoch", 0)
 
     def on_train_begin(self) -> None:
         self._monitor.reset()
@@ -110,10 +111,11 @@ class EarlyStopping(Callback):
         if epoch < self._start_from_epoch:
             return
         is_better = self._monitor.improves(value)
-        if self._values is not None and (is_better or self._values.path is None):
-            self._values.save(self._monitor.best)
         if is_better:
             self._bad_epochs, self.best_epoch = 0, epoch
+        if self._values is not None and (is_better or self._values.path is None):
+            self._values.save(best=self._monitor.best, best_epoch=self.best_epoch)
+        if is_better:
             return
         self._bad_epochs += 1
         if self._bad_epochs >= max(1, self._patience):

@@ -229,7 +229,7 @@ def test_who_goes_back_keeps_the_best_values_and_their_score(tmp_path: pathlib.P
     first.on_epoch_end(1, {"score": 2.0})
     for each in (first, begun()):
         each.load_state_dict(state)
-        newest = {"best": 2.0, "bad_epochs": 0, "values": str(tmp_path / "best-2")}
+        newest = {"best": 2.0, "bad_epochs": 0, "best_epoch": 1, "values": str(tmp_path / "best-2")}
         assert each.state_dict() == newest
         each.on_train_end()
 

@@ -69,7 +69,6 @@ SIZES: dict[str, Callable[[Any], Any]] = {
     "worker_timeout_ms": lambda n: ds.DispatcherConfig(worker_timeout_ms=n),
 }
 COUNTS: dict[str, Callable[[Any], Any]] = {
-    "prefetch buffer_size": lambda n: ds.Dataset.range(3).prefetch(n),
     "num_oov_indices": lambda n: ps.layers.IntegerLookup(num_oov_indices=n),
     "num_oov_indices ": lambda n: ps.Vocabulary(["a"], num_oov_indices=n),
     "patience": lambda n: ps.callbacks.EarlyStopping(patience=n),
