@@ -101,6 +101,11 @@ class Server:
         if start:
             self.start()
 
+    @staticmethod
+    def create_local_server(config: None = None, start: bool = True) -> Server:
+        """A trainer on a free port of this host, the only task of its cluster."""
+        return Server({"worker": ["127.0.0.1:0"]}, "worker", 0, config=config, start=start)
+
     @property
     def address(self) -> str:
         """``host:port`` it listens on."""

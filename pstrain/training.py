@@ -97,6 +97,7 @@ def fit(
         loop.validation_freq = validation_freq
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
+    progress.history.params = told
     return progress.history
 
 

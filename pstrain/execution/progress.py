@@ -31,10 +31,14 @@ _PROGRAM = new_id("program")
 
 @dataclass(slots=True)
 class History:
-    """What ``fit`` returns: ``history[name]`` has one value per epoch that measured it."""
+    """What ``fit`` returns: ``history[name]`` has one value per epoch that measured it.
+
+    ``params``: the epochs, steps (None: whole passes) and verbosity that ``fit`` was told.
+    """
 
     epoch: list[int] = field(default_factory=list)
     history: dict[str, list[float]] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
 
     def add(self, epoch: int, logs: Mapping[str, float]) -> None:
         self.epoch.append(epoch)

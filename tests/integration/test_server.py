@@ -27,6 +27,13 @@ def test_a_server_takes_what_a_tensorflow_program_gives_it(job: str) -> None:
     assert repr(server) == f"<Server {job}:0 stopped>"
 
 
+def test_a_local_server_is_a_cluster_of_one_trainer() -> None:
+    with ps.Server.create_local_server() as server:
+        assert (server.job_name, server.task_index) == ("worker", 0)
+        assert server.address.startswith("127.0.0.1:")
+        assert not server.address.endswith(":0")
+
+
 @pytest.mark.parametrize(("job", "other"), [("worker", "paramserver"), ("ps", "trainer")])
 def test_a_process_imports_the_server_that_it_runs(job: str, other: str) -> None:
     program = (

@@ -124,7 +124,9 @@ def test_the_model_can_be_told_to_stop() -> None:
 
     trained = model()
     assert trained.fit(data(), 5, callbacks=[Stop()], verbose=0).epoch == [0, 1]
-    assert trained.fit(data(), 2, verbose=0).epoch == [0, 1]
+    history = trained.fit(data(), 2, verbose=0)
+    assert history.epoch == [0, 1]
+    assert history.params == {"epochs": 2, "steps": None, "verbose": 0}
 
 
 class StopAt(ps.callbacks.Callback):
