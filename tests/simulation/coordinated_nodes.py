@@ -85,7 +85,14 @@ class Connection:
     def __init__(self, *_args: object, **_security: object) -> None:
         pass
 
-    def open_iteration(self, request: Any, *, timeout_s: float, should_stop: Any) -> Any:
+    def open_iteration(
+        self,
+        request: Any,
+        *,
+        timeout_s: float,
+        should_stop: Any,
+        made_s: float | None = None,  # noqa: ARG002
+    ) -> Any:
         return self.ask("OpenIteration", request, timeout_s, ATTEMPT_TIMEOUT_S, should_stop)
 
     def sync_rounds(self, request: Any, *, timeout_s: float, should_stop: Any) -> Any:

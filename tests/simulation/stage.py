@@ -216,7 +216,14 @@ class Rpc:
         assert STAGE.node is not None
         STAGE.world.post(STAGE.node, method, request, timeout_s)
 
-    def open_iteration(self, request: Any, *, timeout_s: float, should_stop: Any) -> Any:
+    def open_iteration(
+        self,
+        request: Any,
+        *,
+        timeout_s: float,
+        should_stop: Any,
+        made_s: float | None = None,  # noqa: ARG002
+    ) -> Any:
         task: Any = STAGE.task
         if task.join is None:
             # All programs are there from the beginning: who comes late belongs to the run.
