@@ -246,7 +246,13 @@ class Elements:
     compression = None
     is_batched = True
 
-    def run_whole(self, _epoch: int, _is_closed: Callable[[], bool]) -> Iterator[pa.RecordBatch]:
+    def run_whole(
+        self,
+        _epoch: int,
+        _is_closed: Callable[[], bool],
+        *,
+        variant: str,  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
         node = running().node
         STAGE.ids += 1
         maker = f"{node.name}/{STAGE.ids}"
