@@ -208,9 +208,9 @@ _OPTIMIZER_FIELDS = _object(
 
 
 def _outcome(value: Any) -> Fault | None:
-    if type(value) is not dict or len(value) != 1 or not _OUTCOMES.keys() >= value.keys():
+    if type(value) is not dict or len(_OUTCOMES.keys() & value.keys()) != 1:
         return Fault("", value, "an object with a value, an error or bytes")
-    return _object({}, _OUTCOMES)(value)
+    return _object({}, {**_OUTCOMES, "met_end": _TRUTH})(value)
 
 
 _OUTCOMES = {"value": _TEXT, "error": _TEXT, "bytes": _COUNT}
