@@ -148,7 +148,9 @@ _TEXT = _of_type(str, "text")
 _TRUTH = _of_type(bool, "true or false")
 _OBJECT = _of_type(dict, "an object")
 _COUNT = _integer(0)
-_SHARD = _row(_COUNT, _COUNT)
+# Those below 0 are of sessions without a coordinator.
+_ID = _integer(-INTEGER_MAX)
+_SHARD = _row(_ID, _COUNT)
 _SHARDS = _rows(2)
 _KEY = _row(_COUNT, _COUNT, _COUNT)
 _NAMED = _list_of(_row(_TEXT, _COUNT))
@@ -167,7 +169,7 @@ def _spec(value: Any) -> Fault | None:
 
 _SPEC_FIELDS = _object(
     {
-        "id": _COUNT,
+        "id": _ID,
         "name": _TEXT,
         "shape": _list_of(_COUNT),
         "dtype": _one_of(*VARIABLE_DTYPES),
