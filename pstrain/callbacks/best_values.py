@@ -1,8 +1,8 @@
 """The values that a model had when it was best, kept beside the training to be taken back.
 
 Parameter servers write and read them by themselves: they do not pass through this process. Knows
-nothing of what best is. Invariant: of what was saved here the newest is there, with what
-was said of it, and nothing else.
+nothing of what best is. Invariant: of what was saved here the newest is there, with what was said
+of it, and nothing else.
 """
 
 from __future__ import annotations

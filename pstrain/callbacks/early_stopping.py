@@ -113,11 +113,10 @@ class EarlyStopping(Callback):
         is_better = self._monitor.improves(value)
         if is_better:
             self._bad_epochs, self.best_epoch = 0, epoch
+        else:
+            self._bad_epochs += 1
         if self._values is not None and (is_better or self._values.path is None):
             self._values.save(best=self._monitor.best, best_epoch=self.best_epoch)
-        if is_better:
-            return
-        self._bad_epochs += 1
         if self._bad_epochs >= max(1, self._patience):
             self.stop_training = True
             self.stopped_epoch = epoch

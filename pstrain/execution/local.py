@@ -149,13 +149,27 @@ class LocalExecutor:
     ) -> Iterator[Report]:
         if self._worker is not None:
             self._worker.begin_steps()
-        while steps is None or done < steps:
-            report = self._call(function, iterator, share_of(steps, done, steps_per_execution))
-            done += report["steps"]
+        for report in self._reports(function, iterator, steps, steps_per_execution, done):
             if self._worker is not None:
                 self._worker.advance(report["steps"])
             yield report
-            if report["ended"] or is_stopped():
+            if is_stopped():
+                return
+
+    def _reports(
+        self,
+        function: StepFunction,
+        iterator: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        done: int = 0,
+    ) -> Iterator[Report]:
+        """Of one execution after the other, until so many steps are done or the data ends."""
+        while steps is None or done < steps:
+            report = self._call(function, iterator, share_of(steps, done, steps_per_execution))
+            done += report["steps"]
+            yield report
+            if report["ended"]:
                 return
 
     def _call(self, function: StepFunction, iterator: Any, steps: int) -> Report:
@@ -172,14 +186,9 @@ class LocalExecutor:
     def run_once(
         self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
     ) -> Iterator[Report]:
-        iterator, done = iter(_Epochs(data, InputContext())), 0
+        iterator = iter(_Epochs(data, InputContext()))
         try:
-            while steps is None or done < steps:
-                report = self._call(function, iterator, share_of(steps, done, steps_per_execution))
-                done += report["steps"]
-                yield report
-                if report["ended"]:
-                    return
+            yield from self._reports(function, iterator, steps, steps_per_execution)
         finally:
             iterator.close()
 
