@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import pathlib
 import threading
@@ -10,10 +11,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from pyarrow import csv as pacsv
 
 from dataservice import Dataset
-from dataservice.dataset.sources import files
-from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadFile
+from dataservice.dataset.sources import files, read_ahead
+from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches, ReadAheadFile
 
 TIMEOUT_S = 30.0
 ROWS = 400_000
@@ -52,8 +54,34 @@ def test_closing_waits_for_the_read_that_is_under_way(kind: type[ReadAheadFile])
     closer.join(TIMEOUT_S)
     assert not closer.is_alive()
     reader.join(TIMEOUT_S)
+    assert bytes(file.read(10)) == b""
+
+
+def test_the_end_that_arrow_sees_of_a_closed_file_is_none() -> None:
+    text = io.BytesIO(b"x\n" + b"1\n" * ROWS)
+    batches = ReadAheadBatches(LinesFile(text), pacsv.open_csv)
+    reading = iter(batches)
+    next(reading)
+    batches.close()
     with pytest.raises(ValueError, match="closed"):
-        file.read(10)
+        next(reading)
+
+
+def test_who_closes_waits_for_what_was_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "_LET_GO_TIMEOUT_S", TIMEOUT_S)
+    kept: list[Any] = []
+
+    def open_reader(file: ReadAheadFile) -> Any:
+        kept.append(file.read(3))
+        return pacsv.open_csv(io.BytesIO(b"x\n1\n"))
+
+    batches = ReadAheadBatches(ReadAheadFile(io.BytesIO(b"abc")), open_reader)
+    closer = on_thread(batches.close)
+    closer.join(0.05)
+    assert closer.is_alive()
+    kept.clear()
+    closer.join(TIMEOUT_S)
+    assert not closer.is_alive()
 
 
 def test_the_collector_may_close_a_file_in_the_middle_of_a_read_of_it() -> None:

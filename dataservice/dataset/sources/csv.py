@@ -127,8 +127,8 @@ class CsvSource(WholeFilesSource):
         ):
             assert reader is not None
             require_distinct(reader.schema.names, what=f"{file.path!r}")
-            first, fits = next(iter(reader), None), functools.partial(self._fits, file.path)
-            return Reference(file.path, plain_schema(with_unsigned(reader.schema, first, fits)))
+            fits = functools.partial(self._fits, file.path)
+            return Reference(file.path, plain_schema(with_unsigned(reader.schema, reader, fits)))
 
     def _fits(self, path: str, column: pa.Field) -> bool:
         """Whether a column of the first block can be read as that."""

@@ -138,8 +138,8 @@ class JsonSource(WholeFilesSource):
         ):
             if reader is None:
                 return Reference(path, pa.schema([]))
-            first, fits = next(iter(reader), None), functools.partial(self._fits, path)
-            return Reference(path, plain_schema(with_unsigned(reader.schema, first, fits)))
+            fits = functools.partial(self._fits, path)
+            return Reference(path, plain_schema(with_unsigned(reader.schema, reader, fits)))
 
     def _fits(self, path: str, column: pa.Field) -> bool:
         """Whether a field of the first block can be read as that."""

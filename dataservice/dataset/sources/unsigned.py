@@ -6,7 +6,7 @@ every value of the first block is one, so that no id becomes the float that is n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -15,12 +15,16 @@ _FIRST_UNSIGNED: Final = 2.0**63
 
 
 def with_unsigned(
-    schema: pa.Schema, first: pa.RecordBatch | None, fits: Callable[[pa.Field], bool]
+    schema: pa.Schema, batches: Iterable[pa.RecordBatch], fits: Callable[[pa.Field], bool]
 ) -> pa.Schema:
-    """`schema`, which was inferred from the rows `first`, with uint64 for floats that are none.
+    """`schema`, which was inferred from the first of `batches`, with uint64 for floats that are
+    none.
 
     `fits` reads these rows again, with a column as it is given, and says whether that can be done.
     """
+    if not any(pa.types.is_float64(kind) for kind in schema.types):
+        return schema
+    first = next(iter(batches), None)
     for index, field in enumerate(schema):
         unsigned = pa.field(field.name, pa.uint64())
         if first is not None and _is_large(first.column(index)) and fits(unsigned):
