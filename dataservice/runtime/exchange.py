@@ -23,7 +23,7 @@ from dataservice.errors import (
 from dataservice.runtime.flight_messages import CONTROL, SCHEMA, unpack, write
 from dataservice.runtime.message import Message, error_from_payload, error_payload
 from dataservice.runtime.sockets import sever_connections, sever_connections_to
-from dataservice.runtime.threads import Watchdog
+from dataservice.runtime.watchdog import Watchdog
 
 __all__ = ["TRANSPORT_ERRORS", "Exchange", "ServerChannel"]
 

@@ -32,6 +32,7 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.auth import WRONG_TOKEN, tokens_equal
+from dataservice.runtime.bounded_queue import BoundedQueue
 from dataservice.runtime.message import (
     Message,
     check_message,
@@ -40,7 +41,7 @@ from dataservice.runtime.message import (
     find_handler,
 )
 from dataservice.runtime.shared_memory import Body
-from dataservice.runtime.threads import BoundedQueue, end_all
+from dataservice.runtime.threads import end_all
 
 __all__ = [
     "InProcessChannel",

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from dataservice.errors import CancelledError, DeadlineExceededError, InvalidArgumentError
-from dataservice.runtime.threads import BoundedQueue, StoppableThread, Watchdog
+from dataservice.runtime.bounded_queue import BoundedQueue
+from dataservice.runtime.threads import StoppableThread
+from dataservice.runtime.watchdog import Watchdog
 
 PATIENCE_S = 10.0
 

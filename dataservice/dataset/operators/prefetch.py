@@ -18,7 +18,8 @@ from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import CancelledError, DeadlineExceededError, InternalError
 from dataservice.runtime.arguments import integer_at_least
-from dataservice.runtime.threads import BoundedQueue, StoppableThread
+from dataservice.runtime.bounded_queue import BoundedQueue
+from dataservice.runtime.threads import StoppableThread
 
 _POLL_S: Final = 0.5
 _STOP_TIMEOUT_S: Final = 10.0
