@@ -24,7 +24,8 @@ from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.replay import warn_of_registered, with_delivery
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linear import linearise, with_tail, without_tail
+from dataservice.dataset.linear import with_tail, without_tail
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, Node, unrepeatable, walk
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, freeze_schemas
 from dataservice.dataset.seeds import drawn_seeds

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from dataservice.dataset.linear import Linear, linearise
+from dataservice.dataset.linear import Linear
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.segments import Segment, open_segment, plan_segments
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InvalidArgumentError

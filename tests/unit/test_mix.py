@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import dataservice
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.linear import linearise
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
 from dataservice.errors import InvalidArgumentError, SchemaError, UnsplittableError

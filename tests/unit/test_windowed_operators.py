@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.linear import linearise
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.plan import encode_plan, freeze_schemas
 from dataservice.dataset.splits import plan_splits, plan_windows
 from dataservice.dispatcher.planning import plan_snapshot
