@@ -1,0 +1,140 @@
+"""Which of several datasets the next elements come from: by chance, or as a dataset says.
+
+Responsible for the sequence of choices and its position; knows nothing of the datasets that are
+chosen from, but how many there are. Invariant: a choice is a pure function of the seed, the epoch
+and the position, or of the choices given, so a saved position holds no random state.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.stream import RowCutter, State
+from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.sharding import order_key
+
+_BLOCK: Final = 4_096  # elements whose datasets are drawn from one key
+
+
+class Choices(ABC):
+    """The numbers of the datasets to read from next."""
+
+    @abstractmethod
+    def peek(self, exhausted: set[int]) -> np.ndarray:
+        """Some of the next choices, at least one; none at the end."""
+
+    @abstractmethod
+    def advance(self, count: int) -> None:
+        """Passes over the first `count` of them."""
+
+    @abstractmethod
+    def state(self) -> Any:
+        """JSON-able position."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> None:
+        """Moves to a position."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives up what it reads from."""
+
+
+class DrawnChoices(Choices):
+    """Drawn by chance, as often as their weights say; without end."""
+
+    def __init__(self, weights: np.ndarray, seed: int, epoch: int) -> None:
+        self._weights = weights
+        self._key = (seed, epoch)
+        self._position = 0
+        self._block = -1
+        self._chances: np.ndarray = np.empty(0)
+
+    def peek(self, exhausted: set[int]) -> np.ndarray:
+        weights = self._weights.copy()
+        weights[list(exhausted)] = 0
+        if not weights.sum():
+            return np.empty(0, np.int64)
+        block, first = divmod(self._position, _BLOCK)
+        if block != self._block:
+            # NumPy keeps the raw bits of Philox stable over versions.
+            bits = np.random.Philox(key=order_key(*self._key, block)).random_raw(_BLOCK)
+            self._chances = (bits >> np.uint64(11)) * 2.0**-53
+            self._block = block
+        bounds = np.cumsum(weights)
+        drawn = np.searchsorted(bounds, self._chances[first:] * bounds[-1], side="right")
+        return np.minimum(drawn, int(np.flatnonzero(weights)[-1]))
+
+    def advance(self, count: int) -> None:
+        self._position += count
+
+    def state(self) -> Any:
+        return self._position
+
+    def restore(self, state: Any) -> None:
+        self._position = int(state)
+
+    def close(self) -> None:
+        return
+
+
+class GivenChoices(Choices):
+    """Read from the one integer column of a dataset."""
+
+    def __init__(self, cutter: RowCutter, datasets: int) -> None:
+        self._cutter = cutter
+        self._datasets = datasets
+        self._position = 0
+        self._before: State | None = None  # the block that is in hand
+        self._block = np.empty(0, np.int64)
+        self._given = 0  # of that block
+
+    def peek(self, exhausted: set[int]) -> np.ndarray:  # noqa: ARG002
+        if self._given >= self._block.size:
+            before = self._cutter.state()
+            # Blocks end at the same choices wherever the reading began.
+            pieces = self._cutter.cut(_BLOCK - self._position % _BLOCK)
+            numbers = [self._numbers(piece) for piece in pieces] or [np.empty(0, np.int64)]
+            self._block, self._before, self._given = np.concatenate(numbers), before, 0
+        return self._block[self._given :]
+
+    def _numbers(self, rows: pa.RecordBatch) -> np.ndarray:
+        if rows.num_columns != 1 or not pa.types.is_integer(rows.schema.field(0).type):
+            raise SchemaError(
+                "choose_from_datasets: the choice_dataset must have one integer column, it has "
+                f"{rows.schema.to_string()!r}"
+            )
+        if rows.column(0).null_count:
+            raise SchemaError("choose_from_datasets: the choice_dataset has nulls")
+        numbers = rows.column(0).to_numpy().astype(np.int64)
+        bad = numbers[(numbers < 0) | (numbers >= self._datasets)]
+        if bad.size:
+            raise InvalidArgumentError(
+                f"choose_from_datasets: the choice_dataset says {bad[0]}, and the datasets have "
+                f"the numbers 0 to {self._datasets - 1}"
+            )
+        return numbers
+
+    def advance(self, count: int) -> None:
+        self._position += count
+        self._given += count
+
+    def state(self) -> Any:
+        if self._before is None or self._given >= self._block.size:
+            return {"input": self._cutter.state(), "position": self._position}
+        return {"input": self._before, "position": self._position, "given": self._given}
+
+    def restore(self, state: Any) -> None:
+        self._cutter.restore(state["input"])
+        given = int(state.get("given", 0))
+        self._position = int(state["position"]) - given
+        if given:
+            self.peek(set())
+            self.advance(given)
+
+    def close(self) -> None:
+        self._cutter.close()
