@@ -26,8 +26,13 @@ from dataservice.dispatcher.requests import (
     SyncRounds,
 )
 from dataservice.dispatcher.resumption import SavedPosition
-from dataservice.dispatcher.saving import Chunk, StartSnapshot, WorkOnSnapshot, WrittenWindow
 from dataservice.dispatcher.service import DispatcherService
+from dataservice.dispatcher.snapshot_requests import (
+    Chunk,
+    StartSnapshot,
+    WorkOnSnapshot,
+    WrittenWindow,
+)
 from dataservice.dispatcher.state import EXACTLY_ONCE
 from dataservice.dispatcher.worker_sheet import WorkerSheet, worker_messages
 from dataservice.errors import InvalidArgumentError
@@ -35,14 +40,7 @@ from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
 from dataservice.ranges import Consumed
 from dataservice.runtime.identity import new_id
-from dataservice.vocabulary import (
-    DatasetId,
-    IterationId,
-    JobId,
-    ReaderId,
-    SnapshotId,
-    WorkerId,
-)
+from dataservice.vocabulary import DatasetId, IterationId, JobId, ReaderId, SnapshotId, WorkerId
 from dataservice.wire import dispatcher_pb2 as pb
 
 PROTOCOL_VERSION: Final = 1

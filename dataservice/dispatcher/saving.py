@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dataservice.dispatcher import snapshot_events as ev
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, Lease
+from dataservice.dispatcher.snapshot_requests import Marker, StartSnapshot, Task, WorkOnSnapshot
 from dataservice.dispatcher.snapshots import Snapshot
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.windows import WindowTable
@@ -29,85 +29,16 @@ from dataservice.errors import (
     error_to_dict,
 )
 from dataservice.sharding import Split
-from dataservice.vocabulary import DatasetId, SnapshotId, WorkerId
+from dataservice.vocabulary import SnapshotId, WorkerId
 
 # The names of the last files; the layout of the folder is the dataset's side.
 _DONE: Final = "DONE"
 _ERROR: Final = "ERROR"
 # A plan that is not divided has one window, whose size shows only when it is run.
 WHOLE: Final = WindowPlan(splits=(Split(),), target_rows=1)
-
-
 # A window that takes its workers down with it would do so for ever. Workers also go for other
 # reasons, and a plan that is not divided meets all of these.
 MAX_TAKEOVERS: Final = 10
-
-
-class Chunk(NamedTuple):
-    """A file that holds rows of a window; `tag` is that of the attempt that wrote it."""
-
-    number: int
-    rows: int
-    size_bytes: int
-    batches: int
-    tag: str = ""
-
-
-class WrittenWindow(NamedTuple):
-    """A window and the files that it is in."""
-
-    window: int
-    chunks: tuple[Chunk, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartSnapshot:
-    """`snapshot_id` is the caller's, for the snapshot that begins if none is attached to.
-
-    `found_id` is that of the snapshot that is in the folder already, "" for none.
-    """
-
-    snapshot_id: SnapshotId
-    dataset_id: DatasetId
-    path: str
-    compression: str
-    storage_options: str = field(default="{}", repr=False)
-    found_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkOnSnapshot:
-    """What a worker has written, holds and wants; `marked`: DONE or ERROR is written."""
-
-    worker_id: WorkerId
-    snapshot_id: SnapshotId
-    count: int = 0
-    holding: tuple[int, ...] = ()
-    written: tuple[WrittenWindow, ...] = ()
-    error: str = ""
-    marked: bool = False
-
-
-class Task(NamedTuple):
-    """What those who write a snapshot, or wait for it, must know.
-
-    `windows` is their number, None where it shows only while writing.
-    """
-
-    dataset_id: DatasetId
-    path: str
-    compression: str
-    storage_options: str
-    is_whole: bool
-    windows: int | None
-    error: str
-
-
-class Marker(NamedTuple):
-    """The last file: its name, and what it holds as JSON."""
-
-    name: str
-    content: str
 
 
 def find(state: DispatcherState, snapshot_id: SnapshotId) -> Snapshot:

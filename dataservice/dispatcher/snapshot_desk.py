@@ -15,7 +15,7 @@ from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.listings import Listings
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Lease
-from dataservice.dispatcher.saving import Marker, StartSnapshot, WorkOnSnapshot
+from dataservice.dispatcher.snapshot_requests import Marker, StartSnapshot, Task, WorkOnSnapshot
 from dataservice.dispatcher.snapshots import Snapshot
 from dataservice.vocabulary import SnapshotId, WorkerId
 
@@ -106,7 +106,7 @@ class SnapshotDesk:
         """Inside the lock: snapshots that a worker is to begin work on."""
         return saving.work_for(self._state, worker_id, active, self._settings.max_per_worker)
 
-    def describe(self, snapshot_id: SnapshotId) -> tuple[saving.Task, dict[str, Any]]:
+    def describe(self, snapshot_id: SnapshotId) -> tuple[Task, dict[str, Any]]:
         """What a snapshot is about, and its progress."""
         with self._transaction():
             snapshot = saving.find(self._state, snapshot_id)

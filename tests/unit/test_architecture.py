@@ -64,6 +64,7 @@ PURE = (
     "dataservice/dispatcher/rounds.py",
     "dataservice/dispatcher/round_events.py",
     "dataservice/dispatcher/snapshot_events.py",
+    "dataservice/dispatcher/snapshot_requests.py",
     "dataservice/dispatcher/journal_frames.py",
     "dataservice/dispatcher/jobs.py",
     "dataservice/dispatcher/round_table.py",

@@ -28,9 +28,9 @@ from dataservice.dispatcher.requests import (
     Sync,
 )
 from dataservice.dispatcher.resumption import SavedPosition
-from dataservice.dispatcher.saving import StartSnapshot
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.snapshot_desk import SavingSettings
+from dataservice.dispatcher.snapshot_requests import StartSnapshot
 from dataservice.errors import (
     FailedPreconditionError,
     NotFoundError,

@@ -17,7 +17,13 @@ from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, Lease
-from dataservice.dispatcher.saving import Chunk, StartSnapshot, WorkOnSnapshot, WrittenWindow
+from dataservice.dispatcher.snapshot_requests import (
+    Chunk,
+    Marker,
+    StartSnapshot,
+    WorkOnSnapshot,
+    WrittenWindow,
+)
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import (
     AlreadyExistsError,
@@ -178,7 +184,7 @@ def started(windows: int = 4, rounds: int = 1, workers: int = 2) -> DispatcherSt
 
 def work(
     state: DispatcherState, name: str = "w1", **more: object
-) -> tuple[tuple[Lease, ...], saving.Marker | None]:
+) -> tuple[tuple[Lease, ...], Marker | None]:
     """What the desk does with a request."""
     request = WorkOnSnapshot(worker_id=name, snapshot_id="s1", **{"count": 9, **more})
     run(state, saving.report(state, request))

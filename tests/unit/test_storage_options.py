@@ -9,7 +9,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.dataset.sources.files import check_storage_options, find_files
-from dataservice.dispatcher.saving import StartSnapshot
+from dataservice.dispatcher.snapshot_requests import StartSnapshot
 from dataservice.errors import InvalidTypeError, SourceError
 from dataservice.vocabulary import DatasetId, SnapshotId
 
