@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from dataservice.dispatcher.autoscale import Production
 from dataservice.dispatcher.members import MembersUpdate
+from dataservice.dispatcher.messages import (
+    job_options,
+    lease_message,
+    omitted_of,
+    row_marks,
+    saved_position,
+    written_window,
+)
 from dataservice.dispatcher.opening import check_policy
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
-    Lease,
     LeaseWindows,
     OpenIteration,
     RegisterDataset,
@@ -25,20 +30,10 @@ from dataservice.dispatcher.requests import (
     Sync,
     SyncRounds,
 )
-from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.snapshot_requests import (
-    Chunk,
-    StartSnapshot,
-    WorkOnSnapshot,
-    WrittenWindow,
-)
+from dataservice.dispatcher.snapshot_requests import StartSnapshot, WorkOnSnapshot
 from dataservice.dispatcher.state import EXACTLY_ONCE
 from dataservice.dispatcher.worker_sheet import WorkerSheet, worker_messages
-from dataservice.errors import InvalidArgumentError
-from dataservice.job_options import JobOptions
-from dataservice.omissions import Omitted
-from dataservice.ranges import Consumed
 from dataservice.runtime.identity import new_id
 from dataservice.vocabulary import DatasetId, IterationId, JobId, ReaderId, SnapshotId, WorkerId
 from dataservice.wire import dispatcher_pb2 as pb
@@ -134,12 +129,12 @@ class DispatcherEndpoint:
                 iteration_id=IterationId(request.iteration_id),
                 reader_id=ReaderId(request.reader_id),
                 count=request.count,
-                returned=_marks(request.returned),
+                returned=row_marks(request.returned),
                 sequence=request.sequence,
             ),
             request.wait_s,
         )
-        leases = [_lease_message(lease) for lease in answer.leases]
+        leases = [lease_message(lease) for lease in answer.leases]
         pause_ms = math.ceil(1_000 * answer.pause_s)
         return pb.LeaseWindowsReply(windows=leases, ended=answer.ended, pause_ms=pause_ms)
 
@@ -156,7 +151,7 @@ class DispatcherEndpoint:
                 job_name=request.job_name if request.HasField("job_name") else None,
                 repetition=request.repetition,
                 delivery=request.delivery or EXACTLY_ONCE,
-                options=_options(request.options),
+                options=job_options(request.options),
                 reader_id=reader_id,
                 job_id=JobId(new_id("job")),
                 iteration_id=IterationId(new_id("iteration")),
@@ -164,7 +159,7 @@ class DispatcherEndpoint:
                 reader_pid=request.reader_pid,
                 program_age_s=request.program_age_s,
                 dataset_age_s=request.dataset_age_s,
-                position=_position(request.position) if request.HasField("position") else None,
+                position=saved_position(request.position) if request.HasField("position") else None,
                 consumer_index=request.consumer_index,
                 owner=request.owner,
                 fingerprint=request.fingerprint,
@@ -201,8 +196,8 @@ class DispatcherEndpoint:
             Sync(
                 reader_id=ReaderId(request.reader_id),
                 iteration_id=IterationId(request.iteration_id),
-                consumed=_marks(request.consumed),
-                released=_marks(request.released),
+                consumed=row_marks(request.consumed),
+                released=row_marks(request.released),
                 broken_worker_ids=tuple(map(WorkerId, request.broken_worker_ids)),
             ),
             ReaderReport(
@@ -210,7 +205,7 @@ class DispatcherEndpoint:
                 wait_share=request.wait_share,
                 trainer_id=request.trainer_id,
                 elements_missed=request.elements_missed,
-                omitted=_omitted(request.omitted),
+                omitted=omitted_of(request.omitted),
             ),
             request.members_known,
         )
@@ -259,12 +254,12 @@ class DispatcherEndpoint:
 
     def release_reader(self, request: pb.ReleaseReaderRequest) -> pb.ReleaseReaderReply:
         self._service.release_reader(
-            ReaderId(request.reader_id), _marks(request.consumed), _omitted(request.omitted)
+            ReaderId(request.reader_id), row_marks(request.consumed), omitted_of(request.omitted)
         )
         return pb.ReleaseReaderReply()
 
     def release_owned(self, request: pb.ReleaseOwnedRequest) -> pb.ReleaseOwnedReply:
-        consumed = {ReaderId(r.reader_id): _marks(r.consumed) for r in request.readers}
+        consumed = {ReaderId(r.reader_id): row_marks(r.consumed) for r in request.readers}
         return pb.ReleaseOwnedReply(released=self._service.owners.release(request.owner, consumed))
 
     def start_snapshot(self, request: pb.StartSnapshotRequest) -> pb.StartSnapshotReply:
@@ -287,14 +282,14 @@ class DispatcherEndpoint:
                 snapshot_id=SnapshotId(request.snapshot_id),
                 count=request.count,
                 holding=tuple(request.holding),
-                written=tuple(map(_written, request.written)),
+                written=tuple(map(written_window, request.written)),
                 error=request.error,
                 marked=request.marked,
             ),
             request.rows_under_way,
         )
         return pb.WorkOnSnapshotReply(
-            windows=[_lease_message(lease) for lease in answer.leases],
+            windows=[lease_message(lease) for lease in answer.leases],
             over=answer.over,
             marker="" if answer.marker is None else answer.marker.name,
             content="" if answer.marker is None else answer.marker.content,
@@ -346,68 +341,3 @@ class DispatcherEndpoint:
     def delete_dataset(self, request: pb.DeleteDatasetRequest) -> pb.DeleteDatasetReply:
         self._service.overview.delete_dataset(DatasetId(request.dataset_id))
         return pb.DeleteDatasetReply()
-
-
-def _options(message: pb.JobOptions) -> JobOptions:
-    return JobOptions(
-        ordered=message.ordered,
-        num_consumers=message.num_consumers,
-        target_workers=message.target_workers or "AUTO",
-        cross_trainer_cache=message.cross_trainer_cache,
-        on_error=message.on_error or "raise",
-    )
-
-
-def _omitted(message: pb.Omitted) -> Omitted:
-    return Omitted(
-        function_rows=message.function_rows,
-        source_rows=message.source_rows,
-        splits=message.splits,
-        files=tuple(message.files),
-        messages=tuple(message.messages),
-    )
-
-
-def _position(message: pb.Position) -> SavedPosition:
-    try:
-        consumed = json.loads(message.consumed_json)
-    except ValueError as error:
-        raise InvalidArgumentError(f"malformed position: {error}") from error
-    return SavedPosition(
-        consumed=Consumed.from_json(consumed),
-        origins=tuple(message.origins),
-        peers=tuple(message.peers),
-        division=message.division,
-    )
-
-
-def _marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:
-    return tuple(RowMark(m.window, m.generation, m.row, m.final) for m in messages)
-
-
-def _written(message: pb.WrittenWindow) -> WrittenWindow:
-    chunks = (Chunk(c.number, c.rows, c.size_bytes, c.batches, c.tag) for c in message.chunks)
-    return WrittenWindow(message.window, tuple(chunks))
-
-
-def _lease_message(lease: Lease) -> pb.WindowLease:
-    message = pb.WindowLease(
-        window=lease.window_index,
-        generation=lease.generation,
-        start_row=lease.start_row,
-        epoch=lease.epoch,
-        window_in_epoch=lease.window.index,
-    )
-    add = message.splits.add
-    for split in lease.window.splits:
-        # Only what it has: to name a field takes time, also one without a value.
-        added = add(path=split.path, size_bytes=split.size_bytes, version=split.version)
-        if split.row_groups:
-            added.row_groups.extend(split.row_groups)
-        if split.start or split.stop:
-            added.start, added.stop = split.start, split.stop
-        if split.rows is not None:
-            added.rows = split.rows
-        if split.segment:
-            added.segment = split.segment
-    return message
