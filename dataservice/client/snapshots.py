@@ -21,7 +21,7 @@ from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import INFINITE_CARDINALITY
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_wait import failure_of
-from dataservice.dataset.sources.files import check_storage_options, is_local
+from dataservice.dataset.sources.paths import check_storage_options, is_local
 from dataservice.errors import (
     AlreadyExistsError,
     DeadlineExceededError,

@@ -18,7 +18,7 @@ from typing import IO, Any, Final
 
 import fsspec
 
-from dataservice.dataset.sources.files import unreadable
+from dataservice.dataset.sources.paths import unreadable
 from dataservice.errors import (
     DataServiceError,
     FailedPreconditionError,

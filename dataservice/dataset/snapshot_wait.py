@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_format import Metadata
-from dataservice.dataset.sources.files import check_storage_options
+from dataservice.dataset.sources.paths import check_storage_options
 from dataservice.errors import (
     DataServiceError,
     DeadlineExceededError,

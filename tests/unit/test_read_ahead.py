@@ -14,7 +14,7 @@ import pytest
 from pyarrow import csv as pacsv
 
 from dataservice import Dataset
-from dataservice.dataset.sources import files, read_ahead
+from dataservice.dataset.sources import opening, read_ahead
 from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches, ReadAheadFile
 
 TIMEOUT_S = 30.0
@@ -118,7 +118,7 @@ def test_no_source_closes_a_file_that_arrow_is_reading(
 
     @contextlib.contextmanager
     def opened(path: str, options: Any) -> Iterator[WatchedHandle]:
-        with files.opened(path, options) as file:
+        with opening.opened(path, options) as file:
             handle = WatchedHandle(file, reads)
             try:
                 yield handle

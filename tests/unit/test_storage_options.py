@@ -8,7 +8,8 @@ import fsspec
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.sources.files import check_storage_options, find_files
+from dataservice.dataset.sources.files import find_files
+from dataservice.dataset.sources.paths import check_storage_options
 from dataservice.dispatcher.snapshot_requests import StartSnapshot
 from dataservice.errors import InvalidTypeError, SourceError
 from dataservice.vocabulary import DatasetId, SnapshotId

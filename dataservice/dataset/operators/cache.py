@@ -26,7 +26,7 @@ from dataservice.dataset.operators.cache_store import (
 )
 from dataservice.dataset.plan import fingerprint
 from dataservice.dataset.seeds import drawn_seeds
-from dataservice.dataset.sources.files import is_local
+from dataservice.dataset.sources.paths import is_local
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 

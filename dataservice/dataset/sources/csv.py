@@ -20,13 +20,9 @@ import pyarrow.csv as pacsv
 from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
-from dataservice.dataset.sources.files import (
-    InputFile,
-    check_paths,
-    check_storage_options,
-    first_readable,
-    opened,
-)
+from dataservice.dataset.sources.files import InputFile, first_readable
+from dataservice.dataset.sources.opening import opened
+from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.sources.unsigned import with_unsigned

@@ -14,14 +14,8 @@ import pyarrow as pa
 
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.files import (
-    InputFile,
-    check_paths,
-    check_storage_options,
-    check_unchanged,
-    find_files,
-    unreadable,
-)
+from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files
+from dataservice.dataset.sources.paths import check_paths, check_storage_options, unreadable
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.sharding import Split
 

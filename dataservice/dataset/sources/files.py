@@ -1,13 +1,12 @@
-"""Finding and opening input files, local or at any fsspec URL.
+"""Finding input files, local or at any fsspec URL.
 
-Responsible for turning what users write (paths, directories, globs, URLs) into a list of files
-with size and version, and for errors that name the file and the remedy. It knows no file format.
+Responsible for turning paths, directories, globs and URLs into a list of files with size and
+version, and for noticing a file that has changed since. It opens none and knows no file format.
 Invariant: the list is in the order given, each glob and directory sorted by path.
 """
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import glob
 import os
@@ -16,16 +15,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import fsspec
-import pyarrow as pa
 
 from dataservice.dataset.sources.globs import expanded
-from dataservice.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    MissingFileError,
-    SourceError,
-)
+from dataservice.dataset.sources.paths import is_local, looked_in, named_errors, unreadable
+from dataservice.errors import FailedPreconditionError, MissingFileError, SourceError
 from dataservice.sharding import Split
 
 T = TypeVar("T")
@@ -37,61 +30,6 @@ class InputFile(NamedTuple):
     path: str
     size_bytes: int
     version: str
-
-
-def check_paths(paths: Any, source: str) -> tuple[str, ...]:
-    """One or several paths as a tuple, also that of a row of `list_files`.
-
-    InvalidArgumentError for none, or for what is no path.
-    """
-    if isinstance(paths, Mapping) and [type(value) for value in paths.values()] == [str]:
-        (paths,) = paths.values()
-    if isinstance(paths, str | os.PathLike):
-        paths = (paths,)
-    if isinstance(paths, Mapping):
-        raise InvalidArgumentError(
-            f"{source} takes a path, a glob or a list of them, got the row {paths!r}; take the "
-            'path out of it, as in row["path"]'
-        )
-    try:
-        listed = tuple(os.fspath(path) for path in paths)
-    except TypeError as error:
-        raise InvalidTypeError(
-            f"{source} takes a path, a glob or a list of them, got {paths!r}"
-        ) from error
-    if not listed:
-        raise InvalidArgumentError(f"{source} got an empty list of paths")
-    for path in listed:
-        if not isinstance(path, str) or not path:
-            raise InvalidTypeError(f"{source} got {path!r}, which is not a path")
-    return listed
-
-
-def check_storage_options(options: Any) -> None:
-    """InvalidTypeError unless they are None or can travel as JSON. Never shows a value."""
-    if options is None:
-        return
-    if not isinstance(options, Mapping):
-        raise InvalidTypeError(
-            f"storage_options must be a dict by name, got {type(options).__name__}"
-        )
-    for name, value in options.items():
-        if not isinstance(name, str):
-            raise InvalidTypeError(
-                f"the names of storage_options must be text, got a {type(name).__name__}"
-            )
-        if isinstance(value, Mapping):
-            check_storage_options(value)
-        elif not (value is None or isinstance(value, bool | int | float | str)):
-            raise InvalidTypeError(
-                f"storage_options[{name!r}] must be text, a number, True, False, None or a dict "
-                f"of these, got {type(value).__name__}: it travels to the data workers"
-            )
-
-
-def is_local(path: str) -> bool:
-    """Whether the path is one of this machine's file system, not a URL."""
-    return "://" not in path and "::" not in path
 
 
 def find_files(
@@ -196,7 +134,7 @@ def _local_file(path: str) -> InputFile:
 def _find_remote(
     path: str, suffixes: tuple[str, ...], options: Mapping[str, Any]
 ) -> Iterator[InputFile]:
-    with _named_errors(path):
+    with named_errors(path):
         files, root = _file_system(path, options)
         # A listing has sizes and versions: no request for each file.
         if glob.has_magic(root):
@@ -236,88 +174,8 @@ def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = 
         # "" is the end of every name.
         wanted = f" that ends in {' or '.join(suffixes)}" if any(suffixes) else ""
         raise MissingFileError(
-            f"no file{wanted} matches {path!r}{_looked_in(path)}; check the path and the pattern"
+            f"no file{wanted} matches {path!r}{looked_in(path)}; check the path and the pattern"
         )
-
-
-def _looked_in(path: str) -> str:
-    """Of a relative path, the folder of this process: data workers may have another one."""
-    folder = ""
-    if is_local(path) and not os.path.isabs(path):
-        with contextlib.suppress(OSError):  # the folder itself is gone
-            folder = os.getcwd()
-    return folder and f" in {folder!r}, where this process runs; an absolute path holds in all"
-
-
-@contextlib.contextmanager
-def _named_errors(path: str) -> Iterator[None]:
-    try:
-        yield
-    except SourceError:
-        raise
-    except Exception as error:
-        # Packages for object stores have classes of their own, of no common base.
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: str, error: BaseException) -> SourceError:
-    """The error for a file that cannot be found or opened, with what to do about it."""
-    if isinstance(error, FileNotFoundError):
-        return MissingFileError(
-            f"there is no file {path!r}{_looked_in(path)}; check the path, and that it exists on "
-            "every machine that reads it"
-        )
-    if isinstance(error, PermissionError):
-        remedy = "its owner and mode" if is_local(path) else "the credentials in storage_options="
-        return SourceError(f"no permission to read {path!r}; check {remedy}")
-    if isinstance(error, UnicodeEncodeError):
-        return SourceError(f"the name of the file {path!r} is not UTF-8; rename it")
-    if isinstance(error, ImportError):
-        return SourceError(f"cannot read {path!r}: {error}; install the package for that protocol")
-    return SourceError(f"cannot read {path!r}: {error}")
-
-
-class _StoredFile:
-    """A file of an object store, whose package has errors of its own in the middle of a read."""
-
-    def __init__(self, file: Any, path: str) -> None:
-        self._file = file
-        self._path = path
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            return self._file.read(size)  # type: ignore[no-any-return]
-        except Exception as error:
-            raise SourceError(
-                f"{self._path!r} cannot be read any further, near byte {self._file.tell()}: the "
-                f"store failed ({type(error).__name__}: {error}); look whether it can be reached, "
-                "and read the file again"
-            ) from error
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> _StoredFile:
-        return self
-
-    def __exit__(self, *_exc: object) -> None:
-        self._file.close()
-
-
-@contextlib.contextmanager
-def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
-    """The file, open for reading; SourceError when it cannot be, or its store fails later."""
-    if not is_local(path):
-        with _named_errors(path):
-            handle = _StoredFile(fsspec.open(path, "rb", **(options or {})).open(), path)
-    else:
-        try:
-            # Not mapped into memory: a file cut short while mapped would kill the process.
-            handle = pa.OSFile(path)
-        except (OSError, UnicodeEncodeError) as error:
-            raise unreadable(path, error) from error
-    with handle:
-        yield handle
 
 
 def check_unchanged(split: Split, options: Mapping[str, Any] | None) -> None:
@@ -326,7 +184,7 @@ def check_unchanged(split: Split, options: Mapping[str, Any] | None) -> None:
     if is_local(split.path):
         now = _local_file(split.path)
     else:
-        with _named_errors(split.path):
+        with named_errors(split.path):
             files, root = _file_system(split.path, options)
             now = _remote_file(split.path, files.info(root))
     if (now.size_bytes, now.version) != (split.size_bytes, split.version):

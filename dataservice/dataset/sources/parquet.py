@@ -30,15 +30,9 @@ from dataservice.dataset.sources.columnar import (
     plan_file,
     plan_files,
 )
-from dataservice.dataset.sources.files import (
-    InputFile,
-    check_paths,
-    check_storage_options,
-    check_unchanged,
-    find_files,
-    first_readable,
-    opened,
-)
+from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files, first_readable
+from dataservice.dataset.sources.opening import opened
+from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.reference import Reference, completed
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import InvalidTypeError, SourceError

@@ -19,13 +19,9 @@ from dataservice.dataset.node import register_node
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_format import Chunk
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.sources.files import (
-    InputFile,
-    check_storage_options,
-    is_local,
-    opened,
-    unreadable,
-)
+from dataservice.dataset.sources.files import InputFile
+from dataservice.dataset.sources.opening import opened
+from dataservice.dataset.sources.paths import check_storage_options, is_local, unreadable
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.errors import DataServiceError, InvalidArgumentError, SourceError
 from dataservice.sharding import Split

@@ -18,7 +18,8 @@ import pyarrow as pa
 from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.node import register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_schema
-from dataservice.dataset.sources.files import check_paths, check_storage_options, opened
+from dataservice.dataset.sources.opening import opened
+from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
     decompressed,

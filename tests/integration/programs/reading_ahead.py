@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dataservice import Dataset
-from dataservice.dataset.sources import csv, files
+from dataservice.dataset.sources import csv, opening
 
 is_read = threading.Event()
 
@@ -35,7 +35,7 @@ class SlowHandle:
 
 @contextlib.contextmanager
 def opened(path: str, options: Any) -> Iterator[SlowHandle]:
-    with files.opened(path, options) as file:
+    with opening.opened(path, options) as file:
         yield SlowHandle(file)
 
 

@@ -1,0 +1,60 @@
+"""Opening input files, local or at any fsspec URL, for reading.
+
+Knows neither how files are found nor what they hold. Invariant: whatever the store of a file
+raises, when it is opened or in the middle of a read, is a SourceError that names the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+
+from dataservice.dataset.sources.paths import is_local, named_errors, unreadable
+from dataservice.errors import SourceError
+
+
+class _StoredFile:
+    """A file of an object store, whose package has errors of its own in the middle of a read."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file = file
+        self._path = path
+
+    def read(self, size: int = -1) -> bytes:
+        try:
+            return self._file.read(size)  # type: ignore[no-any-return]
+        except Exception as error:
+            raise SourceError(
+                f"{self._path!r} cannot be read any further, near byte {self._file.tell()}: the "
+                f"store failed ({type(error).__name__}: {error}); look whether it can be reached, "
+                "and read the file again"
+            ) from error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _StoredFile:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._file.close()
+
+
+@contextlib.contextmanager
+def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
+    """The file, open for reading; SourceError when it cannot be, or its store fails later."""
+    if not is_local(path):
+        with named_errors(path):
+            handle = _StoredFile(fsspec.open(path, "rb", **(options or {})).open(), path)
+    else:
+        try:
+            # Not mapped into memory: a file cut short while mapped would kill the process.
+            handle = pa.OSFile(path)
+        except (OSError, UnicodeEncodeError) as error:
+            raise unreadable(path, error) from error
+    with handle:
+        yield handle
