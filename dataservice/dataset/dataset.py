@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
-from dataservice.dataset.columns import NumpyViews, to_rows
 from dataservice.dataset.foreign_names import TellingType, no_attribute
 from dataservice.dataset.identity import identity_of, node_of_identity
 from dataservice.dataset.iterator import DatasetIterator, FormedIterator
@@ -30,6 +29,7 @@ from dataservice.dataset.node import (
     unrepeatable,
     walk,
 )
+from dataservice.dataset.numpy_views import NumpyViews, to_rows
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.operators.nested import given_to_functions
 from dataservice.dataset.plan import decode_plan, encode_plan

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataservice.dataset.columns import apply_in_pool
+from dataservice.dataset.arrow_arrays import apply_in_pool
 from dataservice.dataset.hashing import hash_buckets
 from dataservice.errors import InvalidArgumentError, MissingColumnError, SchemaError
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import apply_in_pool
+from dataservice.dataset.arrow_arrays import apply_in_pool
 from dataservice.errors import SchemaError
 from dataservice.sharding import GOLDEN_GAMMA
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import PLAIN, to_arrow
+from dataservice.dataset.arrow_arrays import PLAIN, to_arrow
 from dataservice.dataset.nested_arrays import children_of, put_together
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError

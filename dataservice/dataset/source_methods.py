@@ -13,7 +13,8 @@ from typing import Any, Self, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import from_numpy, require_distinct
+from dataservice.dataset.arrow_arrays import from_numpy
+from dataservice.dataset.columns import require_distinct
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import Node
 from dataservice.dataset.operators import Batch, Shuffle

@@ -17,8 +17,8 @@ import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dataservice.dataset.columns import to_numpy
 from dataservice.dataset.iterator import DatasetIterator, FormedIterator
+from dataservice.dataset.numpy_views import to_numpy
 from dataservice.errors import InvalidArgumentError, SchemaError
 
 _WORKERS_MAX: Final = 256

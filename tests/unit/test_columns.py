@@ -12,15 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.columns import (
-    NumpyViews,
-    check_names,
-    concat_batches,
-    conform,
-    from_numpy,
-    require_columns,
-    to_numpy,
-)
+from dataservice.dataset.arrow_arrays import from_numpy
+from dataservice.dataset.columns import check_names, concat_batches, conform, require_columns
+from dataservice.dataset.numpy_views import NumpyViews, to_numpy
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.errors import SchemaError
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.columns import to_function
+from dataservice.dataset.numpy_views import to_function
 from dataservice.errors import SchemaError
 
 TYPES = {

@@ -12,9 +12,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataservice.dataset.columns import require_columns, to_function
+from dataservice.dataset.columns import require_columns
 from dataservice.dataset.expressions import col
 from dataservice.dataset.function import Function, call_user
+from dataservice.dataset.numpy_views import to_function
 from dataservice.dataset.operators.windows import KeysOf
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidTypeError, SchemaError

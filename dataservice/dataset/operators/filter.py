@@ -9,10 +9,11 @@ from typing import ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import to_arrow, to_function
+from dataservice.dataset.arrow_arrays import to_arrow
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node
 from dataservice.dataset.numpy_types import is_masked
+from dataservice.dataset.numpy_views import to_function
 from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import SAMPLE_ROWS, RunContext, Transform
 from dataservice.dataset.untouched import UntouchedColumn

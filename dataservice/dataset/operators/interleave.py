@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import concat_batches, conform, no_rows, to_function, to_rows
+from dataservice.dataset.columns import concat_batches, conform, no_rows
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
@@ -24,6 +24,7 @@ from dataservice.dataset.node import (
     register_node,
     rows_of_known,
 )
+from dataservice.dataset.numpy_views import to_function, to_rows
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.nested import node_of
 from dataservice.dataset.optimise import optimise

@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dataservice.dataset.columns import PADDED, require_columns
+from dataservice.dataset.columns import require_columns
 from dataservice.dataset.node import register_node
+from dataservice.dataset.numpy_views import PADDED
 from dataservice.dataset.operators.base import RowOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError

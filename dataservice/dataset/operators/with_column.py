@@ -12,9 +12,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import NumpyViews, conform, to_arrow
+from dataservice.dataset.arrow_arrays import to_arrow
+from dataservice.dataset.columns import conform
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node, rows_of_known
+from dataservice.dataset.numpy_views import NumpyViews
 from dataservice.dataset.operators.inferred import InferringOperator
 from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_schema

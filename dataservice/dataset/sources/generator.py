@@ -16,13 +16,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import (
-    check_names,
-    conform,
-    from_numpy,
-    no_rows,
-    require_distinct,
-)
+from dataservice.dataset.arrow_arrays import from_numpy
+from dataservice.dataset.columns import check_names, conform, no_rows, require_distinct
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import check_deterministic, register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_batch, plain_schema

@@ -1,0 +1,165 @@
+"""NumPy arrays, and what users return in their place, as Arrow's columns; numbers without copies.
+
+Knows nothing of plans or streams, nor of the way back. Invariant: a column made here is not encoded
+by dictionaries, runs or views: rows travel without them, and Arrow cannot take rows of the latter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from dataservice.dataset.columns import conform
+from dataservice.dataset.numpy_types import has_zeros_inside, is_masked, stored_type
+from dataservice.dataset.plain_types import plain_array, plain_type
+from dataservice.dataset.untouched import UntouchedColumn
+from dataservice.errors import SchemaError
+
+# Numbers that lie in memory as Arrow has them.
+PLAIN: Final = {
+    np.dtype(kind): pa.from_numpy_dtype(np.dtype(kind))
+    for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+}
+
+
+def from_numpy(
+    columns: Mapping[str, Any],
+    schema: pa.Schema | None = None,
+    *,
+    what: str = "the columns",
+    kinds: Mapping[str, pa.DataType] = MappingProxyType({}),
+) -> pa.RecordBatch:
+    """A record batch of 1-D and n-D arrays of equal length; numbers are not copied.
+
+    Further dimensions become fixed-size lists. `kinds`: what columns become where their values
+    allow, instead of what their values look like. With a schema, columns are put in its order and
+    cast to its types. SchemaError, naming `what`, for a missing, extra or unequal column.
+    """
+    for name in columns:
+        if not isinstance(name, str):
+            raise SchemaError(f"{what}: the name of a column is a string, got {name!r}")
+    arrays = {name: to_arrow(values, name, kinds.get(name)) for name, values in columns.items()}
+    if len({len(array) for array in arrays.values()}) > 1:
+        lengths = {name: len(array) for name, array in arrays.items()}
+        raise SchemaError(f"{what} have unequal lengths: {_listed(lengths)}")
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+    return batch if schema is None else conform(batch, schema, what=what)
+
+
+def _listed(lengths: Mapping[str, int]) -> str:
+    return ", ".join(f"{name!r} has {length}" for name, length in lengths.items())
+
+
+def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Array:
+    """An Arrow array of a NumPy array, a sequence or an Arrow array; SchemaError if impossible.
+
+    Of type `kind`, where the values allow it. What a masked array masks is null.
+    """
+    if isinstance(kind, pa.BaseExtensionType):
+        extended = _to_extension(values, name, kind)
+        if extended is not None:
+            return extended
+    if kind is not None and pa.types.is_fixed_size_list(kind):
+        lists = _to_fixed_lists(values, name, kind)
+        if lists is not None:
+            return lists
+    # NumPy has the nulls in a list of integers as NaN, which is a value in a list of floats.
+    for nan_is_null in () if kind is None else (False, True):
+        with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
+            return pa.array(values, kind, from_pandas=nan_is_null)
+    if isinstance(values, UntouchedColumn):
+        values = values.array
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if isinstance(values, pa.Array):
+        return plain_array(values, plain_type(values.type))
+    # A pandas.Series has its nulls in an array of its own, NumPy would not have them.
+    extended = getattr(values, "array", values)
+    try:
+        if isinstance(values, list | tuple):
+            return _sequence_to_arrow(values, name)
+        if hasattr(extended, "__arrow_array__"):
+            made = pa.array(extended)
+            is_text = pa.types.is_large_string(made.type)
+            return plain_array(made, pa.string() if is_text else plain_type(made.type))
+        return _ndarray_to_arrow(values if is_masked(values) else np.asarray(values), name)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        if isinstance(error, SchemaError):
+            raise
+        raise SchemaError(f"column {name!r} cannot become an Arrow array: {error}") from error
+
+
+def _to_fixed_lists(values: Any, name: str, kind: pa.DataType) -> pa.Array | None:
+    """Of an array with a dimension for them; None where the type is not that of the values."""
+    if not isinstance(values, np.ndarray) or values.ndim < 2 or values.shape[1] != kind.list_size:
+        return None
+    flat = to_arrow(values.reshape(-1, *values.shape[2:]), name, kind.value_type)
+    if not flat.type.equals(kind.value_type):
+        return None
+    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+
+
+def _to_extension(values: np.ndarray, name: str, kind: pa.BaseExtensionType) -> pa.Array | None:
+    """Of what NumPy got of such a column; None where something else has been written into it."""
+    flat = values.reshape((len(values), math.prod(values.shape[1:]))) if values.ndim > 1 else values
+    storage = to_arrow(flat, name, None if values.ndim > 1 else kind.storage_type)
+    with contextlib.suppress(pa.ArrowException):
+        return pa.ExtensionArray.from_storage(kind, storage.cast(kind.storage_type))
+    return None
+
+
+def _sequence_to_arrow(values: Sequence[Any], name: str) -> pa.Array:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        # Rows of several lengths have no form in NumPy.
+        return pa.array(values)
+    if array.dtype.kind in "SU":
+        # NumPy drops the zeros at the end of texts of a fixed width.
+        texts = np.asarray(values, dtype=object)
+        array = texts if all(isinstance(text, str | bytes) for text in texts.flat) else array
+    return pa.array(values) if 0 in array.shape[1:] else _ndarray_to_arrow(array, name)
+
+
+def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
+    if values.ndim == 0:
+        raise SchemaError(
+            f"column {name!r} is the single value {values.tolist()!r}; "
+            "a column is an array with one value per row"
+        )
+    values = values.astype(stored_type(values.dtype, name), copy=False)
+    if values.ndim == 1:
+        kind = None if is_masked(values) else PLAIN.get(values.dtype)
+        if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
+            return pa.array(values.tolist() if has_zeros_inside(values) else values)
+        # As `pa.array`, which gives the GIL away and has to wait for it for each column.
+        return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)], 0)
+    if 0 in values.shape[1:]:
+        raise SchemaError(f"column {name!r} has shape {values.shape}; each row must hold values")
+    # NumPy's own would leave out the mask.
+    whole = values if is_masked(values) else np.ascontiguousarray(values)
+    flat = _ndarray_to_arrow(whole.reshape(-1), name)
+    for width in reversed(values.shape[1:]):
+        flat = pa.FixedSizeListArray.from_arrays(flat, width)
+    return flat
+
+
+def apply_in_pool(
+    compute: Callable[[np.ndarray], object], array: pa.Array, kind: pa.DataType
+) -> pa.Array:
+    """An array of numbers of type `kind` that `compute` writes; null where `array` is.
+
+    It lies in Arrow's memory pool, which keeps its pages: the C library would give large arrays
+    back at once, and every chunk would pay for fresh pages.
+    """
+    dtype = np.dtype(kind.to_pandas_dtype())
+    buffer = pa.allocate_buffer(len(array) * dtype.itemsize)
+    compute(np.frombuffer(buffer, dtype=dtype))
+    nulls = array.is_valid().buffers()[1] if array.null_count else None
+    return pa.Array.from_buffers(kind, len(array), [nulls, buffer])
