@@ -12,14 +12,10 @@ from dataservice.public_names import FOREIGN, HOMES, MODULES, resolve
 
 if TYPE_CHECKING:
     from dataservice import errors
-    from dataservice.client.api import (
-        distribute,
-        from_dataset_id,
-        register_dataset,
-        release_readers,
-    )
+    from dataservice.client.api import distribute, from_dataset_id, release_readers
     from dataservice.client.arguments import CrossTrainerCache
     from dataservice.client.positions import is_service_state, merge_states, rewound_state
+    from dataservice.client.registration import register_dataset
     from dataservice.client.snapshots import Snapshot, SnapshotProgress, save
     from dataservice.config import DispatcherConfig, WorkerConfig
     from dataservice.dataset.dataset import Dataset

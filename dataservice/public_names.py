@@ -22,7 +22,7 @@ HOMES: Final = {
     "ShardingPolicy": "dataservice.vocabulary",
     "SHARD_HINT": "dataservice.vocabulary",
     "AUTOTUNE": "dataservice.vocabulary",
-    "register_dataset": "dataservice.client.api",
+    "register_dataset": "dataservice.client.registration",
     "from_dataset_id": "dataservice.client.api",
     "distribute": "dataservice.client.api",
     "release_readers": "dataservice.client.api",

@@ -1,8 +1,8 @@
-"""Registering datasets and reading them through the data service.
+"""Reading datasets through the data service, under tf.data service's names and arguments.
 
-Registers plans, and builds the dataset that reads a job. The names and
-their arguments are those of tf.data's service. Nothing here streams data. Invariant: what is known
-to fail later fails here, in the user's process, with the remedy.
+Responsible for the dataset that reads a job, of a plan that is registered already or now. Nothing
+here streams data. Invariant: what is known to fail later fails here, in the user's process, with
+the remedy.
 """
 
 from __future__ import annotations
@@ -21,99 +21,26 @@ from dataservice.client.arguments import (
     check_endless,
 )
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
-from dataservice.client.replay import warn_of_registered, with_delivery
+from dataservice.client.registration import Service, register_plan, unread
+from dataservice.client.replay import with_delivery
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.linear import with_tail, without_tail
 from dataservice.dataset.linearise import linearise
-from dataservice.dataset.node import INFINITE_CARDINALITY, Node, unrepeatable, walk
-from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint, freeze_schemas
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, unrepeatable
+from dataservice.dataset.plan import decode_plan, fingerprint, freeze_schemas
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.static_sharding import check_policy
-from dataservice.dataset.tolerance import check_on_error, tolerant
+from dataservice.dataset.tolerance import tolerant
 from dataservice.errors import (
     InvalidArgumentError,
     InvalidTypeError,
     SchemaError,
     UnsplittableError,
 )
-from dataservice.runtime.frames import decode_schema, encode_schema
+from dataservice.runtime.frames import decode_schema
 from dataservice.vocabulary import ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
-
-Service = str | tuple[str, str]
-
-
-def register_dataset(
-    service: Service,
-    dataset: Dataset,
-    compression: str | None = "AUTO",
-    dataset_id: str | None = None,
-    *,
-    on_error: str = "raise",
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-) -> str:
-    """Registers a dataset with the dispatcher at `service` and returns its id.
-
-    Infers what schemas are not given, which reads the beginning of the sources. Waits up to
-    `timeout_s` for the dispatcher: UnavailableError then. `compression`: "AUTO" (none), "LZ4",
-    "ZSTD", or None; "SNAPPY", which tf.data has, is taken for "LZ4". With on_error="skip" it is
-    registered although some of its files cannot be read, and is always read that way. Warns of a
-    dataset that cannot be replayed; see `distribute`.
-    """
-    target = parse_target(service)
-    dataset = _unread(dataset)
-    check_on_error(on_error)
-    if on_error == "skip":
-        dataset = Dataset(tolerant(dataset.node))
-    warn_of_registered(dataset.node)
-    return register_quietly(target, dataset, compression, dataset_id, timeout_s)
-
-
-def register_quietly(
-    target: str,
-    dataset: Dataset,
-    compression: str | None,
-    dataset_id: str | None,
-    timeout_s: float,
-) -> str:
-    """As `register_dataset` for a target that was checked, without what readers should know."""
-    node = freeze_schemas(_unread(dataset).node)
-    schema = Dataset(node).schema
-    return _register(target, node, schema, compression, dataset_id, timeout_s)
-
-
-def _register(
-    target: str,
-    node: Node,
-    schema: pa.Schema,
-    compression: str | None,
-    dataset_id: str | None,
-    timeout_s: float,
-) -> str:
-    """Of a plan whose schemas are filled in, and whose rows are of `schema`."""
-    request = pb.RegisterDatasetRequest(
-        plan=encode_plan(node),
-        schema=encode_schema(schema),
-        cardinality=node.cardinality(),
-        compression=check_compression(compression),
-        dataset_id=None if dataset_id is None else str(dataset_id),
-        fingerprint=fingerprint(node),
-    )
-    with Connection(target) as connection:
-        return connection.register_dataset(request, timeout_s=timeout_s)
-
-
-def _unread(dataset: Dataset) -> Dataset:
-    """The dataset, when it is one and does not read a data service itself."""
-    if not isinstance(dataset, Dataset):
-        raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
-    if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):
-        raise InvalidArgumentError(
-            "the dataset reads the data service already; distribute it once, before or after which "
-            "operators run where they are written"
-        )
-    return dataset
 
 
 def from_dataset_id(
@@ -252,7 +179,7 @@ def distribute(
     check_compression(compression)
 
     def apply(dataset: Dataset) -> Dataset:
-        dataset = _unread(dataset)
+        dataset = unread(dataset)
         if on_error == "skip":
             dataset = Dataset(tolerant(dataset.node))
         arguments = with_delivery(checked, dataset.node)
@@ -262,7 +189,7 @@ def distribute(
         frozen = freeze_schemas(dataset.node)
         # Of the plan that is filled in, and once: functions need not be tried another time.
         schema = Dataset(frozen).schema
-        dataset_id = _register(target, frozen, schema, compression, None, timeout_s)
+        dataset_id = register_plan(target, frozen, schema, compression, None, timeout_s)
         registered = fingerprint(frozen)
         return Dataset(_source(target, dataset_id, frozen, schema, arguments, registered))
 
@@ -312,7 +239,7 @@ def _in_order(
         )
     schema = Dataset(head).schema
     if tail or known is None:
-        dataset_id = _register(target, head, schema, compression, None, arguments.timeout_s)
+        dataset_id = register_plan(target, head, schema, compression, None, arguments.timeout_s)
         known = (dataset_id, fingerprint(head))
     source = _source(target, known[0], head, schema, arguments, known[1])
     return Dataset(with_tail(source, tail))

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dataservice.client.api import Service, register_quietly
 from dataservice.client.arguments import check_saved_compression
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.registration import Service, register_quietly
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import INFINITE_CARDINALITY
 from dataservice.dataset.snapshot_folder import SnapshotFolder
