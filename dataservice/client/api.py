@@ -15,12 +15,11 @@ import pyarrow as pa
 from dataservice.client.arguments import (
     EXACTLY_ONCE,
     CrossTrainerCache,
-    ReadArguments,
     check_compression,
     check_dataset_id,
-    check_endless,
 )
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.read_arguments import ReadArguments, check_endless
 from dataservice.client.registration import Service, register_plan, unread
 from dataservice.client.replay import with_delivery
 from dataservice.client.source import ServiceSource

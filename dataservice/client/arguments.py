@@ -1,7 +1,8 @@
-"""What users pass to `distribute` and `from_dataset_id`, checked, as one value.
+"""What users pass to the data service's functions, each argument by itself.
 
-Reaches nothing. Invariant: whatever is known to fail later fails here, in the user's process, with
-the argument, its value and the remedy.
+Responsible for what an argument may be and for the value that stands for it. Knows nothing of the
+others beside it: see read_arguments. Invariant: what is refused is refused with the argument, its
+value and the remedy.
 """
 
 from __future__ import annotations
@@ -11,21 +12,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
-from dataservice.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    UnimplementedError,
-)
-from dataservice.job_options import TARGETS, JobOptions
+from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.job_options import TARGETS
 from dataservice.runtime.arguments import check_choice, in_words, is_integer, nearest
-from dataservice.vocabulary import (
-    AUTOTUNE,
-    DATA_TRANSFER_PROTOCOLS,
-    INFINITE_CARDINALITY,
-    LOCAL,
-    ShardingPolicy,
-)
+from dataservice.vocabulary import AUTOTUNE, DATA_TRANSFER_PROTOCOLS, LOCAL, ShardingPolicy
 
 # SNAPPY is what programs written for tf.data's service ask for. Arrow IPC has no such codec; LZ4 is
 # the one of the same kind, fast rather than small.
@@ -45,7 +35,6 @@ EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
 _DELIVERIES = (EXACTLY_ONCE, AT_MOST_ONCE)
 _PROTOCOLS = (LOCAL, *DATA_TRANSFER_PROTOCOLS, None)
-NO_CONSUMER: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,63 +54,6 @@ class CrossTrainerCache:
             raise InvalidArgumentError(
                 f"CrossTrainerCache requires a non-empty trainer ID, got {self.trainer_id!r}"
             )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadArguments:
-    """How a dataset is to be read; made by `check`. `delivery` None: as the dataset allows."""
-
-    policy: ShardingPolicy
-    job_name: str | None
-    options: JobOptions
-    consumer_index: int
-    trainer_id: str
-    max_elements: int
-    protocol: str | None
-    delivery: str | None
-    timeout_s: float
-
-    @classmethod
-    def check(
-        cls,
-        *,
-        processing_mode: object,
-        job_name: object,
-        consumer_index: object,
-        num_consumers: object,
-        max_outstanding_requests: object,
-        data_transfer_protocol: object,
-        cross_trainer_cache: object,
-        target_workers: object,
-        delivery: object,
-        ordered: object,
-        on_error: object,
-        timeout_s: object,
-    ) -> ReadArguments:
-        """The checked arguments; InvalidArgumentError for the first that is wrong."""
-        options = JobOptions(
-            ordered=_ordered(ordered),
-            num_consumers=_consumers(consumer_index, num_consumers),
-            target_workers=_target(target_workers),
-            cross_trainer_cache=cross_trainer_cache is not None,
-            on_error=str(on_error),
-        )
-        arguments = cls(
-            policy=_policy(processing_mode),
-            job_name=_job_name(job_name),
-            options=options,
-            consumer_index=NO_CONSUMER if consumer_index is None else int(str(consumer_index)),
-            trainer_id=_trainer_id(cross_trainer_cache),
-            max_elements=_max_elements(max_outstanding_requests),
-            protocol=_protocol(data_transfer_protocol),
-            delivery=_delivery(delivery),
-            timeout_s=_timeout_s(timeout_s),
-        )
-        _check_cache(arguments)
-        _check_delivery(arguments)
-        _check_ordered(arguments)
-        _check_coordinated(arguments)
-        return arguments
 
 
 def check_dataset_id(dataset_id: str | int) -> str:
@@ -151,107 +83,8 @@ def check_saved_compression(compression: str | None) -> str:
     return check_compression("ZSTD" if is_gzip else compression)
 
 
-def _check_delivery(arguments: ReadArguments) -> None:
-    if arguments.delivery != AT_MOST_ONCE or arguments.policy is ShardingPolicy.DYNAMIC:
-        return
-    # A trainer that falls behind the cache misses elements, whatever the policy.
-    if not arguments.options.cross_trainer_cache:
-        raise InvalidArgumentError(
-            f"delivery={AT_MOST_ONCE!r} needs ShardingPolicy.DYNAMIC, got "
-            f"{arguments.policy.name}: only there is anything read again when a worker is lost; "
-            "leave delivery out"
-        )
-
-
-def _check_ordered(arguments: ReadArguments) -> None:
-    if not arguments.options.ordered:
-        return
-    if arguments.policy is not ShardingPolicy.DYNAMIC:
-        raise InvalidArgumentError(
-            f"ordered=True needs ShardingPolicy.DYNAMIC, got {arguments.policy.name}: only there "
-            "the data is cut into parts that have an order"
-        )
-    if arguments.delivery == AT_MOST_ONCE:
-        raise InvalidArgumentError(
-            f"ordered=True needs delivery='exactly_once', got {arguments.delivery!r}: a sequence "
-            "cannot leave out what a lost worker had"
-        )
-    if arguments.options.cross_trainer_cache:
-        raise InvalidArgumentError(
-            "ordered=True gives one reader a sequence, and cross_trainer_cache gives several "
-            "trainers the same elements; use one of them"
-        )
-    if arguments.options.num_consumers:
-        raise InvalidArgumentError(
-            "ordered=True gives one reader a sequence, and num_consumers gives several one round "
-            f"at a time; use one of them, got num_consumers={arguments.options.num_consumers}"
-        )
-
-
-def _check_cache(arguments: ReadArguments) -> None:
-    options = arguments.options
-    if not options.cross_trainer_cache:
-        return
-    if arguments.job_name is None:
-        raise InvalidArgumentError(
-            "cross_trainer_cache requires named jobs, got job_name=None; trainers that are to read "
-            "the same elements name the same job"
-        )
-    if options.num_consumers:
-        raise InvalidArgumentError(
-            "cross_trainer_cache and coordinated reads exclude each other, got num_consumers="
-            f"{options.num_consumers}; leave one of them out"
-        )
-    if options.ordered:
-        raise InvalidArgumentError(
-            "cross_trainer_cache and ordered=True exclude each other: a trainer that falls behind "
-            "misses elements; leave one of them out"
-        )
-
-
-def _check_coordinated(arguments: ReadArguments) -> None:
-    options = arguments.options
-    if not options.num_consumers:
-        return
-    if arguments.job_name is None:
-        raise InvalidArgumentError(
-            f"num_consumers={options.num_consumers} needs a job_name, by which the consumers meet"
-        )
-    if arguments.policy is not ShardingPolicy.OFF:
-        raise UnimplementedError(
-            "coordinated reads (num_consumers) are offered with ShardingPolicy.OFF, got "
-            f"{arguments.policy.name}; under OFF each worker runs the endless dataset, so shuffle "
-            "it without a seed"
-        )
-    for name, is_given in (
-        ("target_workers='LOCAL': Coordinated reads require non-local workers", _is_local(options)),
-        ("cross_trainer_cache", options.cross_trainer_cache),
-        ("ordered=True", options.ordered),
-        ("on_error='skip': consumers would not learn what is left out", _skips(options)),
-    ):
-        if is_given:
-            raise InvalidArgumentError(f"num_consumers does not go with {name}")
-
-
-def _is_local(options: JobOptions) -> bool:
-    return options.target_workers == "LOCAL"
-
-
-def _skips(options: JobOptions) -> bool:
-    return options.on_error == "skip"
-
-
-def check_endless(arguments: ReadArguments, cardinality: int) -> None:
-    """FailedPreconditionError for coordinated reads of a dataset that ends."""
-    if arguments.options.num_consumers and cardinality != INFINITE_CARDINALITY:
-        raise FailedPreconditionError(
-            "Round robin reads require that the input dataset has infinite cardinality, but the "
-            f"dataset has cardinality {cardinality}. Consider adding a `.repeat()` transformation "
-            "to the dataset"
-        )
-
-
-def _policy(mode: Any) -> ShardingPolicy:
+def checked_policy(mode: Any) -> ShardingPolicy:
+    """The policy, also by its older name in tf.data."""
     chosen = _LEGACY_MODES.get(mode) if isinstance(mode, str) else mode
     if not isinstance(chosen, ShardingPolicy):
         policies, legacy = ", ".join(ShardingPolicy.__members__), in_words(_LEGACY_MODES)
@@ -263,7 +96,8 @@ def _policy(mode: Any) -> ShardingPolicy:
     return chosen
 
 
-def _job_name(job_name: object) -> str | None:
+def checked_job_name(job_name: object) -> str | None:
+    """The name of a job; None for a private one."""
     if job_name is None:
         return None
     if not isinstance(job_name, str):
@@ -273,7 +107,8 @@ def _job_name(job_name: object) -> str | None:
     return job_name
 
 
-def _consumers(index: object, count: object) -> int:
+def checked_consumers(index: object, count: object) -> int:
+    """How many consumers there are, 0 for none; `index` is one of them."""
     if (index is None) != (count is None):
         raise InvalidArgumentError(
             "consumer_index and num_consumers go together, got "
@@ -294,13 +129,15 @@ def _consumers(index: object, count: object) -> int:
     return consumers
 
 
-def _ordered(ordered: object) -> bool:
+def checked_ordered(ordered: object) -> bool:
+    """Whether the order of rows is to depend on the seed alone."""
     if not isinstance(ordered, bool):
         raise InvalidArgumentError(f"ordered must be True or False, got {ordered!r}")
     return ordered
 
 
-def _target(target_workers: object) -> str:
+def checked_target(target_workers: object) -> str:
+    """Which workers are read from, in capitals."""
     if not isinstance(target_workers, str) or target_workers.upper() not in TARGETS:
         raise InvalidArgumentError(
             f"Unrecognized target workers {target_workers!r}; use {in_words(TARGETS)}"
@@ -309,7 +146,8 @@ def _target(target_workers: object) -> str:
     return target_workers.upper()
 
 
-def _trainer_id(cache: object) -> str:
+def checked_trainer_id(cache: object) -> str:
+    """The trainer that reads through a cache, "" for none."""
     if cache is None:
         return ""
     if not isinstance(cache, CrossTrainerCache):
@@ -320,19 +158,22 @@ def _trainer_id(cache: object) -> str:
     return cache.trainer_id
 
 
-def _protocol(protocol: object) -> str | None:
+def checked_protocol(protocol: object) -> str | None:
+    """How elements are to come; None for whatever is fastest."""
     check_choice("data_transfer_protocol", protocol, _PROTOCOLS)
     return None if protocol is None else str(protocol)
 
 
-def _delivery(delivery: object) -> str | None:
+def checked_delivery(delivery: object) -> str | None:
+    """The delivery asked for; None for what the dataset allows."""
     if delivery is None:
         return None
     check_choice("delivery", delivery, _DELIVERIES)
     return str(delivery)
 
 
-def _timeout_s(timeout_s: object) -> float:
+def checked_timeout_s(timeout_s: object) -> float:
+    """A positive number of seconds."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
         raise InvalidTypeError(f"timeout_s is a number of seconds, got {timeout_s!r}")
     seconds = float(timeout_s)
@@ -341,7 +182,8 @@ def _timeout_s(timeout_s: object) -> float:
     return seconds
 
 
-def _max_elements(max_outstanding_requests: object) -> int:
+def checked_max_elements(max_outstanding_requests: object) -> int:
+    """How many elements a reader buffers."""
     if max_outstanding_requests in (None, AUTOTUNE):
         return DEFAULT_BUFFERED_ELEMENTS
     wanted = max_outstanding_requests

@@ -10,7 +10,8 @@ import sys
 import warnings
 from dataclasses import replace
 
-from dataservice.client.arguments import AT_MOST_ONCE, EXACTLY_ONCE, ReadArguments
+from dataservice.client.arguments import AT_MOST_ONCE, EXACTLY_ONCE
+from dataservice.client.read_arguments import ReadArguments
 from dataservice.dataset.node import Node, unrepeatable
 from dataservice.errors import DataServiceWarning, InvalidArgumentError
 from dataservice.vocabulary import ShardingPolicy
