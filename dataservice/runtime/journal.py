@@ -29,6 +29,7 @@ from dataservice.errors import (
     ResourceExhaustedError,
 )
 from dataservice.runtime.durable import sync_folder
+from dataservice.runtime.write_ahead_log import REMEDY, check_log
 
 __all__ = ["Journal", "MemoryJournal", "SqliteJournal"]
 
@@ -46,12 +47,6 @@ _SELECT = (
     "ORDER BY position LIMIT ?"
 )
 _POSITION = struct.Struct("<q")
-_REMEDY = "restore it from a backup, or move it away to start anew without what it remembers"
-
-# https://www.sqlite.org/fileformat2.html, section 4: all numbers are big-endian.
-_WAL_HEADER = struct.Struct(">8I")
-_WAL_FRAME = struct.Struct(">6I")
-_WAL_MAGIC = 0x377F0682
 
 
 class Journal(Protocol):
@@ -119,7 +114,7 @@ class SqliteJournal:
         try:
             is_new = _create(self._path)
             # Before SQLite sees the log: it would drop what is damaged and then the log itself.
-            _check_log(self._path)
+            check_log(self._path)
             with self._translated():
                 self._connection = sqlite3.connect(
                     self._path, timeout=0.0, isolation_level=None, check_same_thread=False
@@ -134,9 +129,10 @@ class SqliteJournal:
         """Add frames, all or none; durable on return. ResourceExhaustedError: the disk is full."""
         if not frames:
             return
-        with self._lock, self._transaction() as connection:
-            self._insert(connection, frames)
-        self._next += len(frames)
+        with self._lock:
+            with self._transaction() as connection:
+                self._insert(connection, frames)
+            self._next += len(frames)
 
     def replay(self) -> Iterator[bytes]:
         """All frames from the oldest on, as of this call. DataLossError at the first bad one."""
@@ -261,7 +257,7 @@ class SqliteJournal:
         return self._loss(str(error))
 
     def _loss(self, reason: str) -> DataLossError:
-        return DataLossError(f"the journal {self._path} is damaged: {reason}; {_REMEDY}")
+        return DataLossError(f"the journal {self._path} is damaged: {reason}; {REMEDY}")
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
@@ -304,43 +300,3 @@ def _create(path: Path) -> bool:
         return False
     sync_folder(path.parent)
     return True
-
-
-def _check_log(path: Path) -> None:
-    """Tell damage in the write-ahead log from a tail torn by a crash.
-
-    SQLite drops everything behind the first bad frame of the log, silently. Each transaction is
-    synced before the next one begins, so only the last may be torn: frames of a later one behind
-    the bad frame prove that a transaction which had been synced would be lost.
-    """
-    file = path.with_name(path.name + "-wal")
-    log = file.read_bytes() if file.exists() else b""
-    if len(log) < _WAL_HEADER.size or not any(log[: _WAL_HEADER.size]):
-        return
-    magic, _, page_size, _, *salt, sum0, sum1 = _WAL_HEADER.unpack_from(log)
-    order = "<" if magic == _WAL_MAGIC else ">"
-    sums = _wal_checksum(log[:24], order, (0, 0))
-    if sums != (sum0, sum1):
-        raise DataLossError(f"the log {file} has a damaged header; {_REMEDY}")
-    valid, committed = True, False
-    step = _WAL_FRAME.size + page_size
-    for start in range(_WAL_HEADER.size, len(log) - step + 1, step):
-        _, commit_size, salt0, salt1, *stored = _WAL_FRAME.unpack_from(log, start)
-        if valid:
-            sums = _wal_checksum(log[start : start + 8], order, sums)
-            sums = _wal_checksum(log[start + _WAL_FRAME.size : start + step], order, sums)
-            valid = [salt0, salt1] == salt and list(sums) == stored
-        if not valid and [salt0, salt1] == salt:
-            if committed:
-                raise DataLossError(f"the log {file} of the journal is damaged; {_REMEDY}")
-            committed = commit_size != 0
-
-
-def _wal_checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
-    """https://www.sqlite.org/fileformat2.html, section 4.2."""
-    sum0, sum1 = sums
-    words = struct.unpack(f"{order}{len(data) // 4}I", data)
-    for first, second in zip(words[::2], words[1::2], strict=True):
-        sum0 = (sum0 + first + sum1) & 0xFFFFFFFF
-        sum1 = (sum1 + second + sum0) & 0xFFFFFFFF
-    return sum0, sum1

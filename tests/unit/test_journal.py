@@ -131,6 +131,30 @@ def test_appends_of_many_threads_are_whole(journal: Journal) -> None:
         assert frames[start : start + 3] == [b"%s %s %d" % (number, index, p) for p in range(3)]
 
 
+class HandedOver:
+    """A lock that another thread is waiting for, which comes in as soon as it is given up."""
+
+    def __init__(self, enter: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self._waiting = [enter]
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_exc: object) -> None:
+        self._lock.release()
+        while self._waiting:
+            self._waiting.pop()()
+
+
+def test_who_waits_for_an_append_finds_the_next_position(tmp_path: pathlib.Path) -> None:
+    journal = SqliteJournal(tmp_path / "j")
+    journal._lock = HandedOver(lambda: journal.append([b"second"]))
+    journal.append([b"first"])
+    assert list(journal.replay()) == [b"first", b"second"]
+    journal.close()
+
+
 # --- the file
 
 
