@@ -19,8 +19,9 @@ import pyarrow as pa
 from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
 from dataservice.dataset.foreign_names import TellingType, no_attribute
+from dataservice.dataset.formed_iterator import FormedIterator
 from dataservice.dataset.identity import identity_of, node_of_identity
-from dataservice.dataset.iterator import DatasetIterator, FormedIterator
+from dataservice.dataset.iterator import DatasetIterator
 from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
     Node,

@@ -17,7 +17,8 @@ import pyarrow as pa
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dataservice.dataset.iterator import DatasetIterator, FormedIterator
+from dataservice.dataset.formed_iterator import FormedIterator
+from dataservice.dataset.iterator import DatasetIterator
 from dataservice.dataset.numpy_views import to_numpy
 from dataservice.errors import InvalidArgumentError, SchemaError
 
