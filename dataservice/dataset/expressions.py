@@ -1,29 +1,24 @@
 """Expressions over columns: `col("price") / 100 > lit(3)`, written in Python, run by Arrow.
 
 Responsible for building them, their JSON form and their columns; what each operation computes is
-in expression_kernels. An expression is a value, not code: decoding one runs nothing, and only the
-operations listed there exist. Null follows SQL: an operation on null is null, `&` and `|` know
-three values, and a filter drops the rows for which its condition is null.
+in expression_kernels, which constants there are in constants. An expression is a value, not code:
+decoding one runs nothing, and only the operations listed there exist. Null follows SQL: an
+operation on null is null, `&` and `|` know three values, and a filter drops the rows for which its
+condition is null.
 """
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
-import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
 from dataservice.dataset import expression_kernels as kernels
+from dataservice.dataset.constants import check_constant, decode_constant, encode_constant
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 
 _MAX_DEPTH: Final = 200
-_PLAIN: Final = (bool, int, float, str, bytes)
-_TIMES: Final = (datetime.date, datetime.time, datetime.timedelta)
-_MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 class Expression:
@@ -84,7 +79,7 @@ class Expression:
         if self.arguments:
             encoded["args"] = [argument.to_json() for argument in self.arguments]
         if self.parameters:
-            encoded["with"] = [_encode_value(value) for value in self.parameters]
+            encoded["with"] = [encode_constant(value) for value in self.parameters]
         return encoded
 
     @classmethod
@@ -192,7 +187,7 @@ class Expression:
         """
         listed = tuple(values)
         for value in listed:
-            _check_value(value)
+            check_constant(value)
             if value is None:
                 raise InvalidArgumentError("is_in() takes no None; add `| col(...).is_null()`")
         return Expression("is_in", (self,), (listed,))
@@ -223,7 +218,7 @@ class Expression:
 
     def fill_null(self, value: Any) -> Expression:
         """The value, or `value` where it is null."""
-        _check_value(value)
+        check_constant(value)
         return Expression("fill_null", (self,), (value,))
 
     def clip(self, lo: float | None = None, hi: float | None = None) -> Expression:
@@ -253,7 +248,7 @@ def col(name: str) -> Expression:
 
 def lit(value: Any) -> Expression:
     """A constant: None, a boolean, number, string, bytes, or what decimal and datetime have."""
-    _check_value(value)
+    check_constant(value)
     return Expression("lit", (), (value,))
 
 
@@ -265,70 +260,13 @@ def _operand(value: Any) -> Expression:
     return value if isinstance(value, Expression) else lit(value)
 
 
-def _check_value(value: Any) -> None:
-    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
-        raise InvalidArgumentError(
-            f"an expression holds integers of 64 bits, from -2^63 to 2^64 - 1; got {value}"
-        )
-    plain = (*_PLAIN, *_TIMES, decimal.Decimal)
-    if hasattr(value, "item") and not isinstance(value, plain):
-        raise InvalidArgumentError(
-            f"{value!r} is a {type(value).__name__}; use the Python value, such as value.item()"
-        )
-    if value is not None and not isinstance(value, plain):
-        raise InvalidArgumentError(
-            f"an expression holds numbers, strings, bytes, dates, times and booleans; got {value!r}"
-        )
-    if isinstance(value, decimal.Decimal) and not value.is_finite():
-        raise InvalidArgumentError(f"Arrow has no {value!r}; use float({str(value)!r})")
-    if isinstance(value, datetime.time) and value.tzinfo is not None:
-        raise InvalidArgumentError(f"Arrow has times of day without a zone, got {value!r}")
-
-
-def _encode_value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return {"list": [_encode_value(item) for item in value]}
-    if isinstance(value, datetime.datetime):
-        return {"datetime": value.isoformat()}
-    if isinstance(value, datetime.date):
-        return {"date": value.isoformat()}
-    if isinstance(value, datetime.time):
-        return {"time": value.isoformat()}
-    if isinstance(value, datetime.timedelta):
-        return {"microseconds": value // _MICROSECOND}
-    if isinstance(value, decimal.Decimal):
-        return {"decimal": str(value)}
-    if isinstance(value, bytes):
-        return {"bytes": base64.b64encode(value).decode("ascii")}
-    return value
-
-
-def _decode_value(encoded: Any) -> Any:
-    if not isinstance(encoded, Mapping):
-        return encoded
-    ((tag, content),) = encoded.items()
-    if tag == "list":
-        return tuple(_decode_value(item) for item in content)
-    return _DECODERS[tag](content)
-
-
-_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
-    "datetime": datetime.datetime.fromisoformat,
-    "date": datetime.date.fromisoformat,
-    "time": datetime.time.fromisoformat,
-    "microseconds": lambda count: count * _MICROSECOND,
-    "decimal": decimal.Decimal,
-    "bytes": functools.partial(base64.b64decode, validate=True),
-}
-
-
 def _decode(encoded: object, depth: int) -> Expression:
     if depth > _MAX_DEPTH or not isinstance(encoded, Mapping):
         raise InvalidArgumentError(f"malformed or too deeply nested expression: {encoded!r:.200}")
     name = encoded.get("op")
     try:
         arguments = [_decode(argument, depth + 1) for argument in encoded.get("args", ())]
-        parameters = [_decode_value(value) for value in encoded.get("with", ())]
+        parameters = [decode_constant(value) for value in encoded.get("with", ())]
         return _rebuild(name, arguments, parameters)
     except (TypeError, ValueError, AttributeError, KeyError) as error:
         raise InvalidArgumentError(f"malformed expression {encoded!r:.200}: {error}") from error

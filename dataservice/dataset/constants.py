@@ -1,0 +1,80 @@
+"""The constants that expressions hold: which values may be one, and their JSON form.
+
+Knows nothing of expressions. Invariant: what `check_constant` lets through is the same value after
+it was encoded, written as JSON and decoded.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import decimal
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from dataservice.errors import InvalidArgumentError
+
+_PLAIN: Final = (bool, int, float, str, bytes)
+_TIMES: Final = (datetime.date, datetime.time, datetime.timedelta)
+_MICROSECOND: Final = datetime.timedelta(microseconds=1)
+
+
+def check_constant(value: Any) -> None:
+    """InvalidArgumentError, with the remedy, for a value that no expression holds."""
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise InvalidArgumentError(
+            f"an expression holds integers of 64 bits, from -2^63 to 2^64 - 1; got {value}"
+        )
+    plain = (*_PLAIN, *_TIMES, decimal.Decimal)
+    if hasattr(value, "item") and not isinstance(value, plain):
+        raise InvalidArgumentError(
+            f"{value!r} is a {type(value).__name__}; use the Python value, such as value.item()"
+        )
+    if value is not None and not isinstance(value, plain):
+        raise InvalidArgumentError(
+            f"an expression holds numbers, strings, bytes, dates, times and booleans; got {value!r}"
+        )
+    if isinstance(value, decimal.Decimal) and not value.is_finite():
+        raise InvalidArgumentError(f"Arrow has no {value!r}; use float({str(value)!r})")
+    if isinstance(value, datetime.time) and value.tzinfo is not None:
+        raise InvalidArgumentError(f"Arrow has times of day without a zone, got {value!r}")
+
+
+def encode_constant(value: Any) -> Any:
+    """The JSON form of a constant, or of a tuple of constants."""
+    if isinstance(value, tuple):
+        return {"list": [encode_constant(item) for item in value]}
+    if isinstance(value, datetime.datetime):
+        return {"datetime": value.isoformat()}
+    if isinstance(value, datetime.date):
+        return {"date": value.isoformat()}
+    if isinstance(value, datetime.time):
+        return {"time": value.isoformat()}
+    if isinstance(value, datetime.timedelta):
+        return {"microseconds": value // _MICROSECOND}
+    if isinstance(value, decimal.Decimal):
+        return {"decimal": str(value)}
+    if isinstance(value, bytes):
+        return {"bytes": base64.b64encode(value).decode("ascii")}
+    return value
+
+
+def decode_constant(encoded: Any) -> Any:
+    """The constant that `encode_constant` was given; KeyError or ValueError for others."""
+    if not isinstance(encoded, Mapping):
+        return encoded
+    ((tag, content),) = encoded.items()
+    if tag == "list":
+        return tuple(decode_constant(item) for item in content)
+    return _DECODERS[tag](content)
+
+
+_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "datetime": datetime.datetime.fromisoformat,
+    "date": datetime.date.fromisoformat,
+    "time": datetime.time.fromisoformat,
+    "microseconds": lambda count: count * _MICROSECOND,
+    "decimal": decimal.Decimal,
+    "bytes": functools.partial(base64.b64decode, validate=True),
+}
