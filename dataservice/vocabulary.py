@@ -23,6 +23,9 @@ SnapshotId = NewType("SnapshotId", str)
 SHARD_HINT: Final = -1
 AUTOTUNE: Final = -1
 INFINITE_CARDINALITY: Final = -1
+# What a DYNAMIC job does about rows that a lost worker had: runs them again, or leaves them out.
+EXACTLY_ONCE: Final = "exactly_once"
+AT_MOST_ONCE: Final = "at_most_once"
 PROTOCOL: Final = "grpc"
 SHARED_MEMORY: Final = "shared_memory"
 # Not through a network: by reference within a process, through shared memory on one host.

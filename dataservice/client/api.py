@@ -13,7 +13,6 @@ from dataclasses import replace
 import pyarrow as pa
 
 from dataservice.client.arguments import (
-    EXACTLY_ONCE,
     CrossTrainerCache,
     check_compression,
     check_dataset_id,
@@ -38,7 +37,7 @@ from dataservice.errors import (
     UnsplittableError,
 )
 from dataservice.runtime.frames import decode_schema
-from dataservice.vocabulary import ShardingPolicy, parse_target
+from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
 
 

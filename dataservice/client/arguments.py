@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import numbers
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.job_options import TARGETS
 from dataservice.runtime.arguments import check_choice, in_words, is_integer, nearest
-from dataservice.vocabulary import AUTOTUNE, DATA_TRANSFER_PROTOCOLS, LOCAL, ShardingPolicy
+from dataservice.vocabulary import (
+    AT_MOST_ONCE,
+    AUTOTUNE,
+    DATA_TRANSFER_PROTOCOLS,
+    EXACTLY_ONCE,
+    LOCAL,
+    ShardingPolicy,
+)
 
 # SNAPPY is what programs written for tf.data's service ask for. Arrow IPC has no such codec; LZ4 is
 # the one of the same kind, fast rather than small.
@@ -31,8 +38,6 @@ _LEGACY_MODES = {
     "parallel_epochs": ShardingPolicy.OFF,
     "distributed_epoch": ShardingPolicy.DYNAMIC,
 }
-EXACTLY_ONCE: Final = "exactly_once"
-AT_MOST_ONCE: Final = "at_most_once"
 _DELIVERIES = (EXACTLY_ONCE, AT_MOST_ONCE)
 _PROTOCOLS = (LOCAL, *DATA_TRANSFER_PROTOCOLS, None)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from dataservice.client.arguments import (
-    AT_MOST_ONCE,
     checked_consumers,
     checked_delivery,
     checked_job_name,
@@ -25,7 +24,7 @@ from dataservice.client.arguments import (
 )
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from dataservice.job_options import JobOptions
-from dataservice.vocabulary import INFINITE_CARDINALITY, ShardingPolicy
+from dataservice.vocabulary import AT_MOST_ONCE, INFINITE_CARDINALITY, ShardingPolicy
 
 NO_CONSUMER: Final = -1
 

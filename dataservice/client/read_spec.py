@@ -13,7 +13,7 @@ from dataservice.client.positions import ReaderPosition, position_message
 from dataservice.config import DEFAULT_BUFFER_BYTES
 from dataservice.job_options import DEFAULT_OPTIONS, JobOptions
 from dataservice.runtime.identity import new_id
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 
 # A frame of them, and a third that may be left when it comes.
@@ -39,7 +39,7 @@ class ReadSpec:
     registered: str = ""
     job_name: str | None = None
     repetition: int = 0
-    delivery: str = "exactly_once"
+    delivery: str = EXACTLY_ONCE
     options: JobOptions = DEFAULT_OPTIONS
     consumer_index: int = -1
     trainer_id: str = ""

@@ -10,11 +10,10 @@ import sys
 import warnings
 from dataclasses import replace
 
-from dataservice.client.arguments import AT_MOST_ONCE, EXACTLY_ONCE
 from dataservice.client.read_arguments import ReadArguments
 from dataservice.dataset.node import Node, unrepeatable
 from dataservice.errors import DataServiceWarning, InvalidArgumentError
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import AT_MOST_ONCE, EXACTLY_ONCE, ShardingPolicy
 
 _REMEDY = (
     "make it yield the same rows each time and leave deterministic=False out, or say "

@@ -29,7 +29,7 @@ from dataservice.dataset.node import (
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Ranges
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy
 
 # Policies under which what is endless as a whole is endless for each worker.
 _ALL_SEE_ALL = (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.DATA)
@@ -66,7 +66,7 @@ class ServiceSource(Node):
     seeds: tuple[int, ...] = ()
     declared: str = ""
     job_name: str | None = None
-    delivery: str = "exactly_once"
+    delivery: str = EXACTLY_ONCE
     ordered: bool = False
     num_consumers: int = 0
     consumer_index: int = -1

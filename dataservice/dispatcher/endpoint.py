@@ -32,10 +32,17 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.snapshot_requests import StartSnapshot, WorkOnSnapshot
-from dataservice.dispatcher.state import EXACTLY_ONCE
 from dataservice.dispatcher.worker_sheet import WorkerSheet, worker_messages
 from dataservice.runtime.identity import new_id
-from dataservice.vocabulary import DatasetId, IterationId, JobId, ReaderId, SnapshotId, WorkerId
+from dataservice.vocabulary import (
+    EXACTLY_ONCE,
+    DatasetId,
+    IterationId,
+    JobId,
+    ReaderId,
+    SnapshotId,
+    WorkerId,
+)
 from dataservice.wire import dispatcher_pb2 as pb
 
 PROTOCOL_VERSION: Final = 1

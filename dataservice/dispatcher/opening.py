@@ -19,13 +19,13 @@ from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, OpenAnswer, OpenIteration
-from dataservice.dispatcher.state import AT_MOST_ONCE, EXACTLY_ONCE, DispatcherState
+from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     UnavailableError,
 )
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import AT_MOST_ONCE, EXACTLY_ONCE, ShardingPolicy
 
 _LISTS_SOURCES = (ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
 

@@ -25,6 +25,7 @@ from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
 from dataservice.dispatcher.windows import WindowTable, judge
 from dataservice.vocabulary import (
+    EXACTLY_ONCE,
     INFINITE_CARDINALITY,
     DatasetId,
     IterationId,
@@ -34,8 +35,6 @@ from dataservice.vocabulary import (
 )
 
 FIRST_DATASET_NUMBER: Final = 1_000
-EXACTLY_ONCE: Final = "exactly_once"
-AT_MOST_ONCE: Final = "at_most_once"
 # Readers that are gone are remembered so that a late call learns why; the oldest are forgotten.
 DEPARTED_READERS_KEPT: Final = 10_000
 RELEASED_OWNERS_KEPT: Final = 10_000
