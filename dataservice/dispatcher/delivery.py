@@ -24,7 +24,8 @@ from dataservice.dispatcher.requests import (
     SyncAnswer,
 )
 from dataservice.dispatcher.state import DispatcherState
-from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.dispatcher.window_records import Phase
+from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.pairs import workers_per_reader
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId

@@ -11,7 +11,8 @@ from typing import Any
 
 from dataservice.dispatcher.plans import WindowPlan, plan_from_json, plan_to_json
 from dataservice.dispatcher.suspicion import Case, Quarantined
-from dataservice.dispatcher.windows import Phase, Round, WindowRecord, WindowTable
+from dataservice.dispatcher.window_records import Phase, Round, WindowRecord
+from dataservice.dispatcher.windows import WindowTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

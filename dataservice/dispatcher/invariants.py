@@ -11,7 +11,8 @@ from dataservice.dispatcher.jobs import Iteration, Job
 from dataservice.dispatcher.round_table import check_rounds
 from dataservice.dispatcher.snapshots import Snapshot
 from dataservice.dispatcher.state import DispatcherState
-from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.dispatcher.window_records import Phase
+from dataservice.dispatcher.windows import WindowTable
 from dataservice.vocabulary import ShardingPolicy
 
 

@@ -16,7 +16,8 @@ from dataservice.dispatcher import snapshot_events as ev
 from dataservice.dispatcher.events import Event
 from dataservice.dispatcher.images import image_of, table_of
 from dataservice.dispatcher.plans import RowMark
-from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.dispatcher.window_records import Phase
+from dataservice.dispatcher.windows import WindowTable
 from dataservice.vocabulary import DatasetId, ReaderId, SnapshotId, WorkerId
 
 # Closed ones are remembered so that their writers' handles learn the end; the oldest are forgotten.

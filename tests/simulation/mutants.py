@@ -23,7 +23,8 @@ from dataservice.dispatcher.journal_frames import decode_frame
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.waiting_room import WaitingRoom
-from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.dispatcher.window_records import Phase
+from dataservice.dispatcher.windows import WindowTable
 from dataservice.ranges import Consumed, Ranges
 from dataservice.wire.elements import RowSpan
 from dataservice.worker.control import DispatcherLink, StreamLeases

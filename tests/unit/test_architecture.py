@@ -47,6 +47,7 @@ PURE = (
     "dataservice/dispatcher/state.py",
     "dataservice/dispatcher/decide.py",
     "dataservice/dispatcher/opening.py",
+    "dataservice/dispatcher/window_records.py",
     "dataservice/dispatcher/windows.py",
     "dataservice/dispatcher/plans.py",
     "dataservice/dispatcher/images.py",

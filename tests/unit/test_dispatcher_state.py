@@ -17,7 +17,8 @@ from dataservice.dispatcher.invariants import check_invariants, check_windows
 from dataservice.dispatcher.journal_frames import FACTS, decode_frame, encode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.state import DEPARTED_READERS_KEPT, DispatcherState
-from dataservice.dispatcher.windows import Phase, WindowTable
+from dataservice.dispatcher.window_records import Phase
+from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import DataLossError
 from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Split
