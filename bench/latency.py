@@ -17,7 +17,7 @@ import sys
 import time
 
 import dataservice as ds
-from bench import stream
+from bench import systems
 from bench.peers import children
 
 _BATCH = 1_024
@@ -61,7 +61,7 @@ def say(what: str, system: str, seconds: list[float], target_s: float | None = N
 def run(options: argparse.Namespace) -> None:
     """The three waits, and the peer's end of an epoch."""
     say("import", "dataservice", [import_s() for _ in range(options.rounds)], 0.3)
-    with stream.service(options.workers) as target:
+    with systems.service(options.workers) as target:
         epoch_s(target, options.rows)
         waits = [epoch_s(target, options.rows) for _ in range(options.rounds)]
     say("first batch", "dataservice", [first for first, _ in waits], 0.5)

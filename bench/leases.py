@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import dataservice as ds
-from bench import stream
+from bench import systems
 from bench.peers import children
 from bench.peers.tfdata_splits import BATCH
 from dataservice.client.connection import Connection
@@ -200,7 +200,7 @@ def measure(form: str, splits: int, workers: int) -> dict[str, Any]:
 
 def measure_program(rows: int, workers: int) -> dict[str, Any]:
     """The peer's program on our whole service."""
-    with stream.service(workers) as target:
+    with systems.service(workers) as target:
         numbers = ds.Dataset.range(rows).batch(BATCH)
         began = time.perf_counter()
         with iter(numbers.distribute(ds.ShardingPolicy.DYNAMIC, target)) as batches:

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dataservice as ds
-from bench import stream
+from bench import systems
 from bench.peers import children
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.config import DEFAULT_BUFFER_BYTES
@@ -121,7 +121,7 @@ def measure(
 ) -> dict[str, Any]:
     """One reader process against so many workers; elements of so many values."""
     rows = values if folder is None else values // _WIDE_COLUMNS
-    with stream.service(0 if protocol == _OWN else workers) as target:
+    with systems.service(0 if protocol == _OWN else workers) as target:
         arguments = ["--reader", target, "--protocol", protocol, "--workers", str(workers)]
         arguments += ["--batch", str(rows), "--limit-s", str(limit_s)]
         arguments += [] if folder is None else ["--folder", str(folder)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import dataservice as ds
-from bench import leases, stream
+from bench import leases, stream, systems
 from bench.peers import children
 
 _MODULE = "bench.plots"
@@ -34,10 +34,10 @@ class Plot(NamedTuple):
 
 def rows_per_s(paths: list[str], batch: int, workers: int, options: argparse.Namespace) -> float:
     """Rate of plain reading through a service of so many workers."""
-    with stream.service(workers) as target:
+    with systems.service(workers) as target:
         rows = ds.Dataset.from_parquet(paths).repeat().batch(batch)
         served = rows.distribute(ds.ShardingPolicy.DYNAMIC, target)
-        count, seconds = stream.count_rows(served, options.warm_up_s, options.seconds)
+        count, seconds = systems.count_rows(served, options.warm_up_s, options.seconds)
     return count / seconds
 
 

@@ -17,202 +17,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import itertools
 import os
 import statistics
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import dataservice as ds
-from bench import data, plain, transform
+from bench import data, transform
 from bench.peers import children
-from dataservice.runtime.cores import available_cores
-from dataservice.runtime.process import spawn_module
+from bench.systems import ALONE, SERVED, System, open_systems
 
-# Given a number of epochs, None for no end, opens the batches of one thread; they can be closed.
-Open = Callable[[int | None], Any]
-
-_READY_S = 60.0
 _FILES = 8
 _FORMATS = {"parquet": "parquet", "ipc": "arrow"}
 _TURN_S = 1.0
 # Until what a service has in store when its turn begins is read.
 _REFILL_S = 0.3
-# What runs without the service, by option.
-_ALONE = {
-    "pipeline": "one process, no service",
-    "numpy": "one process, pyarrow and NumPy by hand",
-    "blocks": "one process, pyarrow and NumPy by hand, a batch at a time",
-    "function": "one process, pyarrow and the function by hand",
-}
 _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
-
-
-_SERVED = "dataservice"
-_OWN = "dataservice, worker in the reader's process"
-
-
-class Slice(NamedTuple):
-    """What one turn counted; CPU seconds by kind of process."""
-
-    rows: int
-    seconds: float
-    cpu_s: dict[str, float]
-
-    @property
-    def rate(self) -> float:
-        """Rows per second."""
-        return self.rows / self.seconds
-
-
-def start_service(stack: contextlib.ExitStack, workers: int) -> tuple[str, dict[str, list[int]]]:
-    """Starts a dispatcher and data workers that end with `stack`.
-
-    The dispatcher's address, and the process ids by kind.
-    """
-
-    def start(*arguments: str) -> tuple[str, int]:
-        child = spawn_module("dataservice", [*arguments, "--ready-json"])
-        stack.callback(child.terminate)
-        return str(child.wait_ready(_READY_S)["address"]), child.pid
-
-    address, dispatcher = start("dispatcher", "--port", "0")
-    target = address.rpartition("://")[2]
-    started = [start("worker", "--dispatcher", target) for _ in range(workers)]
-    return target, {"dispatcher": [dispatcher], "worker": [pid for _, pid in started]}
-
-
-@contextlib.contextmanager
-def service(workers: int) -> Iterator[str]:
-    """A dispatcher and data workers as processes; the dispatcher's address."""
-    with contextlib.ExitStack() as stack:
-        yield start_service(stack, workers)[0]
-
-
-def _cpu_s(pids: list[int]) -> float:
-    """CPU seconds that these processes have used; Linux only."""
-    stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
-    return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
-
-
-class System:
-    """One way to get the rows: iterators that stay open, each read by a thread of its own."""
-
-    def __init__(
-        self,
-        stack: contextlib.ExitStack,
-        name: str,
-        opened: list[Open],
-        threads: int,
-        pids: dict[str, list[int]],
-    ) -> None:
-        """`threads` is how many work for it in this process."""
-        self.name = name
-        self.threads = threads
-        self.slices: list[Slice] = []
-        self.workers = len(pids.get("worker", ())) or int(name == _OWN)
-        self._opened = opened
-        self._pids = {**pids, "reader": [os.getpid()]}
-        self._iterators = [stack.enter_context(contextlib.closing(begin(None))) for begin in opened]
-        self._pool = stack.enter_context(ThreadPoolExecutor(len(opened)))
-
-    def checksum(self) -> tuple[int, int]:
-        """Rows of one epoch, and their checksum."""
-        with contextlib.ExitStack() as stack:
-            parts = [stack.enter_context(contextlib.closing(begin(1))) for begin in self._opened]
-            return transform.checksum(itertools.chain.from_iterable(parts))
-
-    @property
-    def rate(self) -> float:
-        """Median of its turns."""
-        return statistics.median(turn.rate for turn in self.slices)
-
-    def take_turn(self, warm_up_s: float, seconds: float) -> None:
-        """Reads, and counts what comes after `warm_up_s`."""
-        list(self._pool.map(lambda rows: count_slice(rows, warm_up_s), self._iterators))
-        began = {kind: _cpu_s(pids) for kind, pids in self._pids.items()}
-        counted = list(self._pool.map(lambda rows: count_slice(rows, seconds), self._iterators))
-        cpu_s = {kind: _cpu_s(pids) - began[kind] for kind, pids in self._pids.items()}
-        rows = sum(part for part, _ in counted)
-        self.slices.append(Slice(rows, max(took for _, took in counted), cpu_s))
-
-    def cpu_per_million_rows(self) -> dict[str, float]:
-        """CPU seconds by kind of process, over all turns."""
-        millions = sum(turn.rows for turn in self.slices) / 1e6
-        return {
-            kind: round(sum(turn.cpu_s[kind] for turn in self.slices) / millions, 4)
-            for kind in self._pids
-        }
-
-
-def count_slice(batches: Iterator[Any], seconds: float) -> tuple[int, float]:
-    """Rows that an iterator gives in about `seconds`, and the exact time."""
-    rows, began = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - began) < seconds:
-        rows += next(batches).num_rows
-    return rows, elapsed
-
-
-def count_rows(dataset: ds.Dataset, warm_up_s: float, seconds: float) -> tuple[int, float]:
-    """Rows that came in about `seconds`, and the exact time; nothing before `warm_up_s` counts."""
-    with iter(dataset) as batches:
-        next(batches)
-        count_slice(batches, warm_up_s)
-        return count_slice(batches, seconds)
-
-
-def open_systems(
-    stack: contextlib.ExitStack, paths: list[str], options: argparse.Namespace
-) -> tuple[list[System], list[System]]:
-    """Without the service, on one thread and on several; and with it. Open until `stack` ends."""
-
-    def pipeline(part: list[str], epochs: int | None) -> ds.Dataset:
-        return transform.dataset(part, options.form, epochs=epochs, source=options.format)
-
-    alone, served = [], []
-
-    def serve(name: str, workers: int) -> System:
-        target, pids = start_service(stack, workers)
-        if name == _OWN:
-            stack.enter_context(ds.WorkerServer(ds.WorkerConfig(target)))
-
-        def begin(epochs: int | None) -> Any:
-            return iter(pipeline(paths, epochs).distribute(ds.ShardingPolicy.DYNAMIC, target))
-
-        return System(stack, name, [begin], 1, pids)
-
-    for workers in options.workers:
-        if workers:
-            served.append(serve(_SERVED, workers))
-        else:
-            for form, threads in itertools.product(
-                options.alone, sorted({1, min(available_cores(), len(paths))})
-            ):
-                opened = _without_service(form, paths, threads, options.format, pipeline)
-                alone.append(System(stack, _ALONE[form], opened, threads, {}))
-    if options.own_worker:
-        served.append(serve(_OWN, 0))
-    return alone, served
-
-
-def _without_service(
-    form: str,
-    paths: list[str],
-    threads: int,
-    source: str,
-    pipeline: Callable[[list[str], int | None], ds.Dataset],
-) -> list[Open]:
-    def begin(part: list[str], epochs: int | None) -> Any:
-        return iter(pipeline(part, epochs))
-
-    if form != "pipeline":
-        return [lambda epochs: plain.batches(paths, form, source, threads, epochs=epochs)]
-    return [functools.partial(begin, paths[k::threads]) for k in range(threads)]
 
 
 def measure(paths: list[str], options: argparse.Namespace) -> tuple[list[System], list[System]]:
@@ -272,11 +93,11 @@ def run(options: argparse.Namespace, folder: Path) -> None:
             children.say(**line_of(system, options))
         for system in served:
             for form in options.alone:
-                others = [other for other in alone if other.name == _ALONE[form]]
+                others = [other for other in alone if other.name == ALONE[form]]
                 found = against(system, others)
-                key = (system.name, _ALONE[form], system.workers)
+                key = (system.name, ALONE[form], system.workers)
                 ratios.setdefault(key, []).extend(found)
-            for form in forms if system.name == _SERVED else ():
+            for form in forms if system.name == SERVED else ():
                 theirs = measure_peer(globs[form], form, system.workers, options)
                 children.say(**theirs)
                 ratio = system.rate / theirs["rows_per_s"]
@@ -343,7 +164,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--alone",
         nargs="+",
-        choices=sorted(_ALONE),
+        choices=sorted(ALONE),
         default=["pipeline", "numpy"],
         help="what runs without the service: the same pipeline, or by hand with pyarrow and NumPy, "
         "in large chunks or in the blocks of a batch, or pyarrow and the pipeline's function",

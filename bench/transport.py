@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 import dataservice as ds
-from bench import stream
+from bench import systems
 from bench.peers import children
 from dataservice.runtime.checksum import aligned, checksum
 from dataservice.runtime.flight import FlightServer
@@ -92,11 +92,11 @@ def measure_channel(address: str, protocol: str, rows: int, count: int) -> dict[
 def measure_service(path: str, protocol: str, rows: int, seconds: float) -> dict[str, Any]:
     """Rows that come from a data worker to an iterator of this process."""
     pipeline = ds.Dataset.from_ipc(path).repeat().batch(rows)
-    with stream.service(1) as target:
+    with systems.service(1) as target:
         remote = pipeline.distribute(
             ds.ShardingPolicy.DYNAMIC, target, data_transfer_protocol=protocol
         )
-        counted, took_s = stream.count_rows(remote, seconds / 3, seconds)
+        counted, took_s = systems.count_rows(remote, seconds / 3, seconds)
     return _result("service", protocol, counted // rows, rows, took_s)
 
 

@@ -26,6 +26,7 @@ from bench import (
     plots,
     quality,
     stream,
+    systems,
     train,
     train_cores,
     train_plots,
@@ -51,7 +52,7 @@ def _sorted_by_first_id(columns: data.Columns) -> data.Columns:
 def test_streamed_rows_are_the_work(tmp_path: Path, form: str):
     paths = data.write_files(tmp_path, _ROWS, "parquet", files=2)
     pipeline = transform.dataset([str(path) for path in paths], form, epochs=1)
-    with stream.service(1) as target:
+    with systems.service(1) as target:
         table = pipeline.distribute(ds.ShardingPolicy.DYNAMIC, target).to_table()
     found = _sorted_by_first_id({name: table[name].to_numpy() for name in table.column_names})
     truth = _sorted_by_first_id(transform.expected(data.generate(_ROWS)))
