@@ -7,7 +7,6 @@ name ends in its unit.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from typing import Final, TypeVar
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.arguments import check_choice, path_of
 from dataservice.runtime.cores import available_cores
+from dataservice.runtime.exposure import check_exposure
 from dataservice.runtime.memory import available_memory_bytes
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
@@ -254,29 +254,6 @@ class WorkerConfig:
     def pipeline_threads(self) -> int:
         """``threads``, or the number of cores this process may use."""
         return _or_default(self.threads, available_cores())
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine can reach a server bound to ``host``.
-
-    Names are not looked up: only ``localhost`` is known to be one.
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return False
-
-
-def check_exposure(host: str, *, has_tls: bool, insecure_network: bool) -> None:
-    """Refuse to bind ``host`` where others on the network could read the token and the data."""
-    if not is_loopback(host) and not has_tls and not insecure_network:
-        raise InvalidArgumentError(
-            f"host={host!r} can be reached from the network, where token and data would travel "
-            "unencrypted; set tls_cert_path and tls_key_path (--tls-cert, --tls-key), or accept "
-            "that with insecure_network=True (--insecure-network)"
-        )
 
 
 def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:

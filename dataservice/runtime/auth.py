@@ -17,24 +17,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dataservice.config import check_exposure, is_loopback
-from dataservice.errors import (
-    FailedPreconditionError,
-    InvalidArgumentError,
-    UnauthenticatedError,
-)
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnauthenticatedError
 from dataservice.runtime.private_folder import private_folder
 from dataservice.runtime.tls_probe import check_roots, check_server_pair
 
-# The rule on exposure belongs to settings; servers outside of the data service find it here.
 __all__ = [
     "TOKEN_ENV",
     "TOKEN_FILE_ENV",
     "TOKEN_METADATA_KEY",
     "TlsConfig",
-    "check_exposure",
     "default_token_path",
-    "is_loopback",
     "resolve_token",
     "tokens_equal",
 ]

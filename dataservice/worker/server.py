@@ -10,13 +10,14 @@ import re
 import threading
 from typing import NoReturn
 
-from dataservice.config import WorkerConfig, is_loopback
+from dataservice.config import WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.arguments import limit_s
 from dataservice.runtime.auth import TlsConfig, resolve_token
 from dataservice.runtime.checksum import load_kernel
 from dataservice.runtime.ending import end_with_program
+from dataservice.runtime.exposure import is_loopback
 from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.forking import Origin
 from dataservice.runtime.in_process import InProcessServer

@@ -5,14 +5,10 @@ from typing import Any
 
 import pytest
 
-from dataservice.config import (
-    DispatcherConfig,
-    WorkerConfig,
-    check_exposure,
-    is_loopback,
-)
+from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.cores import available_cores
+from dataservice.runtime.exposure import check_exposure, is_loopback
 from dataservice.worker.server import WorkerServer
 
 
