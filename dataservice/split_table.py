@@ -16,6 +16,7 @@ from typing import Any, Final, overload
 
 import numpy as np
 
+from dataservice.packed_columns import LENGTH, PackedTexts, folded, is_folded
 from dataservice.sharding import FILE_COST_BYTES, Split
 
 # What stands for None in columns of numbers that are never negative.
@@ -25,7 +26,6 @@ _SPLIT_OF: Final[Callable[[tuple[Any, ...]], Split]] = partial(tuple.__new__, Sp
 # So many are made at once where all are wanted, and no step over all of them holds the
 # interpreter for longer.
 _CHUNK: Final = 4_096
-_JOIN: Final = 65_536
 
 _COLUMNS: Final[dict[str, np.dtype[Any]]] = {
     "segment": np.dtype("<i4"),
@@ -41,29 +41,6 @@ _FILE_COLUMNS: Final[dict[str, np.dtype[Any]]] = {
     "size_bytes": np.dtype("<i8"),
 }
 _TEXT_COLUMNS: Final = ("path", "version")
-_LENGTH: Final = np.dtype("<i4")
-
-
-class _Texts:
-    """Strings, one behind the other, in one byte string."""
-
-    def __init__(self, blob: bytes, lengths: np.ndarray) -> None:
-        self.blob = blob
-        self.lengths = lengths
-        self._ends = np.cumsum(lengths, dtype=np.int64)
-
-    @classmethod
-    def of(cls, texts: Sequence[str]) -> _Texts:
-        # Names of files may hold bytes that are no text, which Python keeps as surrogates.
-        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
-        lengths = np.fromiter((len(text) for text in encoded), _LENGTH, len(encoded))
-        parts = (b"".join(encoded[at : at + _JOIN]) for at in range(0, len(encoded), _JOIN))
-        return cls(b"".join(parts), lengths)
-
-    def take(self, at: np.ndarray) -> list[str]:
-        ends = self._ends[at]
-        pairs = zip((ends - self.lengths[at]).tolist(), ends.tolist(), strict=True)
-        return [self.blob[first:end].decode("utf-8", "surrogatepass") for first, end in pairs]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,7 +50,7 @@ class SplitTable(Sequence[Split]):
     columns: dict[str, np.ndarray]
     groups: np.ndarray
     files: dict[str, np.ndarray]
-    texts: dict[str, _Texts]
+    texts: dict[str, PackedTexts]
     # Derived: the file of each split and the end of its row groups in `groups`.
     file_of: np.ndarray
     group_ends: np.ndarray | None
@@ -128,7 +105,7 @@ class SplitTable(Sequence[Split]):
             name: np.concatenate([table.files[name] for table in tables]) for name in _FILE_COLUMNS
         }
         texts = {
-            name: _Texts(
+            name: PackedTexts(
                 b"".join(table.texts[name].blob for table in tables),
                 np.concatenate([table.texts[name].lengths for table in tables]),
             )
@@ -145,10 +122,10 @@ class SplitTable(Sequence[Split]):
         columns: dict[str, np.ndarray],
         groups: np.ndarray,
         files: dict[str, np.ndarray],
-        texts: dict[str, _Texts],
+        texts: dict[str, PackedTexts],
     ) -> SplitTable:
-        columns = {name: _folded(column) for name, column in columns.items()}
-        files = {name: _folded(column) for name, column in files.items()}
+        columns = {name: folded(column) for name, column in columns.items()}
+        files = {name: folded(column) for name, column in files.items()}
         file_of = np.cumsum(columns["begins_file"], dtype=np.int32) - np.int32(1)
         ends = np.cumsum(np.maximum(columns["group_count"], 0)) if len(groups) else None
         return cls(columns, groups, files, texts, file_of, ends)
@@ -265,11 +242,11 @@ class SplitTable(Sequence[Split]):
         for name, array in arrays.items():
             if name in left_out:
                 continue
-            folded = _folded(array)
-            head[name] = int(folded[0]) if _is_folded(folded) else len(folded)
-            if not _is_folded(folded):
+            column = folded(array)
+            head[name] = int(column[0]) if is_folded(column) else len(column)
+            if not is_folded(column):
                 head.setdefault("listed", []).append(name)
-                parts.append(folded.tobytes())
+                parts.append(column.tobytes())
         parts.extend(self.texts[name].blob for name in _TEXT_COLUMNS if name not in left_out)
         return b"".join((json.dumps(head).encode(), b"\n", *parts))
 
@@ -292,11 +269,11 @@ class SplitTable(Sequence[Split]):
         files = {name: read(name, dtype, head["files"]) for name, dtype in _FILE_COLUMNS.items()}
         group_count = int(np.maximum(columns["group_count"], 0).sum(dtype=np.int64))
         groups = read("groups", _GROUP, group_count)
-        lengths = {name: read(name, _LENGTH, head["files"]) for name in _TEXT_COLUMNS}
+        lengths = {name: read(name, LENGTH, head["files"]) for name in _TEXT_COLUMNS}
         texts = {}
         for name, column in lengths.items():
             first, at = at, at + int(column.sum(dtype=np.int64))
-            texts[name] = _Texts(encoded[first:at], column)
+            texts[name] = PackedTexts(encoded[first:at], column)
         if at != len(encoded):
             raise ValueError(f"a table of splits has {len(encoded)} bytes instead of {at}")
         return cls._made(columns, groups, files, texts)
@@ -306,20 +283,9 @@ def _column(values: Iterable[int], dtype: np.dtype, count: int) -> np.ndarray:
     return np.fromiter(values, dtype, count)
 
 
-def _folded(column: np.ndarray) -> np.ndarray:
-    """The column; one that holds a single value several times, in the memory of one."""
-    if len(column) < 2 or _is_folded(column) or (column != column[0]).any():
-        return column
-    return np.broadcast_to(column[0].copy(), column.shape)
-
-
-def _is_folded(column: np.ndarray) -> bool:
-    return len(column) > 1 and column.strides == (0,)
-
-
 def _file_columns(
     files: Iterable[tuple[str | None, int, str]],
-) -> tuple[dict[str, np.ndarray], dict[str, _Texts]]:
+) -> tuple[dict[str, np.ndarray], dict[str, PackedTexts]]:
     paths: list[str | None] = []
     sizes, versions = [], []
     for path, size_bytes, version in files:
@@ -333,7 +299,7 @@ def _file_columns(
         "size_bytes": _column(iter(sizes), _FILE_COLUMNS["size_bytes"], count),
     }
     texts = {
-        "path": _Texts.of([path or "" for path in paths]),
-        "version": _Texts.of(versions),
+        "path": PackedTexts.of([path or "" for path in paths]),
+        "version": PackedTexts.of(versions),
     }
     return columns, texts

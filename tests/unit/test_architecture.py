@@ -34,6 +34,7 @@ STDLIB_ONLY = (
 )
 PURE = (
     "dataservice/sharding.py",
+    "dataservice/packed_columns.py",
     "dataservice/split_table.py",
     "dataservice/windowing.py",
     "dataservice/job_options.py",
