@@ -12,12 +12,9 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
-import pyarrow as pa
-
-from dataservice.dataset.ledger import Ledger
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_format import DONE, Chunk, Metadata
 from dataservice.errors import (
@@ -35,13 +32,11 @@ from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.control import DispatcherLink, lease_of
 from dataservice.worker.failures import reportable
 from dataservice.worker.leases import Lease
-from dataservice.worker.rebatch import Rebatcher
 from dataservice.worker.task import Pipeline
+from dataservice.worker.window_files import WindowFiles
 
 logger = logging.getLogger(__name__)
 
-# A whole plan is cut into files of about this size, always at the same rows.
-_WHOLE_CHUNK_BYTES: Final = 64 << 20
 _ATTEMPTS: Final = 3
 _PAUSE_S: Final = 1.0
 _PROGRESS_S: Final = 1.0
@@ -73,8 +68,6 @@ class SnapshotWriter:
         self._rows_under_way: dict[int, int] = {}
         self._stopping = False
         self._folder: SnapshotFolder | None = None
-        # Says in the log what on_error="skip" leaves out.
-        self._omissions = Ledger()
         owner = f"snapshot {snapshot_id}"
         self._talker = StoppableThread(self._run, owner=owner, name="talk")
         self._scribes = [
@@ -131,6 +124,14 @@ class SnapshotWriter:
             self._pipeline = self._pipeline_of(task.dataset_id)
             self._schema = decode_schema(registered.schema)
             folder.write_metadata(self._metadata(task, registered.cardinality))
+            self._files = WindowFiles(
+                folder,
+                task,
+                self._pipeline,
+                self._schema,
+                is_stopping=self._is_stopping,
+                note_rows=self._note_rows,
+            )
         except (NotFoundError, UnavailableError, CancelledError):
             raise
         except Exception as error:
@@ -262,10 +263,7 @@ class SnapshotWriter:
         """The files of a window. Storage that is away for a moment is tried again."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                if self._task.whole:
-                    return self._write_whole()
-                chunk = self._write(lease.window, self._rows_of(lease))
-                return () if chunk is None else (chunk,)
+                return self._files.write(lease)
             except UnavailableError as error:
                 if attempt == _ATTEMPTS:
                     raise
@@ -276,56 +274,6 @@ class SnapshotWriter:
     def _note_rows(self, window: int, rows: int) -> None:
         with self._news:
             self._rows_under_way[window] = rows
-
-    def _write(self, number: int, batches: Iterable[pa.RecordBatch]) -> Chunk | None:
-        assert self._folder is not None, "a window is leased once the folder is open"
-        return self._folder.write_chunk(number, self._schema, batches, self._task.compression)
-
-    def _rows_of(self, lease: Lease) -> Iterator[pa.RecordBatch]:
-        """The rows of a window in batches of about 1 MiB."""
-        rebatcher = Rebatcher(None)
-        for batch, first_row in self._pipeline.run_window(
-            lease, self._is_stopping, self._omissions
-        ):
-            self._note_rows(lease.window, first_row + batch.num_rows)
-            for element in rebatcher.add(batch, lease.window, lease.generation, first_row):
-                yield element.batch
-        for element in rebatcher.flush():
-            yield element.batch
-
-    def _write_whole(self) -> tuple[Chunk, ...]:
-        """The elements of the whole plan, in files that each hold whole elements."""
-        chunks: list[Chunk] = []
-        for batches in _in_parts(self._elements(), _WHOLE_CHUNK_BYTES):
-            chunk = self._write(len(chunks), batches)
-            if chunk is not None:
-                chunks.append(chunk)
-        return tuple(chunks)
-
-    def _elements(self) -> Iterator[pa.RecordBatch]:
-        rows = 0
-        for batch in self._pipeline.run_whole(0, self._is_stopping, omitted=self._omissions.page()):
-            yield batch
-            rows += batch.num_rows
-            self._note_rows(0, rows)
-
-
-def _in_parts(
-    batches: Iterator[pa.RecordBatch], part_bytes: int
-) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Consecutive parts of a stream, each of batches of about `part_bytes`; none is empty."""
-    first = next(batches, None)
-
-    def part() -> Iterator[pa.RecordBatch]:
-        nonlocal first
-        size_bytes = 0
-        while first is not None and size_bytes < part_bytes:
-            size_bytes += first.nbytes
-            yield first
-            first = next(batches, None)
-
-    while first is not None:
-        yield part()
 
 
 def _written_message(window: int, chunks: Sequence[Chunk]) -> pb.WrittenWindow:

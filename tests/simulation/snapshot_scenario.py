@@ -20,7 +20,7 @@ from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
 from dataservice.dispatcher.snapshot_desk import SavingSettings
 from dataservice.sharding import Split
-from dataservice.worker import control, rebatch, snapshot_writer
+from dataservice.worker import control, rebatch, snapshot_writer, window_files
 from dataservice.worker import snapshots as worker_snapshots
 from tests.simulation import coordinated_nodes, scenario
 from tests.simulation import snapshot_nodes as nodes
@@ -302,7 +302,7 @@ def staged() -> Iterator[None]:
         patch.setattr(snapshot_writer, "StoppableThread", coordinated_nodes.Thread)
         patch.setattr(snapshot_writer, "decode_schema", lambda _schema: nodes.SCHEMA)
         # So that a plan that is not divided has several files.
-        patch.setattr(snapshot_writer, "_WHOLE_CHUNK_BYTES", 100)
+        patch.setattr(window_files, "_WHOLE_CHUNK_BYTES", 100)
         patch.setattr(rebatch, "concat_batches", columns.concat_batches)
         patch.setattr(rebatch, "encoded_bytes", columns.encoded_bytes)
         patch.setattr(control, "RpcClient", nodes.Rpc)

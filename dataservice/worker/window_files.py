@@ -1,0 +1,106 @@
+"""Makes the files that hold the rows of a snapshot's window.
+
+Runs the pipeline over the window and puts what it yields into the folder. Knows neither who gave
+the window nor whom to tell: threads, leases and repeats are the writer's. Invariant: the same
+window has the same rows in the same files, however often they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final
+
+import pyarrow as pa
+
+from dataservice.dataset.ledger import Ledger
+from dataservice.dataset.snapshot_folder import SnapshotFolder
+from dataservice.dataset.snapshot_format import Chunk
+from dataservice.wire import dispatcher_pb2 as pb
+from dataservice.worker.leases import Lease
+from dataservice.worker.rebatch import Rebatcher
+from dataservice.worker.task import Pipeline
+
+# A whole plan is cut into files of about this size, always at the same rows.
+_WHOLE_CHUNK_BYTES: Final = 64 << 20
+
+
+class WindowFiles:
+    """Files of the windows of one snapshot. Thread-safe: each thread makes those of a window.
+
+    `note_rows` is told, with the window, how many of its rows were made so far.
+    """
+
+    def __init__(
+        self,
+        folder: SnapshotFolder,
+        task: pb.GetSnapshotReply,
+        pipeline: Pipeline,
+        schema: pa.Schema,
+        *,
+        is_stopping: Callable[[], bool],
+        note_rows: Callable[[int, int], None],
+    ) -> None:
+        self._folder = folder
+        self._task = task
+        self._pipeline = pipeline
+        self._schema = schema
+        self._is_stopping = is_stopping
+        self._note_rows = note_rows
+        # Says in the log what on_error="skip" leaves out.
+        self._omissions = Ledger()
+
+    def write(self, lease: Lease) -> tuple[Chunk, ...]:
+        """The files of a window, whole under their names; none where it has no rows."""
+        if self._task.whole:
+            return self._write_whole()
+        chunk = self._write(lease.window, self._rows_of(lease))
+        return () if chunk is None else (chunk,)
+
+    def _write(self, number: int, batches: Iterable[pa.RecordBatch]) -> Chunk | None:
+        return self._folder.write_chunk(number, self._schema, batches, self._task.compression)
+
+    def _rows_of(self, lease: Lease) -> Iterator[pa.RecordBatch]:
+        """The rows of a window in batches of about 1 MiB."""
+        rebatcher = Rebatcher(None)
+        for batch, first_row in self._pipeline.run_window(
+            lease, self._is_stopping, self._omissions
+        ):
+            self._note_rows(lease.window, first_row + batch.num_rows)
+            for element in rebatcher.add(batch, lease.window, lease.generation, first_row):
+                yield element.batch
+        for element in rebatcher.flush():
+            yield element.batch
+
+    def _write_whole(self) -> tuple[Chunk, ...]:
+        """The elements of the whole plan, in files that each hold whole elements."""
+        chunks: list[Chunk] = []
+        for batches in _in_parts(self._elements(), _WHOLE_CHUNK_BYTES):
+            chunk = self._write(len(chunks), batches)
+            if chunk is not None:
+                chunks.append(chunk)
+        return tuple(chunks)
+
+    def _elements(self) -> Iterator[pa.RecordBatch]:
+        rows = 0
+        for batch in self._pipeline.run_whole(0, self._is_stopping, omitted=self._omissions.page()):
+            yield batch
+            rows += batch.num_rows
+            self._note_rows(0, rows)
+
+
+def _in_parts(
+    batches: Iterator[pa.RecordBatch], part_bytes: int
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Consecutive parts of a stream, each of batches of about `part_bytes`; none is empty."""
+    first = next(batches, None)
+
+    def part() -> Iterator[pa.RecordBatch]:
+        nonlocal first
+        size_bytes = 0
+        while first is not None and size_bytes < part_bytes:
+            size_bytes += first.nbytes
+            yield first
+            first = next(batches, None)
+
+    while first is not None:
+        yield part()
