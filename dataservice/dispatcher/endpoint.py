@@ -151,7 +151,7 @@ class DispatcherEndpoint:
 
     def open_iteration(self, request: pb.OpenIterationRequest) -> pb.OpenIterationReply:
         reader_id = ReaderId(request.reader_id or new_id("reader"))
-        answer, dataset, members = self._service.open_iteration(
+        answer, dataset, members = self._service.openings.open(
             OpenIteration(
                 dataset_id=DatasetId(request.dataset_id),
                 policy=check_policy(request.policy),

@@ -1,8 +1,9 @@
 """The dispatcher at work: who asks what, the decision about it, and the answer.
 
 Puts decisions, the ledger that records and applies them, and the clock together; decides nothing
-itself. Knows values, not the wire. Invariants: every answer leaves a transaction of the ledger, so
-what it rests on is durable; splits are planned outside of the lock. Thread-safe.
+itself. Knows values, not the wire. What has rules of its own, as opening and saving, is a desk's.
+Invariant: every answer leaves a transaction of the ledger, so what it rests on is durable.
+Thread-safe.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from dataservice.config import (
@@ -19,23 +19,22 @@ from dataservice.config import (
     HEARTBEATS_PER_S,
     POLLS_REFUSED_PER_S,
 )
-from dataservice.dispatcher import decide, delivery, lifecycle, opening, positions, shares
+from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.listings import Listings
 from dataservice.dispatcher.members import MembersUpdate
+from dataservice.dispatcher.opening_desk import Lister, OpeningDesk, Planner
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerDesk
 from dataservice.dispatcher.parties import Dataset
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
     LeaseAnswer,
     LeaseWindows,
-    OpenAnswer,
-    OpenIteration,
     PositionAnswer,
     RegisterDataset,
     RegisterWorker,
@@ -47,14 +46,12 @@ from dataservice.dispatcher.round_desk import RoundDesk
 from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
 from dataservice.dispatcher.surroundings import Surroundings
 from dataservice.dispatcher.waiting_room import WaitingRoom
-from dataservice.job_options import JobOptions
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.runtime.clock import Clock
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,
     ReaderId,
-    ShardingPolicy,
     SnapshotId,
     WorkerId,
 )
@@ -63,11 +60,6 @@ if TYPE_CHECKING:
     from dataservice.runtime.journal import Journal
 
 logger = logging.getLogger(__name__)
-
-# Splits of a plan (bytes) for a repetition of it.
-Planner = Callable[[bytes, int, JobOptions], WindowPlan]
-# What stands for the files of a plan (bytes) that a policy deals out to so many workers.
-Lister = Callable[[bytes, ShardingPolicy, int, JobOptions], str]
 
 LONG_POLL_MAX_S: Final = 30.0
 
@@ -109,9 +101,7 @@ class DispatcherService:
     ) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
-        self._planner = planner
-        self._lister = lister
-        self._listings = Listings(max_planners)
+        listings = Listings(max_planners)
         self._polls = WaitingRoom(max_polls, POLLS_REFUSED_PER_S)
         self.presence = Presence(
             worker_timeout_s, client_timeout_s, clock.now_s(), heartbeats_per_s
@@ -125,7 +115,10 @@ class DispatcherService:
         self._transaction, self._commit = self._ledger.transaction, self._ledger.commit
         self._around.restore(self._state, clock.now_s())
         self.overview = Overview(self._ledger, self._around, wall_clock)
-        self.snapshots = SnapshotDesk(self._ledger, self._hear_of_worker, saving, self._listings)
+        self.openings = OpeningDesk(
+            self._ledger, self._around, listings, planner, lister, clock, wall_clock
+        )
+        self.snapshots = SnapshotDesk(self._ledger, self._hear_of_worker, saving, listings)
         self.owners = OwnerDesk(self._ledger, owner_timeout_s)
         self.rounds = RoundDesk(self._ledger, self._hear_of_reader)
         with self._transaction():
@@ -221,49 +214,6 @@ class DispatcherService:
             self._commit(decide.finish_task(self._state, worker_id, iteration_id))
 
     # Readers
-
-    def open_iteration(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
-        """Joins a reader; plans the division first when its repetition begins with it.
-
-        Blocks while the sources are listed; UnavailableError when as many as may do so already.
-        Answers also the dataset and the workers to read from.
-        """
-        request = replace(request, opened_s=self._wall_clock())
-        needed = self._dataset_to_plan(request)
-        if needed is None:
-            return self._join(request, None)
-        # Trainers of a job open it at the same moment, of datasets that each may have registered.
-        name = request.job_name
-        what = f"dataset {needed.dataset_id}" if name is None else f"job {name!r}"
-        with self._listings.alone(what):
-            needed = self._dataset_to_plan(request)
-            plan = None if needed is None else self._plan(needed, request)
-            return self._join(request, plan)
-
-    def _dataset_to_plan(self, request: OpenIteration) -> Dataset | None:
-        with self._transaction() as telling:
-            telling.has_facts = False
-            return opening.dataset_to_plan(self._state, request)
-
-    def _plan(self, dataset: Dataset, request: OpenIteration) -> WindowPlan | str:
-        if request.policy.is_static:
-            count = len(self._state.worker_list)
-            return self._lister(dataset.plan, request.policy, count, request.options)
-        plan = self._planner(dataset.plan, request.repetition, request.options)
-        position = request.position
-        if position is not None and position.division == plan.division:
-            plan.prepare_resume(position.consumed.end())
-        return plan.prepare(0)
-
-    def _join(
-        self, request: OpenIteration, plan: WindowPlan | str | None
-    ) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
-        with self._transaction():
-            answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
-            self.presence.hear_reader(request.reader_id, self._clock.now_s())
-            dataset = self._state.datasets[answer.dataset_id]
-            iteration = self._state.iterations[answer.iteration_id]
-            return answer, dataset, shares.members(self._state, iteration, self._around.members, 0)
 
     def sync(
         self, request: Sync, report: ReaderReport, members_known: int = 0

@@ -127,7 +127,7 @@ def open_reader(service: DispatcherService, name: str = "r1", **more: object) ->
         "job_id": f"job-{name}",
         "iteration_id": "i1",
     }
-    answer, _, _ = service.open_iteration(OpenIteration(**{**fields, **more}))
+    answer, _, _ = service.openings.open(OpenIteration(**{**fields, **more}))
     return answer.iteration_id
 
 
@@ -622,7 +622,7 @@ def test_trainers_that_open_a_job_together_plan_once(datasets: int) -> None:
         may_plan.set()
         assert {future.result(WAIT_S) for future in futures} == {"i1"}
     assert planned == [0]
-    assert not service._listings._turns, "what is kept of a job that was planned"
+    assert not service.openings._listings._turns, "what is kept of a job that was planned"
 
 
 def test_snapshots_that_are_started_together_are_planned_once() -> None:
@@ -701,7 +701,7 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         for _ in range(3):
             with pytest.raises(UnavailableError, match="being listed"):
                 open_reader(service, "r2")
-        with service._listings.alone("dataset other"):
+        with service.openings._listings.alone("dataset other"):
             pass  # one lists, none waits
         may_plan.set()
         assert future.result(WAIT_S) == "i1"

@@ -40,7 +40,7 @@ def service() -> DispatcherService:
         RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="AUTO")
     )
     service.register_worker(RegisterWorker(worker_id="w", address="w:1"))
-    service.open_iteration(
+    service.openings.open(
         OpenIteration(
             dataset_id="1000",
             policy=ShardingPolicy.DYNAMIC,

@@ -1,0 +1,93 @@
+"""The dispatcher's answers to readers that open an iteration: lock and journal around `opening`.
+
+A part of the service, over its ledger; decides nothing itself. Invariant: as there: no answer
+leaves before its facts are durable, and splits are planned outside the lock. Thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dataservice.dispatcher import opening, shares
+from dataservice.dispatcher.ledger import Ledger
+from dataservice.dispatcher.listings import Listings
+from dataservice.dispatcher.members import MembersUpdate
+from dataservice.dispatcher.parties import Dataset
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.requests import OpenAnswer, OpenIteration
+from dataservice.dispatcher.surroundings import Surroundings
+from dataservice.job_options import JobOptions
+from dataservice.runtime.clock import Clock
+from dataservice.vocabulary import ShardingPolicy
+
+# Splits of a plan (bytes) for a repetition of it.
+Planner = Callable[[bytes, int, JobOptions], WindowPlan]
+# What stands for the files of a plan (bytes) that a policy deals out to so many workers.
+Lister = Callable[[bytes, ShardingPolicy, int, JobOptions], str]
+
+
+class OpeningDesk:
+    """Joins readers, and plans what they read first where their repetition begins with them."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        around: Surroundings,
+        listings: Listings,
+        planner: Planner,
+        lister: Lister,
+        clock: Clock,
+        wall_clock: Callable[[], float],
+    ) -> None:
+        self._state = ledger.state
+        self._transaction, self._commit = ledger.transaction, ledger.commit
+        self._around = around
+        self._listings = listings
+        self._planner = planner
+        self._lister = lister
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    def open(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
+        """Joins a reader; plans the division first when its repetition begins with it.
+
+        Blocks while the sources are listed; UnavailableError when as many as may do so already.
+        Answers also the dataset and the workers to read from.
+        """
+        request = replace(request, opened_s=self._wall_clock())
+        needed = self._dataset_to_plan(request)
+        if needed is None:
+            return self._join(request, None)
+        # Trainers of a job open it at the same moment, of datasets that each may have registered.
+        name = request.job_name
+        what = f"dataset {needed.dataset_id}" if name is None else f"job {name!r}"
+        with self._listings.alone(what):
+            needed = self._dataset_to_plan(request)
+            plan = None if needed is None else self._plan(needed, request)
+            return self._join(request, plan)
+
+    def _dataset_to_plan(self, request: OpenIteration) -> Dataset | None:
+        with self._transaction() as telling:
+            telling.has_facts = False
+            return opening.dataset_to_plan(self._state, request)
+
+    def _plan(self, dataset: Dataset, request: OpenIteration) -> WindowPlan | str:
+        if request.policy.is_static:
+            count = len(self._state.worker_list)
+            return self._lister(dataset.plan, request.policy, count, request.options)
+        plan = self._planner(dataset.plan, request.repetition, request.options)
+        position = request.position
+        if position is not None and position.division == plan.division:
+            plan.prepare_resume(position.consumed.end())
+        return plan.prepare(0)
+
+    def _join(
+        self, request: OpenIteration, plan: WindowPlan | str | None
+    ) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
+        with self._transaction():
+            answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
+            self._around.presence.hear_reader(request.reader_id, self._clock.now_s())
+            dataset = self._state.datasets[answer.dataset_id]
+            iteration = self._state.iterations[answer.iteration_id]
+            return answer, dataset, shares.members(self._state, iteration, self._around.members, 0)
