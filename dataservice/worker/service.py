@@ -1,4 +1,4 @@
-"""What a worker is working on: producers by iteration and reader, and who reads from them.
+"""What a worker is asked for: streams, and the producers that they read from.
 
 Knows leases, pipelines and the channel it is given, not how either is transported. A DYNAMIC
 stream has a producer of its own; a task of any other policy has one that all its streams share.
@@ -32,6 +32,7 @@ from dataservice.worker.leases import LeaseFeed
 from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, Sink
 from dataservice.worker.pipelines import Pipelines
 from dataservice.worker.producer import WindowProducer
+from dataservice.worker.producer_table import ProducerTable
 from dataservice.worker.production import ProducerCounters
 from dataservice.worker.pump import await_close, await_confirmation, pump
 from dataservice.worker.rounds import RoundProducer, serve_rounds
@@ -43,8 +44,6 @@ logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 2.0
 # Of readers that buffer next to nothing: they get elements one by one.
 _LEAST_CREDIT = 2
-
-Producer = WindowProducer[Any] | TaskProducer | CachedTask | RoundProducer
 
 
 class WorkerService:
@@ -58,9 +57,7 @@ class WorkerService:
         self._link = link
         self.pipelines = Pipelines(link, allow_functions=config.allow_functions)
         self._lock = threading.Lock()
-        self._windows: dict[tuple[str, str], WindowProducer[FrameBuffer]] = {}
-        self._tasks: dict[str, Producer] = {}
-        self._rows_of_ended = 0
+        self._producers = ProducerTable()
         self._stopped = False
 
     # Membership
@@ -75,38 +72,31 @@ class WorkerService:
             self.pipelines.doubt()
             self.worker_id = worker_id
             self._place = place
-            producers = self._forget(set(self._iterations()))
+            producers = self._producers.forget(self._producers.iterations())
         for producer in producers:
             producer.close()
 
     def end_iterations(self, iteration_ids: set[str]) -> None:
         """Gives up iterations that are over."""
         with self._lock:
-            producers = self._forget(iteration_ids)
+            producers = self._producers.forget(iteration_ids)
         for producer in producers:
             producer.close()
 
     def iterations(self) -> list[str]:
         """Those that there are producers for."""
         with self._lock:
-            return self._iterations()
+            return list(self._producers.iterations())
 
     def load(self) -> tuple[int, int]:
         """Rows produced so far, and bytes that wait for readers."""
         with self._lock:
-            producers: list[Producer] = [*self._windows.values(), *self._tasks.values()]
-            return (
-                self._rows_of_ended + sum(producer.frames.rows for producer in producers),
-                sum(producer.frames.size_bytes for producer in producers),
-            )
+            return self._producers.load()
 
     def counters(self) -> list[ProducerCounters]:
         """What each producer made so far."""
         with self._lock:
-            producers: list[tuple[str, Producer]] = [
-                *((iteration, producer) for (iteration, _), producer in self._windows.items()),
-                *self._tasks.items(),
-            ]
+            producers = self._producers.by_iteration()
         return [
             ProducerCounters(
                 iteration, id(producer), producer.frames.rows, producer.frames.patience.waited_s()
@@ -118,7 +108,7 @@ class WorkerService:
         """Gives everything up and refuses new streams. Idempotent, bounded."""
         with self._lock:
             self._stopped = True
-            producers = self._forget(set(self._iterations()))
+            producers = self._producers.forget(self._producers.iterations())
         for producer in producers:
             producer.close()
         # A thread that computes while the interpreter goes down can take the process with it.
@@ -128,16 +118,6 @@ class WorkerService:
 
     def is_stopped(self) -> bool:
         return self._stopped
-
-    def _iterations(self) -> list[str]:
-        return list({iteration for iteration, _ in self._windows} | set(self._tasks))
-
-    def _forget(self, iteration_ids: set[str]) -> list[Producer]:
-        keys = [key for key in self._windows if key[0] in iteration_ids]
-        gone: list[Producer] = [self._windows.pop(key) for key in keys]
-        gone.extend(self._tasks.pop(i) for i in iteration_ids if i in self._tasks)
-        self._rows_of_ended += sum(producer.frames.rows for producer in gone)
-        return gone
 
     # Streams
 
@@ -187,9 +167,7 @@ class WorkerService:
             frames = FrameBuffer(max(1, buffer_bytes // 2), pipeline.compression)
             worker_id = self._check_identity(command)
             producer = self._producer_of(key, worker_id, pipeline, frames, run)
-            older = self._windows.get(key)
-            self._windows[key] = producer
-            self._rows_of_ended += 0 if older is None else older.frames.rows
+            older = self._producers.replace_windows(key, producer)
         if older is not None:
             # Were it the reader's live one after all, an end would tell it to expect no more.
             older.frames.end(UnavailableError("a newer stream of the reader took its place"))
@@ -222,9 +200,7 @@ class WorkerService:
     def _drop_windows(self, key: tuple[str, str], producer: WindowProducer[FrameBuffer]) -> None:
         producer.close()
         with self._lock:
-            if self._windows.get(key) is producer:
-                del self._windows[key]
-                self._rows_of_ended += producer.frames.rows
+            self._producers.drop_windows(key, producer)
 
     def _stream_task(self, command: dict[str, Any], channel: Channel) -> None:
         producer = self._shared_task(command)
@@ -243,7 +219,7 @@ class WorkerService:
         iteration = command["iteration"]
         with self._lock:
             worker_id = self._check_identity(command)
-            producer = self._tasks.get(iteration)
+            producer = self._producers.tasks.get(iteration)
             if not isinstance(producer, TaskProducer):
                 share = self._share(command)
                 producer = TaskProducer(
@@ -263,7 +239,7 @@ class WorkerService:
                     # A reader that does not ask for bookmarks does not know them.
                     bookmark_every_s=BOOKMARK_EVERY_S if "bookmarks" in command else math.inf,
                 )
-                self._tasks[iteration] = producer
+                self._producers.tasks[iteration] = producer
                 producer.start()
             return producer
 
@@ -278,7 +254,7 @@ class WorkerService:
         iteration = command["iteration"]
         with self._lock:
             worker_id = self._check_identity(command)
-            producer = self._tasks.get(iteration)
+            producer = self._producers.tasks.get(iteration)
             if producer is not None and isinstance(producer.frames, CachedFrames):
                 return producer.frames
             frames = CachedFrames(self._config.cache_bytes, pipeline.compression)
@@ -290,7 +266,7 @@ class WorkerService:
                 producer = CachedTask(
                     pipeline, frames, name=name, share=self._share(command), variant=worker_id
                 )
-            self._tasks[iteration] = producer
+            self._producers.tasks[iteration] = producer
             producer.start()
             return frames
 
@@ -299,7 +275,7 @@ class WorkerService:
         iteration = command["iteration"]
         with self._lock:
             worker_id = self._check_identity(command)
-            producer = self._tasks.get(iteration)
+            producer = self._producers.tasks.get(iteration)
             if not isinstance(producer, RoundProducer):
                 producer = RoundProducer(
                     pipeline,
@@ -309,7 +285,7 @@ class WorkerService:
                     name=f"rounds {iteration}",
                     variant=worker_id,
                 )
-                self._tasks[iteration] = producer
+                self._producers.tasks[iteration] = producer
                 producer.start()
             return producer
 
