@@ -55,8 +55,9 @@ if TYPE_CHECKING:
     )
     from pstrain.training import fit
     from pstrain.variables.indexed_slices import IndexedSlices
+    from pstrain.variables.initial_values import ShardInfo
     from pstrain.variables.per_worker import PerWorkerVariable
-    from pstrain.variables.variable import ShardedVariable, ShardInfo, Variable
+    from pstrain.variables.variable import ShardedVariable, Variable
 
 _HOMES = {
     # cluster
@@ -80,7 +81,7 @@ _HOMES = {
     "InputOptions": "pstrain.input_sharding",
     "Variable": "pstrain.variables.variable",
     "ShardedVariable": "pstrain.variables.variable",
-    "ShardInfo": "pstrain.variables.variable",
+    "ShardInfo": "pstrain.variables.initial_values",
     "PerWorkerVariable": "pstrain.variables.per_worker",
     "IndexedSlices": "pstrain.variables.indexed_slices",
     # coordinator
