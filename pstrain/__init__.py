@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pstrain.checkpoints.checkpoint import Checkpoint, latest_checkpoint
     from pstrain.checkpoints.manager import CheckpointManager
     from pstrain.checkpoints.watch import checkpoints_iterator
-    from pstrain.cluster import ClusterSpec, SimpleClusterResolver, TFConfigClusterResolver
+    from pstrain.cluster import ClusterSpec, SimpleClusterResolver
     from pstrain.coordinator.client import ClusterCoordinator
     from pstrain.coordinator.join_progress import JoinProgress
     from pstrain.coordinator.remote_value import RemoteValue
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from pstrain.resolvers.kubernetes import KubernetesClusterResolver
     from pstrain.resolvers.slurm import SlurmClusterResolver
+    from pstrain.resolvers.tf_config import TFConfigClusterResolver
     from pstrain.resolvers.union import UnionResolver
     from pstrain.server import Server
     from pstrain.sidecar import SidecarEvaluator
@@ -63,7 +64,7 @@ _HOMES = {
     # cluster
     "ClusterSpec": "pstrain.cluster",
     "SimpleClusterResolver": "pstrain.cluster",
-    "TFConfigClusterResolver": "pstrain.cluster",
+    "TFConfigClusterResolver": "pstrain.resolvers.tf_config",
     "UnionResolver": "pstrain.resolvers.union",
     "SlurmClusterResolver": "pstrain.resolvers.slurm",
     "KubernetesClusterResolver": "pstrain.resolvers.kubernetes",
