@@ -39,6 +39,7 @@ from pstrain.trainer import (
     client,
     closure_stream,
     committing,
+    deciding,
     overdue,
     reports,
     resources,
@@ -416,7 +417,7 @@ def staged() -> Iterator[None]:
         patch.setattr(client, "Connections", Connections)
         patch.setattr(requests, "read_changes", _read_changes)
         patch.setattr(trainer_session, "open_dataset", training_program.open_dataset)
-        for module in (committing, trainer_rounds):
+        for module in (deciding, trainer_rounds):
             patch.setattr(module, "reached", _reached)
         patch.setattr(RemoteValue, "_set", set_and_tell)
         patch.setattr(Committer, "commit_held", commit_and_note)
