@@ -128,7 +128,7 @@ class Checkpoint(Callback):
 
 
 def _check_objects(objects: Mapping[str, Any]) -> None:
-    from pstrain.checkpoints.checkpoint import check_objects
+    from pstrain.checkpoints.objects import check_objects
 
     taken = sorted(objects.keys() & {"model", "optimizer"})
     if taken:

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 import pstrain as ps
-from pstrain.checkpoints.checkpoint import latest_checkpoint, read_config
+from pstrain.checkpoints.checkpoint import latest_checkpoint
+from pstrain.checkpoints.objects import read_config
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 from pstrain.tabular.files import check_columns, open_typed, plain_errors
 from pstrain.tabular.preparation import Preparation

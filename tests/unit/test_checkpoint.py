@@ -15,7 +15,8 @@ import pytest
 
 from pstrain import initializers
 from pstrain.checkpoints import manifest
-from pstrain.checkpoints.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
+from pstrain.checkpoints.checkpoint import Checkpoint, checkpoints, latest_checkpoint
+from pstrain.checkpoints.objects import read_config
 from pstrain.errors import (
     DataLossError,
     DeadlineExceededError,
