@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
-from pstrain import foreign_names
+from pstrain import foreign_arguments, foreign_names
 from pstrain.checkpoints import manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import (
@@ -29,7 +29,8 @@ from pstrain.checkpoints.objects import (
 )
 from pstrain.checkpoints.saving import Pauses, SavedCheckpoint
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_names import Telling, instead_of
+from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_names import Telling
 from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
@@ -94,7 +95,7 @@ class Checkpoint(Telling):
     def __repr__(self) -> str:
         return f"<Checkpoint of {', '.join(self._objects)}>"
 
-    @instead_of("save", foreign_names.SAVE_OF_CHECKPOINT)
+    @instead_of("save", foreign_arguments.SAVE_OF_CHECKPOINT)
     def save(
         self,
         directory: Path,
@@ -242,7 +243,7 @@ class Checkpoint(Telling):
         contents["consistency"] = self._consistency()
         return _Held(contents, parts, marks, None if last is None else last.base)
 
-    @instead_of("restore", foreign_names.RESTORE_OF_CHECKPOINT)
+    @instead_of("restore", foreign_arguments.RESTORE_OF_CHECKPOINT)
     def restore(self, path: Path | None, *, with_attached: bool = False) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.arguments import check_text, check_true_or_false
-from pstrain import foreign_names, initializers
+from pstrain import foreign_arguments, initializers
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 from pstrain.variables.base import Array, BaseVariable, new_handle
 from pstrain.variables.creation import announce, create_spec
 from pstrain.variables.initial_values import (
@@ -99,7 +99,7 @@ class Variable(BaseVariable):
     shard: these are never whole in this process. ``per_worker_variable``: a copy for each trainer.
     """
 
-    @instead_of("Variable", foreign_names.NEW_VARIABLE)
+    @instead_of("Variable", foreign_arguments.NEW_VARIABLE)
     def __new__(
         cls,
         initial_value: Any = None,
