@@ -2,8 +2,8 @@
 
 Pure, as `decide` is. Where the rule allows all, closures start on free slots in the order in which
 these came free. Short ones also wait at the trainers, unless a loss has returned them, so that one
-which kills its trainers takes few others with it. Invariant: a closure starts only where it
-may run, and in its turn among those that may start there.
+which kills its trainers takes few others with it. Invariant: a closure starts only where it may
+run, and in its turn among those that may start there.
 """
 
 from __future__ import annotations
