@@ -37,13 +37,13 @@ from pstrain.execution import resumption
 from pstrain.paramserver import requests
 from pstrain.trainer import cancelling as trainer_cancelling
 from pstrain.trainer import (
-    client,
     closure_stream,
     committing,
     deciding,
     overdue,
     reports,
     resources,
+    server_session,
     trainer_session,
 )
 from pstrain.trainer import rounds as trainer_rounds
@@ -416,7 +416,7 @@ def staged() -> Iterator[None]:
             "dataservice",
             SimpleNamespace(release_readers=training_program.release_readers),
         )
-        patch.setattr(client, "Connections", Connections)
+        patch.setattr(server_session, "Connections", Connections)
         patch.setattr(requests, "read_changes", _read_changes)
         patch.setattr(trainer_session, "open_dataset", training_program.open_dataset)
         for module in (deciding, trainer_rounds):
