@@ -12,10 +12,11 @@ import pytest
 
 from pstrain import remote_errors, results
 from pstrain.coordinator.link import TrainerLink
+from pstrain.coordinator.lost_servers import is_server_loss
 from pstrain.coordinator.orders import Ended, Outbox, Run
 from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
 from pstrain.coordinator.recovery import Legacy
-from pstrain.coordinator.restoring import Restorer, is_server_loss
+from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import (
     AbortedError,
