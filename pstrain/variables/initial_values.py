@@ -63,12 +63,13 @@ def value_of_shard(initial: Callable[..., Any], spec: VariableSpec, shard: Shard
         value = _of_partition(initial, shape, offset)
         if np.shape(value) == spec.shape != shape and _takes_any_name(initial):
             value = value[shard.row_start : shard.row_stop]
-    if np.shape(value) != shape:
+    array = as_array(value, spec.name)
+    if array.shape != shape:
         raise InvalidArgumentError(
             f"the initial value of rows {offset} of variable {spec.name!r} has shape "
-            f"{np.shape(value)}, expected {shape}"
+            f"{array.shape}, expected {shape}"
         )
-    return np.asarray(value, spec.dtype)
+    return _converted(array, spec.dtype, spec.name)
 
 
 def _of_partition(
