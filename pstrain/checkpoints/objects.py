@@ -50,6 +50,14 @@ def check_held(
                 f"checkpoint {path} holds no object {name!r}; it holds "
                 f"{', '.join(sorted(contents['objects']))}"
             )
+    for name in sorted(objects.keys() & contents["objects"].keys()):
+        saved = contents["objects"][name]
+        if "state" not in saved and is_stateful(objects[name]):
+            raise NotFoundError(
+                f"checkpoint {path} holds no state of {name!r}, which is a "
+                f"{type(objects[name]).__qualname__} here and was a {saved['class']} when it was "
+                "saved: leave it out, or give it another name"
+            )
     for group in grouped(named, stored):
         for name, spec in group.specs.items():
             if name not in stored:

@@ -249,6 +249,15 @@ def test_a_variable_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
         Checkpoint(model=larger).restore(tmp_path)
 
 
+def test_a_state_that_is_not_there_is_named_before_anything_changes(tmp_path: pathlib.Path) -> None:
+    step = Variable(1)
+    Checkpoint(step=step, data=Variable(0)).save(tmp_path)
+    step.assign(5)
+    with pytest.raises(NotFoundError, match="no state of 'data', which is a Position here"):
+        Checkpoint(step=step, data=Position()).restore(tmp_path)
+    assert int(step) == 5
+
+
 def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> None:
     path = pathlib.Path(Checkpoint(model=Model()).save(tmp_path))
     file = sorted(path.rglob("*.safetensors"))[-1]
