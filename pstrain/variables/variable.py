@@ -66,9 +66,10 @@ def create_variable(
     placement.parameters.create(spec, value)
     kind = Variable if len(spec.shards) == 1 else ShardedVariable
     variable = new_handle(kind, spec, placement.parameters, 0, spec.rows)
-    for shard in spec.shards if by_shard is not None else ():
-        part = value_of_shard(by_shard, spec, shard)
-        variable.parameters.assign(spec, "set", part, shard.row_start)
+    if by_shard is not None:
+        for shard in spec.shards:
+            part = value_of_shard(by_shard, spec, shard)
+            placement.parameters.assign(spec, "set", part, shard.row_start)
     announce(placement, variable)
     return variable
 
