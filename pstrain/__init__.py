@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pstrain.checkpoints.checkpoint import Checkpoint, latest_checkpoint
     from pstrain.checkpoints.manager import CheckpointManager
     from pstrain.checkpoints.watch import checkpoints_iterator
-    from pstrain.cluster import ClusterSpec, SimpleClusterResolver, TFConfigClusterResolver
+    from pstrain.cluster import ClusterSpec, SimpleClusterResolver
     from pstrain.coordinator.client import ClusterCoordinator
     from pstrain.coordinator.join_progress import JoinProgress
     from pstrain.coordinator.remote_value import RemoteValue
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     )
     from pstrain.resolvers.kubernetes import KubernetesClusterResolver
     from pstrain.resolvers.slurm import SlurmClusterResolver
+    from pstrain.resolvers.tf_config import TFConfigClusterResolver
     from pstrain.resolvers.union import UnionResolver
     from pstrain.server import Server
     from pstrain.sidecar import SidecarEvaluator
@@ -55,14 +56,15 @@ if TYPE_CHECKING:
     )
     from pstrain.training import fit
     from pstrain.variables.indexed_slices import IndexedSlices
+    from pstrain.variables.initial_values import ShardInfo
     from pstrain.variables.per_worker import PerWorkerVariable
-    from pstrain.variables.variable import ShardedVariable, ShardInfo, Variable
+    from pstrain.variables.variable import ShardedVariable, Variable
 
 _HOMES = {
     # cluster
     "ClusterSpec": "pstrain.cluster",
     "SimpleClusterResolver": "pstrain.cluster",
-    "TFConfigClusterResolver": "pstrain.cluster",
+    "TFConfigClusterResolver": "pstrain.resolvers.tf_config",
     "UnionResolver": "pstrain.resolvers.union",
     "SlurmClusterResolver": "pstrain.resolvers.slurm",
     "KubernetesClusterResolver": "pstrain.resolvers.kubernetes",
@@ -80,7 +82,7 @@ _HOMES = {
     "InputOptions": "pstrain.input_sharding",
     "Variable": "pstrain.variables.variable",
     "ShardedVariable": "pstrain.variables.variable",
-    "ShardInfo": "pstrain.variables.variable",
+    "ShardInfo": "pstrain.variables.initial_values",
     "PerWorkerVariable": "pstrain.variables.per_worker",
     "IndexedSlices": "pstrain.variables.indexed_slices",
     # coordinator

@@ -16,9 +16,9 @@ import dataservice
 from dataservice import ShardingPolicy
 from dataservice.runtime.arguments import Choices, nearest
 from dataservice.runtime.identity import new_id
-from pstrain import foreign_names
+from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError, NotFoundError
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 from pstrain.trainer.context import InputContext, call_with_context
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class InputOptions:
 
 
 # The constructor is the dataclass's; it can be wrapped only once it is there.
-_told = instead_of("InputOptions", foreign_names.INPUT_OPTIONS)
+_told = instead_of("InputOptions", foreign_arguments.INPUT_OPTIONS)
 InputOptions.__init__ = _told(InputOptions.__init__)  # type: ignore[method-assign]
 
 

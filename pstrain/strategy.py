@@ -12,8 +12,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -25,19 +24,18 @@ from pstrain.consistency import Consistency, consistency_of
 from pstrain.departure import tell_at_end
 from pstrain.errors import (
     DeadlineExceededError,
-    InvalidArgumentError,
     InvalidTypeError,
     UnavailableError,
 )
 from pstrain.paramserver.transport import FLOAT32
 from pstrain.partition import PartitionFunction, shard_count, split_rows
-from pstrain.replica import ReduceOp, Replica
+from pstrain.replica import Replica
 from pstrain.security import client_tls
+from pstrain.strategy_extended import Extended
 from pstrain.strategy_scope import Scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.placement import Colocated, ShardPlacer, placer
-from pstrain.variables.scope import placement_scope
 
 __all__ = ["ParameterServerStrategy", "Replica"]
 
@@ -247,67 +245,6 @@ def _new_session() -> str:
     return new_id(f"session-{time.time_ns():020d}")
 
 
-class Extended:
-    """What programs ask a strategy's ``extended`` for: names of places, and where variables go."""
-
-    def __init__(self, strategy: ParameterServerStrategy) -> None:
-        spec = strategy.cluster_resolver.cluster_spec()
-        self._strategy = strategy
-        self.worker_devices = _devices("worker", spec.task_indices("worker"))
-        self.parameter_devices = _devices("ps", range(spec.num_tasks("ps")))
-        self.should_checkpoint = True
-        self.should_save_summary = True
-
-    def variable_created_in_scope(self, variable: Any) -> bool:
-        """Whether a variable lives on this strategy's parameter servers."""
-        return getattr(variable, "parameters", None) is self._strategy.parameters
-
-    @contextmanager
-    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Variables made inside are not cut, and go to the server of this one's first rows.
-
-        InvalidArgumentError for a variable of another strategy or of none.
-        """
-        server = server_of(colocate_with_variable, self)
-        with (
-            self._strategy.scope(),
-            placement_scope(self._strategy.placement_beside(server)),
-        ):
-            yield
-
-    def reduce_to(
-        self,
-        reduce_op: Any,
-        value: Any,
-        destinations: Any,  # noqa: ARG002
-        options: Any = None,  # noqa: ARG002
-    ) -> Any:
-        """The value of the only replica."""
-        ReduceOp.of(reduce_op)
-        return value
-
-    def batch_reduce_to(
-        self,
-        reduce_op: Any,
-        value_destination_pairs: Any,
-        options: Any = None,  # noqa: ARG002
-    ) -> list[Any]:
-        """:meth:`reduce_to` of each (value, destinations)."""
-        return [self.reduce_to(reduce_op, value, to) for value, to in value_destination_pairs]
-
-    def update(
-        self,
-        var: Any,
-        fn: Callable[..., Any],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-        group: bool = True,
-    ) -> Any:
-        """``fn(var, *args)``; its value where ``group``, else a tuple of each replica's value."""
-        result = fn(var, *args, **(kwargs or {}))
-        return result if group else (result,)
-
-
 class _ServerPlacement:
     """Variables go to parameter servers, cut by the strategy's partitioner.
 
@@ -342,26 +279,5 @@ class _ServerPlacement:
             self.variables.append(variable)
 
 
-def server_of(variable: Any, extended: Any) -> int:
-    """The server of a variable's first rows.
-
-    InvalidArgumentError unless the strategy of ``extended`` has placed the variable.
-    """
-    if not extended.variable_created_in_scope(variable):
-        raise InvalidArgumentError(
-            f"{variable!r} was not made in this strategy's scope, so nothing can be placed beside "
-            "it"
-        )
-    shards = variable.spec.shards
-    # A part of a ShardedVariable has the spec of the whole.
-    own = next((each for each in shards if each.row_stop > variable.first_row), shards[0])
-    server: int = own.ps
-    return server
-
-
 def _uncut(shape: tuple[int, ...], dtype: str) -> int:  # noqa: ARG001
     return 1
-
-
-def _devices(job: str, indices: Iterable[int]) -> tuple[str, ...]:
-    return tuple(f"/job:{job}/task:{index}" for index in indices)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import check_optional, check_true_or_false, path_of
-from pstrain import foreign_names
+from pstrain import foreign_arguments
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
@@ -36,7 +36,7 @@ class Checkpoint(Callback):
     started again. In the V1 form only the chief saves.
     """
 
-    @instead_of("callbacks.Checkpoint", foreign_names.CHECKPOINT)
+    @instead_of("callbacks.Checkpoint", foreign_arguments.CHECKPOINT)
     def __init__(
         self,
         directory: str | os.PathLike[str],
@@ -128,7 +128,7 @@ class Checkpoint(Callback):
 
 
 def _check_objects(objects: Mapping[str, Any]) -> None:
-    from pstrain.checkpoints.checkpoint import check_objects
+    from pstrain.checkpoints.objects import check_objects
 
     taken = sorted(objects.keys() & {"model", "optimizer"})
     if taken:

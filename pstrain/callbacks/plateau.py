@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import integer_at_least, non_negative
-from pstrain import foreign_names
+from pstrain import foreign_arguments
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.learning_rate import rate_now
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 
 
 class ReduceLROnPlateau(Callback):
@@ -23,7 +23,7 @@ class ReduceLROnPlateau(Callback):
     logs as ``learning_rate``. It stays as it is when training ends.
     """
 
-    @instead_of("ReduceLROnPlateau", foreign_names.PLATEAU)
+    @instead_of("ReduceLROnPlateau", foreign_arguments.PLATEAU)
     def __init__(
         self,
         monitor: str = "val_loss",

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import check_choice, integer_at_least, path_of
-from pstrain import foreign_names
+from pstrain import foreign_arguments
 from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.event_file import EventFile
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 
 
 class TensorBoard(Callback):
@@ -25,7 +25,7 @@ class TensorBoard(Callback):
     into ``log_dir/validation``. Writing needs no package; to look at it, install tensorboard.
     """
 
-    @instead_of("TensorBoard", foreign_names.TENSORBOARD)
+    @instead_of("TensorBoard", foreign_arguments.TENSORBOARD)
     def __init__(
         self, log_dir: str | os.PathLike[str] = "logs", update_freq: str | int = "epoch"
     ) -> None:

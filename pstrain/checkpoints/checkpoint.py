@@ -12,27 +12,34 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
-from pstrain import foreign_names
+from pstrain import foreign_arguments, foreign_names
 from pstrain.checkpoints import manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
+from pstrain.checkpoints.objects import (
+    Attached,
+    check_held,
+    check_objects,
+    describe,
+    is_stateful,
+)
 from pstrain.checkpoints.saving import Pauses, SavedCheckpoint
-from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
-from pstrain.foreign_names import Telling, instead_of
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_names import Telling
 from pstrain.paramserver.increments import Base, size_beyond
-from pstrain.paramserver.saved import Saved, SavedShard, Tracking, check_shape
+from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
 from pstrain.variables import names as variable_names
-from pstrain.variables.base import BaseVariable
 from pstrain.variables.deferred import Restored, RestoreStatus, defer
 from pstrain.variables.names import Key, Named, grouped, has_variables, key_of, variables_of
 from pstrain.variables.parameters import ParametersSnapshot
 
-__all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
+__all__ = ["Checkpoint", "checkpoints", "latest_checkpoint"]
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +71,7 @@ class Checkpoint(Telling):
         check_objects(self._objects)
         self._last: SavedCheckpoint | None = None
         self._under_way: SavedCheckpoint | None = None
-        self._newest = _Moment(None, {})
+        self._newest = _Newest(None, {})
         self.followers: list[Follower] = []
         self._attached: dict[str, Attached] = {}
         self._restored: dict[str, Any] = {}
@@ -88,7 +95,7 @@ class Checkpoint(Telling):
     def __repr__(self) -> str:
         return f"<Checkpoint of {', '.join(self._objects)}>"
 
-    @instead_of("save", foreign_names.SAVE_OF_CHECKPOINT)
+    @instead_of("save", foreign_arguments.SAVE_OF_CHECKPOINT)
     def save(
         self,
         directory: Path,
@@ -117,36 +124,29 @@ class Checkpoint(Telling):
         check_callable("written", written, optional=True)
         self.wait()
         partial = manifest.PartialCheckpoint(directory, name, number)
-        pauses, held = Pauses(), contextlib.ExitStack()
+        held = contextlib.ExitStack()
         try:
-            with self._lock:
-                last = self._newest if incremental else None
-                contents, parts, marks = self._hold(pauses, held, last)
-                consistency = self._consistency()
-                size_bytes = sum(part.size_bytes for part in parts.values())
-                saved = self._under_way = SavedCheckpoint(partial.path, pauses, size_bytes)
+            saved, moment = self._begin(partial, held, is_incremental=incremental)
         except BaseException:
             held.close()
             partial.end()
             raise
-
-        base = None if last is None else last.base
-        newest = _Moment(None, {key: part.moment for key, part in parts.items()})
+        base = moment.base
+        newest = _Newest(None, {key: part.moment for key, part in moment.parts.items()})
 
         def write(folder: str) -> saving.Written:
             nonlocal newest
-            values = _write_values(folder, list(parts.values()), base)
+            values = _write_values(folder, list(moment.parts.values()), base)
             for group in grouped(self._named()):
                 group.parameters.check_current()
             newest = newest._replace(base=Base(partial.path, values.shards))
             size_bytes = None if base is None else size_beyond(folder, values.shards, base)
-            described = {"consistency": consistency, "saved": values.to_json()}
-            return saving.Written({**contents, **described}, size_bytes)
+            return saving.Written({**moment.contents, "saved": values.to_json()}, size_bytes)
 
         def tell(_path: str) -> None:
             if incremental:
                 self._newest = newest
-            for follower, mark in marks:
+            for follower, mark in moment.marks:
                 follower.committed(mark)
 
         saving.save(
@@ -203,9 +203,22 @@ class Checkpoint(Telling):
             if last.has_ended and self._last is last:
                 self._last = None
 
-    def _hold(
-        self, pauses: Pauses, held: contextlib.ExitStack, last: _Moment | None
-    ) -> tuple[dict[str, Any], dict[int, ParametersSnapshot], list[tuple[Follower, Any]]]:
+    def _begin(
+        self,
+        partial: manifest.PartialCheckpoint,
+        held: contextlib.ExitStack,
+        *,
+        is_incremental: bool,
+    ) -> tuple[SavedCheckpoint, _Held]:
+        """A save that is under way, and what is held for it."""
+        pauses = Pauses()
+        with self._lock:
+            moment = self._hold(pauses, held, self._newest if is_incremental else None)
+            size_bytes = sum(part.size_bytes for part in moment.parts.values())
+            saved = self._under_way = SavedCheckpoint(partial.path, pauses, size_bytes)
+        return saved, moment
+
+    def _hold(self, pauses: Pauses, held: contextlib.ExitStack, last: _Newest | None) -> _Held:
         """Everything as it is at one moment; ``held`` lets it go."""
         named = self._named()
         groups = grouped(named)
@@ -215,7 +228,7 @@ class Checkpoint(Telling):
                 barriers.enter_context(group.parameters.barrier())
             reached_s = time.monotonic()
             saved = {**self._objects, **self._attached}
-            objects = {name: _describe(value) for name, value in saved.items()}
+            objects = {name: describe(value) for name, value in saved.items()}
             contents = {"objects": objects, "aliases": variable_names.aliases(named)}
             manifest.check_json(contents)
             marks = [(follower, follower.held()) for follower in self.followers]
@@ -227,9 +240,10 @@ class Checkpoint(Telling):
                 held.callback(part.close)
         pauses.drain_s = reached_s - asked_s
         pauses.pause_s = time.monotonic() - reached_s
-        return contents, parts, marks
+        contents["consistency"] = self._consistency()
+        return _Held(contents, parts, marks, None if last is None else last.base)
 
-    @instead_of("restore", foreign_names.RESTORE_OF_CHECKPOINT)
+    @instead_of("restore", foreign_arguments.RESTORE_OF_CHECKPOINT)
     def restore(self, path: Path | None, *, with_attached: bool = False) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 
@@ -247,11 +261,11 @@ class Checkpoint(Telling):
         saved = Saved.from_json(contents["saved"]).also_called(contents["aliases"])
         stored = {shard.name: shard for shard in saved.shards}
         named = self._named()
-        self._check(found, contents, named, stored)
+        check_held(found, self._objects, contents, named, stored)
         for group in grouped(named, stored):
             group.parameters.load(found, group.specs, saved)
         for name, value in self._objects.items():
-            if name in contents["objects"] and _is_stateful(value):
+            if name in contents["objects"] and is_stateful(value):
                 value.load_state_dict(contents["objects"][name]["state"])
         for name, attached in self._attached.items() if with_attached else ():
             attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
@@ -281,70 +295,8 @@ class Checkpoint(Telling):
         rules = (getattr(group.parameters, "consistency", None) for group in groups)
         return next((rule.to_json() for rule in rules if rule is not None), None)
 
-    def _check(
-        self,
-        path: str,
-        contents: Mapping[str, Any],
-        named: Sequence[Named],
-        stored: Mapping[str, SavedShard],
-    ) -> None:
-        for name in sorted(self._objects.keys() - contents["objects"].keys()):
-            if not self._is_found(name, contents["objects"], named, stored):
-                raise NotFoundError(
-                    f"checkpoint {path} holds no object {name!r}; it holds "
-                    f"{', '.join(sorted(contents['objects']))}"
-                )
-        for group in grouped(named, stored):
-            for name, spec in group.specs.items():
-                if name not in stored:
-                    raise NotFoundError(
-                        f"checkpoint {path} holds no variable {name!r}; it holds "
-                        f"{', '.join(sorted(stored))}"
-                    )
-                check_shape(name, spec.shape, spec.dtype, stored[name])
-
-    def _is_found(
-        self,
-        name: str,
-        saved: Mapping[str, Any],
-        named: Sequence[Named],
-        stored: Mapping[str, SavedShard],
-    ) -> bool:
-        """Whether all there is of an object that was not saved is there under other names."""
-        value = self._objects[name]
-        if any(value is other and n in saved for n, other in self._objects.items()):
-            return True
-        reached = {key_of(each.variable) for each in variable_names.named({name: value})}
-        mine = [each for each in named if key_of(each.variable) in reached]
-        is_stored = bool(mine) and all(each.found_as(stored) in stored for each in mine)
-        return is_stored and not _is_stateful(value)
-
     def _named(self) -> list[Named]:
         return variable_names.named(self._objects)
-
-
-def check_objects(objects: Mapping[str, Any]) -> None:
-    """InvalidTypeError for what has nothing that a checkpoint could save."""
-    for name, value in objects.items():
-        if isinstance(value, list | tuple | dict):
-            raise InvalidTypeError(
-                f"{name} is a {type(value).__name__}: give what is in it under names of their own, "
-                f"as in Checkpoint(**{{f'{name}_{{i}}': each for i, each in enumerate({name})}})"
-            )
-        if not (_is_stateful(value) or isinstance(value, BaseVariable) or has_variables(value)):
-            raise InvalidTypeError(
-                f"{name}={type(value).__name__} has neither variables nor state_dict(), so there "
-                "is nothing of it to save"
-            )
-
-
-class Attached(Protocol):
-    """What is saved besides, for as long as somebody wants it."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """None where the checkpoint does not hold it."""
 
 
 class Follower(Protocol):
@@ -360,23 +312,23 @@ class Follower(Protocol):
         """Everything is as in a checkpoint."""
 
 
-class _Moment(NamedTuple):
+class _Held(NamedTuple):
+    """Everything at one moment: what the manifest says of it, values by their parameters' id.
+
+    ``marks`` are what followers call it, ``base`` is what is to be built on.
+    """
+
+    contents: dict[str, Any]
+    parts: dict[int, ParametersSnapshot]
+    marks: list[tuple[Follower, Any]]
+    base: Base | None
+
+
+class _Newest(NamedTuple):
     """A checkpoint that the next one may build on, and what each of the parameters calls it."""
 
     base: Base | None
     moments: dict[int, str]
-
-
-def read_config(path: Path, name: str = "model") -> dict[str, Any]:
-    """What ``get_config`` of an object gave when it was saved, to make the object anew.
-
-    Raises NotFoundError when the checkpoint holds no such object or it had no ``get_config``.
-    """
-    found = manifest.find(path)
-    config = manifest.read(found)["objects"].get(name, {}).get("config")
-    if config is None:
-        raise NotFoundError(f"checkpoint {found} holds no configuration of {name!r}")
-    return dict(config)
 
 
 def _write_values(folder: str, parts: Sequence[ParametersSnapshot], base: Base | None) -> Saved:
@@ -389,16 +341,3 @@ def _write_values(folder: str, parts: Sequence[ParametersSnapshot], base: Base |
         if saved.session is not None:
             session, ledgers = saved.session, saved.ledgers
     return Saved(tuple(shards), session, ledgers)
-
-
-def _describe(value: Any) -> dict[str, Any]:
-    described: dict[str, Any] = {"class": type(value).__qualname__}
-    if hasattr(value, "get_config"):
-        described["config"] = value.get_config()
-    if _is_stateful(value):
-        described["state"] = value.state_dict()
-    return described
-
-
-def _is_stateful(value: Any) -> bool:
-    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

@@ -24,7 +24,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     from pstrain.narration import Narrator
     from pstrain.tabular.files import advised
-    from pstrain.tabular.program import evaluate
+    from pstrain.tabular.scoring import evaluate
 
     narrator = Narrator(as_json=args.json)
     narrator.say(f"evaluating {args.folder} on {args.data}")

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     from pstrain.errors import InvalidArgumentError
     from pstrain.narration import Narrator
     from pstrain.tabular.files import advised, check_output
-    from pstrain.tabular.program import predictions
+    from pstrain.tabular.scoring import predictions
 
     narrator = Narrator()
     if args.output.suffix not in (".parquet", ".csv"):

@@ -18,10 +18,10 @@ from pstrain.cluster import (
     ClusterResolver,
     ClusterSpec,
     SimpleClusterResolver,
-    TFConfigClusterResolver,
 )
 from pstrain.config import COORDINATOR_GRACE_S
 from pstrain.errors import InvalidArgumentError
+from pstrain.resolvers.tf_config import TFConfigClusterResolver
 
 if TYPE_CHECKING:
     from pstrain.server import Server

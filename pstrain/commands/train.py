@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pstrain.commands.options import (
     add_cluster,
@@ -18,6 +19,10 @@ from pstrain.commands.options import (
     share,
 )
 from pstrain.tabular.choices import MODELS, OPTIMIZERS
+
+if TYPE_CHECKING:
+    from pstrain.narration import Narrator
+    from pstrain.tabular.program import Outcome, TrainConfig
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,10 +73,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     from pstrain.narration import Narrator
     from pstrain.tabular.files import advised
-    from pstrain.tabular.inspection import Wanted
-    from pstrain.tabular.program import TrainConfig, train
+    from pstrain.tabular.program import train
 
     narrator = Narrator(as_json=args.json)
+    config = _config(args)
+    with advised("correct the file, or state the type of the column with --types COLUMN=TYPE"):
+        outcome = train(config, narrator)
+    _show(outcome, args.out, narrator)
+    _finish(outcome, narrator)
+    return 0
+
+
+def _config(args: argparse.Namespace) -> TrainConfig:
+    from pstrain.tabular.inspection import Wanted
+    from pstrain.tabular.program import TrainConfig
+
     same = ("data", "out", "validation", "validation_data", "overwrite", "model", "dim", "hidden",
             "optimizer", "learning_rate", "batch_size", "epochs", "seed", "local", "workers", "ps",
             "data_workers")  # fmt: skip
@@ -84,9 +100,10 @@ def run(args: argparse.Namespace) -> int:
         pool=args.pooling.get("", "mean"),
         types=args.types,
     )
-    config = TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
-    with advised("correct the file, or state the type of the column with --types COLUMN=TYPE"):
-        outcome = train(config, narrator)
+    return TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
+
+
+def _show(outcome: Outcome, out: Path, narrator: Narrator) -> None:
     if outcome.roles:
         narrator.table("What every process did", role_rows(outcome.roles))
     narrator.table(
@@ -99,9 +116,12 @@ def run(args: argparse.Namespace) -> int:
             ("examples per second", f"{outcome.examples_per_s:,.0f}"),
             ("seconds in all", f"{narrator.elapsed_s:.1f}"),
             ("checkpoint", outcome.checkpoint),
-            ("next", f"pstrain predict {config.out} --data ... --output predictions.csv"),
+            ("next", f"pstrain predict {out} --data ... --output predictions.csv"),
         ],
     )  # fmt: skip
+
+
+def _finish(outcome: Outcome, narrator: Narrator) -> None:
     narrator.finish(
         {
             "validation_auc": round(outcome.auc, 5),
@@ -113,7 +133,6 @@ def run(args: argparse.Namespace) -> int:
             "checkpoint": outcome.checkpoint,
         }
     )
-    return 0
 
 
 def _layers(text: str) -> tuple[int, ...]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import logging
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -25,19 +24,15 @@ from dataservice.runtime.arguments import (
 )
 from dataservice.runtime.ending import end_with_program
 from pstrain.consistency import Sync
-from pstrain.coordinator.applying import RoundApplier
-from pstrain.coordinator.core import Core
 from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.hooks import Barrier, Outlast
 from pstrain.coordinator.join_progress import Report
-from pstrain.coordinator.link import TrainerLink
-from pstrain.coordinator.links import make_links
 from pstrain.coordinator.options import QUEUE_CAPACITY, CoordinatorOptions, check_options
 from pstrain.coordinator.packing import Packer
+from pstrain.coordinator.parts import make_parts
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
-from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
+from pstrain.coordinator.recovering import ServerRecovery
 from pstrain.coordinator.remote_value import RemoteValue, fetched
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.tracing import RUNS_MAX
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
@@ -47,11 +42,6 @@ from pstrain.trainer.outlasting import never
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
-
-logger = logging.getLogger(__name__)
-
-ATTEMPTS_MAX = 10
-_STOP_TIMEOUT_S = 2.0
 
 
 class ClusterCoordinator:
@@ -104,42 +94,20 @@ class ClusterCoordinator:
         self._options = options
         self.strategy = strategy
         self._functions = KnownFunctions()
-        core = Core(
-            attempts_max=ATTEMPTS_MAX,
-            consistency=strategy.consistency,
-            trainers_expected=strategy.num_input_pipelines,
-            trainer_indices=strategy.cluster_resolver.cluster_spec().task_indices("worker"),
-            closures_in_flight=closures_in_flight,
-        )
-        self._scheduler = Scheduler(
-            core,
-            ids=strategy.closure_ids,
-            capacity=queue_capacity,
-            trainer_timeout_s=trainer_timeout_s,
-        )
         self._iterators = IteratorsInUse()
         self._packer = Packer(strategy)
-        switch = RecoverySwitch()
-        self._links = make_links(
-            strategy,
-            self._scheduler,
-            self._functions.pickled,
-            switch,
-            closures_in_flight=closures_in_flight,
-        )
+        parts = make_parts(strategy, options, self._functions.pickled)
+        self._scheduler, self._links = parts.scheduler, parts.links
         self.recovery = ServerRecovery(
-            strategy, self._scheduler, self._iterators, switch, _leaving(self._links)
+            strategy, parts.scheduler, self._iterators, parts.recovery, parts.leave
         )
-        applier = RoundApplier(self._scheduler, strategy.parameters, switch)
         strategy.coordinator = self
         strategy.parameters.hold_closures = Barrier(self)
         strategy.parameters.outlast = Outlast(self.recovery)
-        self._finalizer = weakref.finalize(
-            self, _shut_down, self._scheduler, switch, self._links, applier
-        )
+        self._finalizer = weakref.finalize(self, parts.stop)
         end_with_program(self, lambda coordinator: coordinator._finalizer())
         if isinstance(strategy.consistency, Sync):
-            applier.start()
+            parts.applier.start()
         if checkpoint is not None:
             self.recover_from(checkpoint)
         for link in self._links:
@@ -361,27 +329,3 @@ class ClusterCoordinator:
     def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
         """Has every trainer make an iterator of (dataset, epoch, positions by trainer)."""
         self._scheduler.add_resource(resource_id, self._packer.dataset(source))
-
-
-def _leaving(links: list[TrainerLink]) -> Callable[[], None]:
-    """Has all trainers let go of their session."""
-
-    def leave() -> None:
-        for link in links:
-            link.leave()
-
-    return leave
-
-
-def _shut_down(
-    scheduler: Scheduler,
-    recovery: RecoverySwitch,
-    links: list[TrainerLink],
-    applier: RoundApplier,
-) -> None:
-    scheduler.stop()
-    scheduler.join(_STOP_TIMEOUT_S)
-    applier.stop()
-    recovery.stop()
-    for link in links:
-        link.stop()

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from pstrain.consistency import ASYNC, Consistency, Sync
-from pstrain.coordinator import decide, exhausted, rounds
+from pstrain.coordinator import assigning, decide, exhausted, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.deadlines import Deadlines
 from pstrain.coordinator.end_errors import error_of_cancelled, error_of_failed
@@ -89,7 +89,7 @@ class Core:
             self.apply(decide.Decision(rounds.decide_round(self.state)))
         if self.state.ends:
             self.apply(decide.Decision(tuple(exhausted.end_spent(self.state))))
-        self.apply(decide.assign(self.state, self._ahead))
+        self.apply(assigning.assign(self.state, self._ahead))
         self.watch.note_work(self.state.trainers)
 
     def seal(self, below: int) -> None:

@@ -12,15 +12,13 @@ trainer: it waits for that one, and holds up nobody else; and those of higher pr
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pstrain.consistency import Ssp, Sync
+from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
-from pstrain.coordinator import exhausted, rounds
+from pstrain.coordinator import rounds
 from pstrain.coordinator.ends import all_waiting, failures, has_counted, others_waiting, unwanted
 from pstrain.coordinator.state import CoordinatorState, Run
 
@@ -76,114 +74,6 @@ def _said_of(closure: int, inputs: tuple[int, ...], priority: int) -> Iterator[e
         yield ev.InputsNeeded(closure=closure, inputs=inputs)
     if priority:
         yield ev.PriorityGiven(closure=closure, priority=priority)
-
-
-def _as_slots(closure: int) -> int:  # noqa: ARG001
-    return 0
-
-
-def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> Decision:
-    """Starts waiting closures where the rule of consistency allows it, the first in line first.
-
-    Where it allows all, on free slots in the order they came free. Short ones also wait at the
-    trainers, unless a loss has returned them, so that one which kills its trainers takes few others
-    with it. ``ahead``: how many a trainer may have for this closure to be one more.
-    """
-    if not (state.waiting or state.bound_waiting):
-        return Decision()
-    if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
-        return Decision()  # a round that has begun needs its other closures to end
-    if state.ends and exhausted.spent(state):
-        return Decision()
-    match state.consistency:
-        case Sync() as rule:
-            return Decision(_starts(state, rounds.next_trainers(state, rule)))
-        case Ssp() as rule:
-            return Decision(_starts(state, _near_the_slowest(state, rule)))
-    started = _starts(state, state.free)
-    if len(started) == len(state.free):
-        return Decision((*started, *_ahead(state, started, ahead)))
-    return Decision(started)
-
-
-def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
-    """The oldest closures, one for each of these trainers."""
-    if state.bound_waiting or state.ends:
-        return tuple(_starts_one_by_one(state, list(trainers)))
-    return tuple(
-        ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
-        for closure, trainer in zip(state.waiting, trainers, strict=False)
-    )
-
-
-def _starts_one_by_one(
-    state: CoordinatorState, trainers: Sequence[int]
-) -> Iterator[ev.ClosureStarted]:
-    """The oldest that may start on each free slot; those bound to its trainer may on each.
-
-    ``trainers``: the slots on which others may. Trainers for which nobody waits come first: what
-    could run on any then leaves the others to those who need them.
-    """
-    bound = state.bound_waiting
-    free = sorted(state.free, key=bound.__contains__) if bound else trainers
-    for_all = Counter(trainers)
-    others = list(islice(state.waiting, len(free) + len(state.ends)))
-    own = {t: deque(islice(line, len(free))) for t, line in bound.items()}
-    for trainer in free:
-        mine = own.get(trainer)
-        first = exhausted.first_for(state, others, trainer) if for_all[trainer] else None
-        candidates = (mine[0] if mine else None, first)
-        closure = min((c for c in candidates if c is not None), key=state.rank, default=None)
-        if closure is None:
-            continue
-        if mine and closure == mine[0]:
-            mine.popleft()
-        else:
-            for_all[trainer] -= 1
-            others.remove(closure)
-        yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
-
-
-def _ahead(
-    state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
-) -> Iterator[ev.ClosureStarted]:
-    """Short closures beyond the slots, each for the trainer that has fewest.
-
-    None for a trainer for whose slots others wait, or where closures met the end of its data.
-    """
-    loads: dict[int, int] | None = None
-    at_end: set[int] = set().union(*state.ends.values())
-    begun = sum(event.closure not in state.bound for event in started)
-    for closure in islice(state.waiting, begun, None):
-        most = 0 if state.attempts[closure] else ahead(closure)
-        if not most:
-            return
-        if loads is None:
-            loads = {
-                t: len(k.running)
-                for t, k in state.trainers.items()
-                if not k.is_silenced and t not in state.bound_waiting and t not in at_end
-            }
-            for event in started:
-                if event.trainer in loads:
-                    loads[event.trainer] += 1
-        trainer = min(loads, key=loads.__getitem__, default=None)
-        if trainer is None or loads[trainer] >= most:
-            return
-        loads[trainer] += 1
-        yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
-
-
-def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> list[int]:
-    """Whose slots may be used, in the order they came free."""
-    chosen: list[int] = []
-    slowest = exhausted.slowest(state)
-    running = {index: len(trainer.running) for index, trainer in state.trainers.items()}
-    for trainer in state.free:
-        if rule.may_start(state.trainers[trainer].clock, running[trainer], slowest):
-            running[trainer] += 1
-            chosen.append(trainer)
-    return chosen
 
 
 def is_current(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> bool:

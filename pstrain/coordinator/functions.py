@@ -14,10 +14,23 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from pstrain import session
-from pstrain.coordinator.link import PickledFunction, PickledFunctions
 
 _REMEMBERED: Final = 1_024
 _MAX_BYTES: Final = 256 << 20
+
+
+class PickledFunction:
+    """A function as it travels; lives as long as somebody may have to send it."""
+
+    __slots__ = ("__weakref__", "id", "name", "pickled")
+
+    def __init__(self, function_id: str, pickled: bytes, name: str = "") -> None:
+        self.id = function_id
+        self.pickled = pickled
+        self.name = name
+
+
+PickledFunctions = weakref.WeakValueDictionary[str, PickledFunction]
 
 
 class KnownFunctions:

@@ -1,17 +1,13 @@
 """The connection to one trainer: configures it, feeds it, hears it, and comes back after a loss.
 
-Turns orders into messages and results into values; it decides nothing about closures.
-Invariant: a trainer that the scheduler knows has been sent every live resource before the first
-closure, and every function before its first use, again if it was told to forget it.
+Hands on what is said, and decides nothing about closures. Invariant: a trainer that the scheduler
+knows has been sent every live resource before the first closure.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import queue
 import threading
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
@@ -19,24 +15,12 @@ from dataservice.errors import (
     CancelledError,
     DataServiceError,
     DeadlineExceededError,
-    InvalidArgumentError,
     UnavailableError,
 )
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient
-from pstrain import remote_errors, results
-from pstrain.coordinator.orders import (
-    AskPosition,
-    Cancel,
-    DefineResource,
-    Drop,
-    DropResource,
-    Ended,
-    Outbox,
-    RoundPart,
-    Run,
-    Settled,
-)
+from pstrain.coordinator.functions import PickledFunctions
+from pstrain.coordinator.orders import Ended, Outbox
 from pstrain.coordinator.recovery import (
     Legacy,
     Servers,
@@ -45,8 +29,8 @@ from pstrain.coordinator.recovery import (
     settle_services,
 )
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.sent import SentFunctions
-from pstrain.vocabulary import CLOSURE_MAX_BYTES, trainer_name
+from pstrain.coordinator.trainer_messages import Requests, ended_of, position_of
+from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
 logger = logging.getLogger(__name__)
@@ -59,8 +43,6 @@ _ROUND_TIMEOUT_S = 120.0
 _RESTORE_TIMEOUT_S = 30.0
 _RECONNECT_S = 0.25
 _RECONNECT_MAX_S = 3.0
-_CLOSURES_PER_MESSAGE = 64
-_MESSAGE_BYTES = 1 << 20
 
 
 class Recovery(Protocol):
@@ -78,20 +60,6 @@ class Recovery(Protocol):
 
     def notice(self, error: Exception) -> bool:
         """Tells of an error; True if it is of a lost server, and is seen to."""
-
-
-class PickledFunction:
-    """A function as it travels; lives as long as somebody may have to send it."""
-
-    __slots__ = ("__weakref__", "id", "name", "pickled")
-
-    def __init__(self, function_id: str, pickled: bytes, name: str = "") -> None:
-        self.id = function_id
-        self.pickled = pickled
-        self.name = name
-
-
-PickledFunctions = weakref.WeakValueDictionary[str, PickledFunction]
 
 
 class TrainerLink:
@@ -206,8 +174,17 @@ class TrainerLink:
 
     def _serve(self, client: RpcClient) -> None:
         outbox = Outbox()
-        requests = self._requests(outbox, self._configuration.incarnation)
-        self._stream = client.stream("RunClosures", requests)
+        name = self._name
+        requests = Requests(
+            outbox,
+            self._scheduler,
+            self._functions,
+            self._servers,
+            trainer=self.index,
+            session=self._configuration.session,
+            incarnation=self._configuration.incarnation,
+        )
+        self._stream = client.stream("RunClosures", iter(requests))
         if self._stopping.is_set():
             return
         self._scheduler.trainer_joined(self.index, self._slots, outbox)
@@ -216,7 +193,7 @@ class TrainerLink:
             self._check_session()
             for reply in self._stream:
                 self._learn_services(reply.services)
-                ended = [self._ended(result) for result in reply.results]
+                ended = [ended_of(result, name) for result in reply.results]
                 self._check_servers(ended)
                 self._scheduler.results(self.index, ended)
                 for answer in reply.cancels:
@@ -224,7 +201,7 @@ class TrainerLink:
                         self.index, answer.id, answer.attempt, is_granted=answer.is_granted
                     )
                 for position in reply.positions:
-                    self._scheduler.holding.position(self.index, _position(position))
+                    self._scheduler.holding.position(self.index, position_of(position))
         finally:
             outbox.items.put(None)
 
@@ -248,122 +225,3 @@ class TrainerLink:
         if new:
             for name in lost_names:
                 settle_services(name, new, {}, _TELL_TIMEOUT_S)
-
-    def _requests(self, outbox: Outbox, incarnation: int) -> Iterator[pb.RunRequest]:
-        """Messages for the trainer; orders that wait together travel together."""
-        sent = SentFunctions()
-        while (item := outbox.items.get()) is not None:
-            request = pb.RunRequest(
-                session=self._configuration.session,
-                incarnation=incarnation,
-                low_water=self._scheduler.low_water(),
-                is_traced=self._scheduler.is_traced,
-                dropped_function_ids=sent.forget(),
-            )
-            ended = False
-            size_bytes = 0
-            while True:
-                size_bytes += self._add(request, item, sent)
-                if len(request.closures) >= _CLOSURES_PER_MESSAGE or size_bytes >= _MESSAGE_BYTES:
-                    break
-                try:
-                    item = outbox.items.get_nowait()
-                except queue.Empty:
-                    break
-                if item is None:
-                    ended = True
-                    break
-            # As late as can be: none of its closures may know rows from before a restore.
-            request.key_generation = self._servers.key_maps.generation
-            yield request
-            if ended:
-                return
-
-    def _add(self, request: pb.RunRequest, item: object, sent: SentFunctions) -> int:
-        """Adds an order to a message; about how many bytes that makes."""
-        match item:
-            case DefineResource():
-                if item.id in request.dropped_resource_ids:
-                    # All of a message is dropped last; what is defined again is dropped by that.
-                    request.dropped_resource_ids.remove(item.id)
-                request.resources.add(id=item.id, pickled=item.pickled)
-                return len(item.pickled)
-            case DropResource():
-                request.dropped_resource_ids.append(item.id)
-            case Drop():
-                request.dropped.add(id=item.closure, attempt=item.attempt)
-            case Cancel():
-                request.cancelled.add(id=item.closure, attempt=item.attempt)
-            case AskPosition():
-                request.positions_of.append(item.resource_id)
-            case Settled():
-                request.settled.extend(item.closures)
-            case Run():
-                return self._add_closure(request, item, sent)
-        return 0
-
-    def _add_closure(self, request: pb.RunRequest, run: Run, sent: SentFunctions) -> int:
-        closure, size_bytes = run.closure, len(run.closure.pickled_arguments)
-        inputs = (
-            [results.encode(value.peek()) for value in closure.inputs] if closure.inputs else ()
-        )
-        if inputs:
-            size_bytes += sum(map(len, inputs))
-            if size_bytes > CLOSURE_MAX_BYTES:
-                self._refuse(run, size_bytes)
-                return 0
-        if not sent.use(closure.function_id):
-            pickled = self._functions[closure.function_id].pickled
-            sent.add(closure.function_id, len(pickled))
-            request.functions.add(id=closure.function_id, pickled=pickled)
-            size_bytes += len(pickled)
-        added = request.closures.add(
-            id=closure.id,
-            attempt=run.attempt,
-            function_id=closure.function_id,
-            pickled_arguments=closure.pickled_arguments,
-            parts_decided=run.parts,
-        )
-        if inputs:
-            added.inputs.extend(inputs)
-        return size_bytes
-
-    def _refuse(self, run: Run, size_bytes: int) -> None:
-        """Its arguments came to more than travels."""
-        error = InvalidArgumentError(
-            f"the arguments of {run.closure.name}, with the values of closures among them, take "
-            f"{size_bytes:,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: write large values to "
-            "files, or keep them in variables"
-        )
-        self._scheduler.results(self.index, [Ended(run.closure.id, run.attempt, None, error)])
-
-    def _ended(self, result: pb.ClosureResult) -> Ended:
-        rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
-        value: Any = None
-        error: Exception | None = None
-        part: RoundPart | None = None
-        if result.WhichOneof("outcome") == "error_json":
-            error = remote_errors.decode(result.error_json)
-        elif not result.was_dropped:
-            value = results.decode(result.value)
-        if result.is_prepared:
-            part = RoundPart(self._name, tuple(result.servers), result.has_gradient, rows)
-        return Ended(
-            result.id,
-            result.attempt,
-            value,
-            error,
-            needs_settling=result.needs_settling,
-            rows=rows,
-            part=part,
-            was_dropped=result.was_dropped,
-            seconds=result.seconds,
-            commit_s=result.commit_seconds,
-            met_end=result.met_end,
-        )
-
-
-def _position(position: pb.Position) -> Any:
-    if position.error_json:
-        return remote_errors.decode(position.error_json)
-    return json.loads(position.json)

@@ -9,7 +9,8 @@ from dataclasses import asdict
 
 from dataservice.runtime.auth import resolve_token
 from pstrain.consistency import Sync
-from pstrain.coordinator.link import PickledFunctions, Recovery, TrainerLink
+from pstrain.coordinator.functions import PickledFunctions
+from pstrain.coordinator.link import Recovery, TrainerLink
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.wire import trainer_pb2 as pb

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pstrain.coordinator.lost_servers import is_server_loss
 from pstrain.coordinator.per_worker import IteratorsInUse
-from pstrain.coordinator.restoring import Restorer, is_server_loss
+from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import RolledBackError, ServerLostError
 from pstrain.strategy import ParameterServerStrategy

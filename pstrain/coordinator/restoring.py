@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
+from pstrain.coordinator.lost_servers import LostServers, is_server_loss
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
@@ -30,7 +31,6 @@ from pstrain.errors import (
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
-_STATUS_TIMEOUT_S: Final = 5.0
 _LEAVE_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 5.0
 _TRIES_MAX: Final = 10
@@ -134,7 +134,7 @@ class Restorer:
         self._has_checkpoint = is_saved
         self._closures_mark = -1
         self._parts_mark: Mapping[int, int] = {}
-        self._incarnations: dict[int, str] = {}
+        self._lost_servers = LostServers(strategy)
         self._noticed = threading.Event()
         self._stopping = threading.Event()
         self._open = threading.Event()
@@ -264,36 +264,12 @@ class Restorer:
             if self._stopping.is_set():
                 return
             try:
-                lost = self._lost_server(noticed)
+                lost = self._lost_servers.find(noticed)
                 if lost is not None:
                     self._restore(lost)
             except Exception as error:
                 self._give_up(error)
                 return
-
-    def _lost_server(self, noticed: bool) -> str | None:
-        """What is wrong with the servers; None if nothing is.
-
-        All are asked: where one was lost after another coordinator had taken over, that one's
-        values are not to be replaced.
-        """
-        lost = None
-        for ps, address in enumerate(self._strategy.parameters.addresses):
-            try:
-                status = self._strategy.parameters.status(ps, timeout_s=_STATUS_TIMEOUT_S)
-            except DeadlineExceededError:
-                continue  # slow or frozen, which is not lost
-            except UnavailableError:
-                lost = lost or f"parameter server {ps} at {address} is gone"
-                continue
-            if status["session"] not in (None, self._strategy.session):
-                raise AbortedError(
-                    f"another coordinator has taken over parameter server {ps} at {address}"
-                )
-            known = self._incarnations.setdefault(ps, status["incarnation"])
-            if status["session"] is None or status["incarnation"] != known:
-                lost = lost or f"parameter server {ps} at {address} was started anew"
-        return lost or ("a parameter server broke off" if noticed else None)
 
     def _restore(self, reason: str) -> None:
         logger.warning("%s: going back to the last checkpoint", reason)
@@ -345,7 +321,7 @@ class Restorer:
         for tries in itertools.count(1):
             try:
                 self._strategy.begin_anew()
-                self._incarnations.clear()
+                self._lost_servers.forget()
                 self._manager.checkpoint.restore(path, with_attached=True)
                 self._iterators.rewind_since(self._iterators_mark)
                 return
@@ -380,8 +356,3 @@ def _some(names: Sequence[str]) -> str:
     """The first of them, in a few words."""
     named = ", ".join(map(repr, names[:_NAMED_MAX]))
     return f"variables {named}" + (" and others" if len(names) > _NAMED_MAX else "")
-
-
-def is_server_loss(error: BaseException) -> bool:
-    """Whether an error says that a parameter server is not what it was."""
-    return isinstance(error, ServerLostError | ServerRestartedError)

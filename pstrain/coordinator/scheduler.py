@@ -1,23 +1,23 @@
-"""The scheduler: takes closures in, and what trainers say of them, and has each run on one.
+"""The scheduler: takes closures in, has each run on a trainer, and tells the program of their ends.
 
-Decides nothing itself, and knows neither gRPC nor what a closure computes. Invariant: every closure
-that was submitted ends: with a value, an error, or CancelledError.
+What trainers say is heard by its base, `Hearing`. Decides nothing itself, and knows neither gRPC
+nor what a closure computes. Invariant: every closure that was submitted ends: with a value, an
+error, or CancelledError.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 
-from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.end_errors import end_without_input
+from pstrain.coordinator.hearing import Hearing
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.join_progress import Meter, Report
-from pstrain.coordinator.orders import Closure, Ended, Outbox, RoundOrder
-from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.orders import Closure
 from pstrain.coordinator.redoing import Redoing
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.tracing import Trace
@@ -25,12 +25,9 @@ from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.coordinator.waiting import Waiting
 from pstrain.coordinator.whereabouts import whereabouts
 from pstrain.errors import FailedPreconditionError
-from pstrain.reader_marks import Marks
-
-logger = logging.getLogger(__name__)
 
 
-class Scheduler:
+class Scheduler(Hearing):
     """Thread-safe; ``submit``, ``wait_idle`` and ``cancel`` block, nothing else does.
 
     ``ids``: of its closures, ascending. ``capacity``: how many closures wait at most for any
@@ -41,11 +38,10 @@ class Scheduler:
     def __init__(
         self, core: Core, *, ids: Iterator[int], capacity: int, trainer_timeout_s: float
     ) -> None:
-        self._core = core
+        super().__init__(core, Waiting(core, trainer_timeout_s))
         self._ids = ids
         # In rounds, one must have room to begin.
         self._capacity = max(capacity, core.state.trainers_expected)
-        self.waiting = Waiting(core, trainer_timeout_s)
         self.holding = Holding(core, self.waiting)
         self.redoing = Redoing(core, self.waiting)
 
@@ -227,155 +223,6 @@ class Scheduler:
             first.add_note(f"Also failed: {type(other).__name__}: {other}")
         raise first
 
-    # -- the trainers' side
-
-    def trainer_joined(self, trainer: int, slots: int, outbox: Outbox) -> None:
-        core = self._core
-        with core.changed:
-            core.outboxes.open(trainer, outbox)
-            core.apply(decide.join_trainer(core.state, trainer, slots))
-            core.watch.note_idle(trainer, core.state.trainers)
-            core.go_on()
-
-    def trainer_silenced(self, trainer: int) -> bool:
-        """Takes a trainer for lost; False if it was not there. :meth:`trainer_lost` must follow."""
-        core = self._core
-        with core.changed:
-            if not core.outboxes.close(trainer):
-                return False
-            core.apply(decide.silence_trainer(core.state, trainer))
-            return True
-
-    def left_by(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
-        """Data services that it may have read, and marks that count by what it said here.
-
-        From now on ``name``, the trainer's, is among the lost ones of `reads_services`.
-        """
-        with self._core.changed:
-            return self._core.readings.left_by(trainer, name)
-
-    def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
-        """What a silenced trainer left is settled; its other closures run again."""
-        core = self._core
-        with core.changed:
-            core.readings.forget(trainer)
-            for closure_id, (value, error) in legacy.outcomes.items():
-                run = core.state.running.get(closure_id)
-                if run is not None and run.trainer == trainer:
-                    closure = core.closures[closure_id]
-                    closure.result, closure.error = value, error
-            core.apply(
-                decide.lose_trainer(
-                    core.state, trainer, legacy.left, attempts_max=core.attempts_max
-                )
-            )
-            core.go_on()
-            if not core.outboxes:
-                self.waiting.note_alone()
-            core.changed.notify_all()
-
-    def reads_services(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """A trainer says which data services it reads from now on.
-
-        Returns those that were not known, and the trainers lost so far, which may have read them.
-        """
-        with self._core.changed:
-            return self._core.readings.begin(services)
-
-    def low_water(self) -> int:
-        """All closures below have ended for good."""
-        core = self._core
-        with core.changed:
-            return next(iter(core.closures), core.next_id)
-
-    def results(self, trainer: int, ended: Sequence[Ended]) -> None:
-        """In the order in which they ended."""
-        core = self._core
-        with core.changed:
-            core.watch.note_results(trainer, ended)
-            core.settle(trainer, [end.closure for end in ended if self._take_in(trainer, end)])
-            core.go_on()
-            core.watch.note_idle(trainer, core.state.trainers)
-            core.changed.notify_all()
-
-    def _take_in(self, trainer: int, end: Ended) -> bool:
-        """How a run ended; whether its trainer waits to hear that this was heard."""
-        core, run = self._core, (end.closure, trainer, end.attempt)
-        if end.was_dropped:
-            core.apply(decide.Decision(rounds.end_drop(core.state, *run)))
-            return False
-        if not decide.is_current(core.state, *run):
-            return False
-        closure = core.closures[end.closure]
-        closure.result, closure.error = end.value, end.error
-        if end.part is not None:
-            closure.part = end.part
-            has_changes = bool(end.part.servers)
-            core.apply(decide.prepare(core.state, *run, has_changes=has_changes))
-            return False
-        if end.met_end and (decision := decide.meet_end(core.state, *run)).events:
-            # In rounds its marks are also of rows whose closures wait to be decided.
-            if not core.in_rounds:
-                core.readings.note(trainer, end.rows)
-            core.apply(decision)
-            return end.needs_settling
-        core.paces.note(closure.function_id, end.seconds)
-        closure.error = _error_that_counts(closure)
-        core.readings.note(trainer, end.rows)
-        settle = decide.finish if closure.error is None else decide.fail
-        core.apply(settle(core.state, *run))
-        return end.needs_settling
-
-    def cancel_answered(
-        self, trainer: int, closure: int, attempt: int, *, is_granted: bool
-    ) -> None:
-        """A trainer says whether it commits nothing of a run."""
-        core = self._core
-        with core.changed:
-            core.apply(
-                decide.answer_cancel(core.state, closure, trainer, attempt, is_granted=is_granted)
-            )
-
-    # -- rounds
-
-    def next_order(self) -> RoundOrder | None:
-        """Blocks until a round is to be applied; None once all has ended."""
-        return self._core.orders.get()
-
-    def is_ordered(self, order: RoundOrder) -> bool:
-        """Whether the order still stands; False once its round is undone."""
-        core = self._core
-        with core.changed:
-            return core.order is order and bool(core.state.round.decided)
-
-    def round_applied(self, order: RoundOrder) -> None:
-        """All servers have made the changes of this round, unless it was undone meanwhile."""
-        core = self._core
-        with core.changed:
-            if not self.is_ordered(order):
-                return
-            settled: dict[int, list[int]] = {}
-            for closure, run in core.state.round.decided.items():
-                settled.setdefault(run.trainer, []).append(closure)
-            for trainer, closures in settled.items():
-                core.settle(trainer, closures)
-            core.apply(decide.Decision(rounds.end_round(core.state)))
-            core.go_on()
-            core.changed.notify_all()
-
-    def wait_for_round(self, timeout_s: float, is_undone: Callable[[], bool]) -> None:
-        """Returns once no round is being applied: what a lost trainer had of it is settled then.
-
-        Or once :meth:`Redoing.hold` was called and ``is_undone`` says that the round comes to
-        nothing.
-        """
-        core = self._core
-        with core.changed:
-            core.changed.wait_for(
-                lambda: not core.state.round.decided or core.fatal is not None or is_undone(),
-                timeout_s,
-            )
-
     # -- who watches
 
     def counts(self) -> dict[str, int]:
@@ -411,12 +258,3 @@ class Scheduler:
     def _name_of(self, closure: int) -> str:
         known = self._core.closures.get(closure)
         return "" if known is None else known.name
-
-
-def _error_that_counts(closure: Closure) -> Exception | None:
-    """A closure that has ended well and runs again has had its say."""
-    error = closure.error
-    if error is not None and closure.value.has_value:
-        logger.warning("closure %d had ended well and failed again: %s", closure.id, error)
-        return None
-    return error

@@ -17,7 +17,8 @@ import numpy as np
 import dataservice as ds
 import pstrain as ps
 from pstrain.callbacks import CallbackList, LearningRateScheduler, ProgressBar
-from pstrain.checkpoints.checkpoint import checkpoints, read_config
+from pstrain.checkpoints.checkpoint import checkpoints
+from pstrain.checkpoints.objects import read_config
 from pstrain.compiling import compile_kernels
 from pstrain.demo import features, flights, plot
 from pstrain.demo.loop import train_one_epoch

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain import foreign_names
+from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_names import Telling, instead_of
+from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_names import Telling
 from pstrain.gradients.recording import Leaf, Record, records
 from pstrain.gradients.tensor import Tensor
 from pstrain.gradients.variable_gradient import VariableGradient
@@ -60,7 +61,7 @@ class GradientTape(Telling):
 
     _foreign = foreign_names.TAPE
 
-    @instead_of("GradientTape", foreign_names.NEW_TAPE)
+    @instead_of("GradientTape", foreign_arguments.NEW_TAPE)
     def __init__(self) -> None:
         self._seen = Record()
 
@@ -114,7 +115,7 @@ class GradientTape(Telling):
         updates = tuple(_summed(uses) for uses in per_variable.values())
         return Gradients(updates, first.variable.parameters)
 
-    @instead_of("gradient", foreign_names.GRADIENT)
+    @instead_of("gradient", foreign_arguments.GRADIENT)
     def gradient(self, target: Tensor, sources: Any) -> Any:
         """Those of :meth:`gradients` for the given variables, None where there is none.
 

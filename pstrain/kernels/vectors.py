@@ -14,11 +14,13 @@ import operator
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numba.core import cgutils, types
 from numba.extending import intrinsic, models, overload, register_model
 
 LANES = 8
 WIDE_LANES = 16
+FOUR_LANES = 4 * WIDE_LANES
 _FLOAT_BYTES = 4
 _HALF_BITS = 16
 
@@ -266,3 +268,23 @@ def _root(value: Any) -> Any:
         return np.sqrt(value)
 
     return of_vector if isinstance(value, _Vector) else of_number
+
+
+@njit(nogil=True, cache=True)
+def load_four(array: Any, row: int, column: int) -> Any:
+    """Four wide vectors side by side: ``FOUR_LANES`` numbers."""
+    return (
+        load_wide(array, row, column),
+        load_wide(array, row, column + WIDE_LANES),
+        load_wide(array, row, column + 2 * WIDE_LANES),
+        load_wide(array, row, column + 3 * WIDE_LANES),
+    )
+
+
+@njit(nogil=True, cache=True)
+def store_four(out: Any, row: int, column: int, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Inverse of :func:`load_four`."""
+    store(out, row, column, a)
+    store(out, row, column + WIDE_LANES, b)
+    store(out, row, column + 2 * WIDE_LANES, c)
+    store(out, row, column + 3 * WIDE_LANES, d)

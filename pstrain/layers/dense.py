@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import check_choice, integer_at_least
-from pstrain import buffers, foreign_names, initializers
+from pstrain import buffers, foreign_arguments, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import losses, network
@@ -36,7 +36,7 @@ class Dense(Layer, Maker):
     the loss stays exact where they round to 0 or 1.
     """
 
-    @instead_of("Dense", foreign_names.DENSE)
+    @instead_of("Dense", foreign_arguments.DENSE)
     def __init__(
         self,
         units: int,

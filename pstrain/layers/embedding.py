@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least, sizes_of
-from pstrain import buffers, foreign_names, initializers
+from pstrain import buffers, foreign_arguments, initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.bags import Pooling, check_pooling, of_ids
 from pstrain.features.schema import Features
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 from pstrain.gradients.recording import record, record_all
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
@@ -40,7 +40,7 @@ class Embedding(Layer):
     which ``project_embedding`` would do otherwise, and the layer by itself has no use for.
     """
 
-    @instead_of("Embedding", foreign_names.EMBEDDING)
+    @instead_of("Embedding", foreign_arguments.EMBEDDING)
     def __init__(
         self,
         vocabulary_sizes: Sequence[int] | int,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 import dataservice
 from dataservice.runtime.arguments import check_optional, integer_at_least
-from pstrain import foreign_names
+from pstrain import foreign_arguments
 from pstrain.errors import (
     DataError,
     FailedPreconditionError,
@@ -27,7 +27,7 @@ from pstrain.errors import (
 )
 from pstrain.features.bags import is_list
 from pstrain.features.tokens import TokenCounts, Vocabulary
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 
 
 class _Lookup:
@@ -222,7 +222,7 @@ class StringLookup(_Lookup):
     kind = "StringLookup"
     arrow_type = pa.large_string()
 
-    @instead_of("StringLookup", foreign_names.LOOKUP)
+    @instead_of("StringLookup", foreign_arguments.LOOKUP)
     def __init__(
         self,
         max_tokens: int | None = None,
@@ -241,7 +241,7 @@ class IntegerLookup(_Lookup):
     kind = "IntegerLookup"
     arrow_type = pa.int64()
 
-    @instead_of("IntegerLookup", foreign_names.LOOKUP)
+    @instead_of("IntegerLookup", foreign_arguments.LOOKUP)
     def __init__(
         self,
         max_tokens: int | None = None,

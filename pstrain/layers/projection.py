@@ -19,7 +19,7 @@ from pstrain.features.field_groups import FieldGroups
 from pstrain.features.schema import Features
 from pstrain.gradients.recording import record_all
 from pstrain.gradients.tensor import Tensor
-from pstrain.kernels import network
+from pstrain.kernels import network, projection_gradients
 from pstrain.kernels import projection as kernels
 from pstrain.kernels.vectors import LANES
 from pstrain.layers.base import whole
@@ -143,14 +143,14 @@ class _Backward:
         if len(self.leaves) == 3:
             return [to_rows, to_kernel, to_bias]
         plain = np.zeros(len(self.inputs), np.float32) if to_wide is None else to_wide.reshape(-1)
-        kernels.add_wide_gradient(plain, *_rows_of(self.groups), to_rows)
+        projection_gradients.add_wide_gradient(plain, *_rows_of(self.groups), to_rows)
         return [to_rows, to_kernel, to_bias, plain.sum(keepdims=True)]
 
     def _project(self, gradient: Float32, to_rows: Float32, to_kernel: Float32) -> None:
         rows, kernel = self.leaves[0].value, self.leaves[1].value
         dense = read_only(self.inputs.dense)
         embedded_columns = len(kernel) - dense.shape[1]
-        kernels.project_gradients(
+        projection_gradients.project_gradients(
             gradient,
             read_only(rows),
             *_rows_of(self.groups),
@@ -160,4 +160,6 @@ class _Backward:
         )
         if dense.shape[1]:
             every = np.arange(len(dense), dtype=np.int32)
-            kernels.add_outer_products(dense, every, 0, gradient, 0, to_kernel, embedded_columns)
+            projection_gradients.add_outer_products(
+                dense, every, 0, gradient, 0, to_kernel, embedded_columns
+            )

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_text
-from pstrain import foreign_names, initializers
+from pstrain import foreign_arguments, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.features.columns import vector
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
 from pstrain.variables.scope import LocalPlacement, current_placement
@@ -78,7 +78,7 @@ class Metric(Maker, ABC):
         """The state of both sets of examples together."""
         return first + second
 
-    @instead_of("update_state", foreign_names.METRIC)
+    @instead_of("update_state", foreign_arguments.METRIC)
     def update_state(self, labels: ArrayLike, probabilities: ArrayLike) -> None:
         """Adds examples to this object's own state. Blocks until the servers have them."""
         self.add_state(self.update(self.initial_state(), labels, probabilities))

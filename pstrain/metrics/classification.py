@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from dataservice.runtime.arguments import integer_at_least, non_negative
-from pstrain import foreign_names
+from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import Metric, State, pairs, refuse_labels, refuse_probabilities
 
@@ -21,7 +21,7 @@ class AUC(Metric):
     both labels were seen.
     """
 
-    @instead_of("AUC", foreign_names.AUC)
+    @instead_of("AUC", foreign_arguments.AUC)
     def __init__(self, name: str = "auc", bins: int = 2**15) -> None:
         bins = integer_at_least(bins, 2, "bins")
         super().__init__(name, (bins, 2))
@@ -55,7 +55,7 @@ class Accuracy(Metric):
     State int64 [2]: right answers, examples.
     """
 
-    @instead_of("Accuracy", foreign_names.NEW_METRIC)
+    @instead_of("Accuracy", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "accuracy", threshold: float = 0.5) -> None:
         super().__init__(name, (2,))
         self.threshold = non_negative(threshold, "threshold")

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from pstrain import foreign_names
+from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.columns import check_labels, vector
-from pstrain.foreign_names import instead_of
+from pstrain.foreign_arguments import instead_of
 from pstrain.kernels import losses
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities
@@ -27,7 +27,7 @@ class Mean(Metric):
     does a sum of weights of 0: without any value the mean is NaN, where Keras has 0.
     """
 
-    @instead_of("Mean", foreign_names.NEW_METRIC)
+    @instead_of("Mean", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "mean") -> None:
         super().__init__(name, _SHAPE)
 
@@ -66,7 +66,7 @@ class LogLoss(Metric):
     times in the sum, which is divided by the number of examples, as the loss that is trained.
     """
 
-    @instead_of("LogLoss", foreign_names.LOG_LOSS)
+    @instead_of("LogLoss", foreign_arguments.LOG_LOSS)
     def __init__(self, name: str = "log_loss", epsilon: float = 1e-7) -> None:
         super().__init__(name, _SHAPE)
         self.epsilon = epsilon

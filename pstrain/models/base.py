@@ -15,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pstrain import foreign_names
+from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.online_columns import OnlineColumns
 from pstrain.features.schema import Features, FeatureSchema
-from pstrain.foreign_names import Telling, instead_of
+from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_names import Telling
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
@@ -87,7 +88,7 @@ class Model(Weights, Telling, ABC):
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         """Logits, float32 [n, 1], from each layer's fetched values."""
 
-    @instead_of("a model", foreign_names.CALL)
+    @instead_of("a model", foreign_arguments.CALL)
     def forward(self, batch: Batch) -> Tensor:
         """Logits, float32 [n, 1]. One fetch; recorded on the active tape. Labels are not read."""
         if not isinstance(batch, Features):
@@ -108,7 +109,7 @@ class Model(Weights, Telling, ABC):
         """Probabilities of label 1, float32 [n]. Needs no labels."""
         return sigmoid(self.forward(batch).value.reshape(-1))
 
-    @instead_of("compile", foreign_names.COMPILE)
+    @instead_of("compile", foreign_arguments.COMPILE)
     def compile(self, optimizer: Any = None, metrics: Sequence[Any] | None = None) -> None:
         """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss.
 
@@ -126,7 +127,7 @@ class Model(Weights, Telling, ABC):
         self.metrics = _told_apart([known_metrics.named(metric) for metric in several])
         self.optimizer = chosen
 
-    @instead_of("fit", foreign_names.FIT)
+    @instead_of("fit", foreign_arguments.FIT)
     def fit(
         self,
         data: Any,
@@ -141,7 +142,7 @@ class Model(Weights, Telling, ABC):
 
         return fit(self, data, epochs, steps_per_epoch, validation_data, callbacks, **options)
 
-    @instead_of("evaluate", foreign_names.EVALUATE)
+    @instead_of("evaluate", foreign_arguments.EVALUATE)
     def evaluate(self, data: Any, *unnamed: Any, **options: Any) -> dict[str, float]:
         """Loss and metrics over data; see :func:`pstrain.evaluation.evaluate`."""
         from pstrain.evaluation import evaluate
@@ -149,7 +150,7 @@ class Model(Weights, Telling, ABC):
         self._check_alone("evaluate", unnamed)
         return evaluate(self, data, **options)
 
-    @instead_of("predict", foreign_names.PREDICT)
+    @instead_of("predict", foreign_arguments.PREDICT)
     def predict(self, data: Any, *unnamed: Any, **options: Any) -> NDArray[np.float32]:
         """Probabilities for every row; see :func:`pstrain.evaluation.predict`."""
         from pstrain.evaluation import predict

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 from dataservice.runtime.arguments import non_negative
-from pstrain import foreign_names, initializers
+from pstrain import foreign_arguments, foreign_names, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_names import Telling, instead_of
+from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_names import Telling
 from pstrain.gradients.tape import Gradients
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
@@ -44,7 +45,7 @@ class Optimizer(Telling):
     name: ClassVar[str] = ""
     _foreign = foreign_names.OPTIMIZER_OBJECT
 
-    @instead_of("an optimizer", foreign_names.OPTIMIZER)
+    @instead_of("an optimizer", foreign_arguments.OPTIMIZER)
     def __init__(
         self,
         learning_rate: Rate,
@@ -110,7 +111,7 @@ class Optimizer(Telling):
     def variables(self) -> list[Any]:
         return [self.iterations]
 
-    @instead_of("apply_gradients", foreign_names.APPLY_GRADIENTS)
+    @instead_of("apply_gradients", foreign_arguments.APPLY_GRADIENTS)
     def apply_gradients(self, grads_and_vars: Gradients | Iterable[tuple[Any, Any]]) -> None:
         """Makes one step; blocks until every server has applied it.
 

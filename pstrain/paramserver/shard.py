@@ -7,44 +7,25 @@ update is lost; reads take no lock and may see a row in the middle of a change.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.errors import InvalidArgumentError
-from pstrain.kernels import claims, updates
+from pstrain.kernels import claims
 from pstrain.kernels.keys import NO_KEY, NO_ROW_EVER
 from pstrain.paramserver.initial import fill
-from pstrain.paramserver.rules import BoundRule, apply_rule, find_rule
+from pstrain.paramserver.rules import BoundRule, apply_rule
+from pstrain.paramserver.shard_rows import SCATTER, WHOLE, Array, ShardRows
 from pstrain.paramserver.sharing import in_parts
 from pstrain.paramserver.slab import Slab
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.watching import Watchers
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
-Array = NDArray[Any]
 
-
-_WHOLE: dict[str, Callable[[Array, Array], Any]] = {
-    "set": lambda target, value: np.copyto(target, value, casting="same_kind"),
-    "add": lambda target, value: np.add(target, value, out=target, casting="same_kind"),
-    "sub": lambda target, value: np.subtract(target, value, out=target, casting="same_kind"),
-}
-_SCATTER: dict[str, np.ufunc] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "min": np.minimum,
-    "max": np.maximum,
-}
-
-
-class Shard:
-    """Rows ``[row_start, row_stop)`` of ``spec``; ids and row numbers are global everywhere.
+class Shard(ShardRows):
+    """The values of these rows.
 
     ``slots`` and ``row_slots`` count the optimizer's values per value and per row, ``firsts`` are
     what each of them begins with.
@@ -62,12 +43,7 @@ class Shard:
         version: int = 0,
         is_filled: bool = True,
     ) -> None:
-        place = spec.shards[index]
-        self.spec = spec
-        self.index = index
-        self.row_start = place.row_start
-        self.row_stop = place.row_stop
-        self.width = spec.width
+        super().__init__(spec, index)
         self.version = version
         self.optimizer: str | None = None
         self.slots = 0
@@ -122,15 +98,6 @@ class Shard:
             fill(self.spec.initializer, self.slab, self.row_start)
             self.version += 1
 
-    def check_ids(self, ids: NDArray[np.int64]) -> None:
-        """Raises InvalidArgumentError naming the first id that is not a row of this shard."""
-        bad = updates.first_outside(ids, self.row_start, self.row_stop)
-        if bad >= 0:
-            raise InvalidArgumentError(
-                f"id {ids[bad]} is outside rows [{self.row_start}, {self.row_stop}) of shard "
-                f"{self.index} of variable {self.spec.name!r}"
-            )
-
     def gather(self, ids: NDArray[np.int64], out: Array) -> None:
         """Copies rows ``ids`` into ``out`` [n, width], rounded to bfloat16 where that is uint16."""
         self.check_ids(ids)
@@ -142,32 +109,8 @@ class Shard:
 
     def read(self, start: int, stop: int, out: Array) -> None:
         """Copies rows ``[start, stop)`` into ``out`` [stop - start, width], as :meth:`gather`."""
-        self._check_range(start, stop)
+        self.check_range(start, stop)
         self._rows.read(start - self.row_start, stop - self.row_start, out)
-
-    def check_rule(self, optimizer: OptimizerSpec) -> None:
-        """Raises InvalidArgumentError if the rule cannot be used on this variable."""
-        find_rule(optimizer)
-        self.check_trainable()
-
-    def check_trainable(self) -> None:
-        """Raises InvalidArgumentError if no rule can be used on this variable."""
-        if self.spec.dtype != "float32":
-            raise InvalidArgumentError(
-                f"variable {self.spec.name!r} has dtype {self.spec.dtype}; only float32 variables "
-                f"can be trained"
-            )
-
-    def check_gradient(self, ids: NDArray[np.int64] | None, gradient: Array) -> None:
-        """Raises InvalidArgumentError unless ids and gradient fit this shard."""
-        rows = self.row_stop - self.row_start if ids is None else len(ids)
-        if gradient.shape != (rows, self.width) or gradient.dtype != np.float32:
-            raise InvalidArgumentError(
-                f"gradient of variable {self.spec.name!r} is {gradient.dtype} "
-                f"{gradient.shape}, expected float32 {(rows, self.width)}"
-            )
-        if ids is not None:
-            self.check_ids(ids)
 
     def update(
         self,
@@ -187,30 +130,14 @@ class Shard:
             apply_rule(rule, self.slab, self.width, self.row_start, ids, gradient)
             self.version += 1
 
-    def check_assign(self, op: str, start: int, rows: int) -> None:
-        """Raises InvalidArgumentError unless :meth:`assign` can be done."""
-        if op not in _WHOLE:
-            raise InvalidArgumentError(f"assign op must be one of {sorted(_WHOLE)}, got {op!r}")
-        self._check_dtype_of(op)
-        self._check_range(start, start + rows)
-
     def assign(self, op: str, start: int, value: Array) -> None:
         """``set``, ``add`` or ``sub`` of ``value`` [k, width] to rows from ``start`` on."""
         self.check_assign(op, start, len(value))
         with self._lock:
             self._settle()
             self._watchers.tell_range(start, start + len(value))
-            _WHOLE[op](self._view(start, start + len(value))[:, : self.width], value)
+            WHOLE[op](self._view(start, start + len(value))[:, : self.width], value)
             self.version += 1
-
-    def check_scatter(self, op: str, ids: NDArray[np.int64]) -> None:
-        """Raises InvalidArgumentError unless :meth:`scatter` can be done."""
-        if op != "set" and op not in _SCATTER:
-            raise InvalidArgumentError(
-                f"scatter op must be one of {['set', *sorted(_SCATTER)]}, got {op!r}"
-            )
-        self._check_dtype_of(op)
-        self.check_ids(ids)
 
     def scatter(self, op: str, ids: NDArray[np.int64], rows: Array) -> None:
         """``op`` of ``rows`` [n, width] to rows ``ids``; repeated ids act in turn."""
@@ -222,44 +149,8 @@ class Shard:
             if op == "set":
                 values[ids - self.row_start] = rows
             else:
-                _SCATTER[op].at(values, ids - self.row_start, rows)
+                SCATTER[op].at(values, ids - self.row_start, rows)
             self.version += 1
-
-    def _check_dtype_of(self, op: str) -> None:
-        if self.spec.dtype == "bool" and op in ("sub", "div"):
-            raise InvalidArgumentError(
-                f"variable {self.spec.name!r} holds bool, for which there is no {op!r}"
-            )
-
-    def check_counter(self) -> None:
-        """Raises InvalidArgumentError unless it can count steps, in its first row."""
-        if np.dtype(self.spec.dtype).kind != "i" or self.row_stop == self.row_start:
-            raise InvalidArgumentError(
-                f"variable {self.spec.name!r} of dtype {self.spec.dtype} and shape "
-                f"{self.spec.shape} cannot count an optimizer's iterations"
-            )
-
-    @property
-    def holds_keys(self) -> bool:
-        """Whether its values are keys, which have their rows by :meth:`claim`."""
-        first = self.spec.initializer.parameters.get("value")
-        return self.spec.dtype == "int64" and self.width == 1 and first == NO_KEY
-
-    def check_claim(self, keys: Array, starts: Array, stops: Array) -> None:
-        """Raises InvalidArgumentError unless :meth:`claim` can be done."""
-        if self.spec.dtype != "int64" or self.width != 1:
-            raise InvalidArgumentError(
-                f"variable {self.spec.name!r} holds {self.spec.dtype} {self.spec.shape}, no keys"
-            )
-        inside = (self.row_start <= starts) & (starts < stops) & (stops <= self.row_stop)
-        wrong = ~inside | (keys == NO_KEY)
-        if wrong.any():
-            at = int(wrong.argmax())
-            raise InvalidArgumentError(
-                f"key {keys[at]} with rows [{starts[at]}, {stops[at]}) cannot be on shard "
-                f"{self.index} of variable {self.spec.name!r}, which has rows "
-                f"[{self.row_start}, {self.row_stop})"
-            )
 
     def claim(self, keys: Array, starts: Array, stops: Array, may_claim: Array) -> Array:
         """Rows of keys, each in its bucket ``[starts, stops)``, or ``NO_ROW``, or ``NO_ROW_EVER``.
@@ -304,7 +195,7 @@ class Shard:
         All rows then have as many slots as these, and lose those that they had more.
         """
         stop = start + len(columns[0])
-        self._check_range(start, stop)
+        self.check_range(start, stop)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
             self._watchers.tell_range(start, stop)
@@ -356,13 +247,6 @@ class Shard:
 
     def _view(self, start: int, stop: int) -> Array:
         return self.slab[start - self.row_start : stop - self.row_start]
-
-    def _check_range(self, start: int, stop: int) -> None:
-        if not self.row_start <= start <= stop <= self.row_stop:
-            raise InvalidArgumentError(
-                f"rows [{start}, {stop}) are outside rows [{self.row_start}, {self.row_stop}) of "
-                f"shard {self.index} of variable {self.spec.name!r}"
-            )
 
     def make_slots(self, optimizer: OptimizerSpec, most_bytes: int | None = None) -> int:
         """Makes room for the optimizer's slots in some rows, or all; how many rows are left.

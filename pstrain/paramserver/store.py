@@ -16,8 +16,9 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from pstrain.errors import AlreadyExistsError, DeadlineExceededError, NotFoundError
+from pstrain.errors import AlreadyExistsError, NotFoundError
 from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
+from pstrain.paramserver.gate import Gate
 from pstrain.paramserver.held_snapshots import HeldSnapshots, Named
 from pstrain.paramserver.loading import NOTHING, Staged
 from pstrain.paramserver.rules import BoundRule
@@ -35,7 +36,6 @@ from pstrain.vocabulary import OptimizerSpec, VariableSpec
 Array = NDArray[Any]
 ShardKey = tuple[int, int]
 
-_GATE_TIMEOUT_S = 600.0
 # What a request does of work that takes long, and what is done between two looks at the clock.
 _WORK_S = 1.0
 _WORK_BYTES = 16 << 20
@@ -55,7 +55,7 @@ class Store:
         self._commits: Commits[list[Change]] = Commits()
         self._low_water = 0
         self._lock = threading.Lock()
-        self._changes = _Gate()
+        self._changes = Gate()
         self._snapshots = HeldSnapshots()
         self.staged: tuple[str, Staged] = ("", NOTHING)
         """What was read ahead for a load, which is named by an id."""
@@ -311,46 +311,3 @@ def _work(some: Callable[[int], int]) -> int:
     while left and time.monotonic() < end_s:
         left = some(_WORK_BYTES)
     return left
-
-
-class _Gate:
-    """Many changes at a time, or one checkpoint; a waiting checkpoint goes before new changes."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._inside = 0
-        self._closed = False
-
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._condition:
-            self._wait(lambda: not self._closed)
-            self._inside += 1
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._inside -= 1
-                if not self._inside:
-                    self._condition.notify_all()
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        with self._condition:
-            self._wait(lambda: not self._closed)
-            self._closed = True
-        try:
-            with self._condition:
-                self._wait(lambda: not self._inside)
-            yield
-        finally:
-            with self._condition:
-                self._closed = False
-                self._condition.notify_all()
-
-    def _wait(self, condition: Callable[[], bool]) -> None:
-        if not self._condition.wait_for(condition, _GATE_TIMEOUT_S):
-            raise DeadlineExceededError(
-                f"a change or a checkpoint on this parameter server has not ended within "
-                f"{_GATE_TIMEOUT_S:.0f} s; is its disk stuck?"
-            )

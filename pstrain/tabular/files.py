@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dataservice import Dataset
-from dataservice.errors import SchemaError
+from dataservice.errors import SchemaError, UserFunctionError
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 from pstrain.folders import check_writable
 
@@ -63,6 +63,14 @@ def open_files(pattern: str, types: Mapping[str, str] | None = None) -> Dataset:
     return dataset
 
 
+def open_typed(data: str, types: Mapping[str, str], stated: Mapping[str, str]) -> Dataset:
+    """Rows whose columns have ``types``; the files must have, and hold as told, what is stated."""
+    rows = open_files(data, types)
+    check_columns(rows, [*stated], data)
+    check_types(rows, stated, data)
+    return rows
+
+
 def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
     """InvalidArgumentError naming the columns that ``dataset`` lacks and those it has."""
     present = dataset.schema.names
@@ -96,6 +104,21 @@ def advised(remedy: str) -> Iterator[None]:
         if said == str(error):
             raise
         raise DataError(said) from error
+
+
+@contextlib.contextmanager
+def plain_errors() -> Iterator[None]:
+    """What is wrong with rows is raised as that, and not as a function's failure on them."""
+    try:
+        yield
+    except UserFunctionError as error:
+        # A data worker's error comes as text, the last line of which is what was raised there.
+        raised = error.user_traceback.strip().rpartition("\n")[2]
+        for kind in (DataError, InvalidArgumentError):
+            said = raised.removeprefix(f"{kind.__module__}.{kind.__name__}: ")
+            if said != raised:
+                raise DataError(f"{error.source}: {said}") from error
+        raise
 
 
 def check_output(output: str | os.PathLike[str], pattern: str) -> None:

@@ -1,4 +1,4 @@
-"""``pstrain train``: from a user's files to a folder with a trained model, and back from it.
+"""``pstrain train``: from a user's files to a folder with a trained model.
 
 Decides nothing about columns and computes nothing of models. Invariant: what is learnt from data
 (values, statistics, weights) comes from training rows only; held-out rows are only scored. A run
@@ -7,7 +7,7 @@ that fails leaves the model that was in its folder as it was.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,18 +17,17 @@ import pyarrow as pa
 
 import dataservice as ds
 import pstrain as ps
-from dataservice.errors import UserFunctionError
 from pstrain.callbacks import LearningRateScheduler, ProgressBar
-from pstrain.checkpoints.checkpoint import checkpoints, latest_checkpoint, read_config
+from pstrain.checkpoints.checkpoint import checkpoints
 from pstrain.checkpoints.manifest import remove
 from pstrain.compiling import compile_kernels
-from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError, NotFoundError
+from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError
 from pstrain.folders import make_folder
 from pstrain.launch.activity import Activity, activities
 from pstrain.narration import Narrator
 from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
-from pstrain.tabular.files import check_columns, check_types, open_files
+from pstrain.tabular.files import check_columns, open_files, open_typed, plain_errors
 from pstrain.tabular.holdout import HoldOut, Part
 from pstrain.tabular.inspection import Findings, Wanted, inspect
 from pstrain.tabular.preparation import Preparation
@@ -100,7 +99,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
             rows = rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
             held_out = held_out.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
         narrator.say(f"training {model.kind} for {config.epochs} epochs")
-        with _plain_errors():
+        with plain_errors():
             history = model.fit(
                 rows,
                 epochs=config.epochs,
@@ -122,84 +121,10 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
     )
 
 
-def load(folder: Path) -> tuple[Any, Preparation]:
-    """The model that ``train`` left in a folder, with its values in this process."""
-    prepared = Preparation.load(folder)
-    path = latest_checkpoint(folder)
-    if path is None:
-        raise NotFoundError(f"no checkpoint in {str(folder)!r}: train again with --overwrite")
-    model = _made_anew(path)
-    ps.Checkpoint(model=model).restore(path)
-    return model, prepared
-
-
-def _made_anew(path: str | Path) -> Any:
-    try:
-        return ps.models.from_config(read_config(path))
-    except (InvalidArgumentError, NotFoundError) as error:
-        raise InvalidArgumentError(
-            f"checkpoint {str(path)!r} is of no model that `pstrain train` makes ({error}): make a "
-            "torch module, or another model of your own, anew in the program that trained it; "
-            "there restore the checkpoint and call model.evaluate(data) or model.predict(data)"
-        ) from error
-
-
-def evaluate(
-    folder: Path, data: str, batch_size: int, types: Mapping[str, str]
-) -> dict[str, float]:
-    """Scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples.
-
-    ``types``: Arrow types of columns of text files, besides those that the model knows.
-    """
-    model, prepared = load(folder)
-    rows = _typed(data, {**prepared.types, **types}, types)
-    check_columns(rows, (*prepared.columns, prepared.label), data)
-    model.compile(metrics=[ps.metrics.AUC(), ps.metrics.Accuracy()])
-    with _plain_errors():
-        scores = model.evaluate(rows.map(prepared, format="arrow").batch(batch_size), verbose=0)
-    return dict(scores)
-
-
-def predictions(
-    folder: Path, data: str, column: str, types: Mapping[str, str]
-) -> Iterator[pa.RecordBatch]:
-    """The rows of ``data``, batch by batch, with the predicted probability in ``column``.
-
-    ``types`` as for ``evaluate``. Raises DataError when there is not one row.
-    """
-    model, prepared = load(folder)
-    # Labels, which nobody looks at here, may be of any type, such as marks for "not known".
-    known = {name: prepared.types[name] for name in prepared.columns if name in prepared.types}
-    rows = _typed(data, {**known, **types}, types)
-    check_columns(rows, prepared.columns, data)
-    if column in rows.schema.names:
-        raise InvalidArgumentError(
-            f"the data has a column {column!r} already; name another one with --column"
-        )
-    unlabelled = rows.schema.names
-    if prepared.label in unlabelled:
-        unlabelled = [name for name in unlabelled if name != prepared.label]
-    is_empty = True
-    for batch in rows:
-        is_empty = False
-        chances = model.predict_on_batch(prepared(batch.select(unlabelled)))
-        yield batch.append_column(column, pa.array(chances, pa.float32()))
-    if is_empty:
-        raise DataError(f"{data!r} holds no rows to predict")
-
-
-def _typed(data: str, types: Mapping[str, str], stated: Mapping[str, str]) -> ds.Dataset:
-    """Rows whose columns have ``types``; the files must have, and hold as told, what is stated."""
-    rows = open_files(data, types)
-    check_columns(rows, [*stated], data)
-    check_types(rows, stated, data)
-    return rows
-
-
 def _training(config: TrainConfig) -> ds.Dataset:
     """The rows to train on as they are in the files."""
     wanted = config.wanted
-    rows = _typed(config.data, wanted.types, wanted.types)
+    rows = open_typed(config.data, wanted.types, wanted.types)
     check_columns(rows, [wanted.label], config.data)
     return rows if config.validation_data is not None else _part(rows, config, "training")
 
@@ -220,7 +145,7 @@ def _part(rows: ds.Dataset, config: TrainConfig, part: Part) -> ds.Dataset:
 
 def _try_validation(validation: ds.Dataset, prepared: Preparation, config: TrainConfig) -> None:
     """DataError where there are no rows, or the first do not fit, before any is trained on."""
-    with _plain_errors(), iter(validation.map(prepared, format="arrow")) as rows:
+    with plain_errors(), iter(validation.map(prepared, format="arrow")) as rows:
         if any(batch.num_rows for batch in rows):
             return
     if config.validation_data is not None:
@@ -231,26 +156,11 @@ def _try_validation(validation: ds.Dataset, prepared: Preparation, config: Train
     )
 
 
-@contextmanager
-def _plain_errors() -> Iterator[None]:
-    """What is wrong with rows is raised as that, and not as a function's failure on them."""
-    try:
-        yield
-    except UserFunctionError as error:
-        # A data worker's error comes as text, the last line of which is what was raised there.
-        raised = error.user_traceback.strip().rpartition("\n")[2]
-        for kind in (DataError, InvalidArgumentError):
-            said = raised.removeprefix(f"{kind.__module__}.{kind.__name__}: ")
-            if said != raised:
-                raise DataError(f"{error.source}: {said}") from error
-        raise
-
-
 def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:
     """Rows from all over the files."""
     batches, rows = [], 0
     shuffled = training.shuffle(_SAMPLE_SHUFFLE_ROWS, seed=config.seed)
-    with _plain_errors(), iter(shuffled) as iterator:
+    with plain_errors(), iter(shuffled) as iterator:
         for batch in iterator:
             batches.append(batch)
             rows += batch.num_rows

@@ -7,36 +7,31 @@ is never sent twice.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from dataservice.runtime.auth import TlsConfig, resolve_token
+from dataservice.runtime.auth import TlsConfig
 from pstrain.config import ParameterConfig
 from pstrain.consistency import ASYNC, Consistency
-from pstrain.errors import DeadlineExceededError, ServerLostError
 from pstrain.features.key_map import KeyMaps
 from pstrain.paramserver import messages, transport
 from pstrain.paramserver.messages import Array, LateBody, Part
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.trainer.claiming import KeyClaims
-from pstrain.trainer.connections import Connections, Request
 from pstrain.trainer.loading import load
 from pstrain.trainer.outgoing import (
-    Answer,
     Answers,
     Header,
-    Message,
     Pulls,
     Push,
-    both,
     pull_messages,
 )
 from pstrain.trainer.outlasting import Outlast, never, outlasting
 from pstrain.trainer.pull import Pull
+from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot
 from pstrain.variables.parameters import current_staging
 from pstrain.variables.rows import (
@@ -61,21 +56,13 @@ from pstrain.vocabulary import (
 _KEPT_MAX_BYTES = 64 << 10
 
 
-class RemoteParameters(KeyClaims):
+class RemoteParameters(ServerSession, KeyClaims):
     """Variables on the parameter servers at ``addresses``, in a session. Thread-safe.
 
-    Connects on first use. Threads that call at the same time use streams of their own, so their
-    requests run side by side. Changes of a closure wait in its staging; outside closures they are
-    made at once: one whose reply was lost with its connection raises instead of being repeated.
-    ``transport_dtype``: "float32" or "bfloat16", of what :meth:`fetch` brings and gradients.
+    Changes of a closure wait in its staging; outside closures they are made at once: one whose
+    reply was lost with its connection raises instead of being repeated. ``transport_dtype``:
+    "float32" or "bfloat16", of what :meth:`fetch` brings and gradients.
     """
-
-    # What users do about a lost server, besides starting it again.
-    remedy: ClassVar[str] = (
-        ", call strategy.begin(), restore a checkpoint and go on, with a new "
-        "ClusterCoordinator(strategy) if you have one; with ClusterCoordinator(strategy, "
-        "checkpoint=manager) all but the start is done for you"
-    )
 
     def __init__(
         self,
@@ -87,17 +74,9 @@ class RemoteParameters(KeyClaims):
         config: ParameterConfig | None = None,
         transport_dtype: str = transport.FLOAT32,
     ) -> None:
-        self.session = session
         self.transport_dtype = transport.check_transport_dtype(transport_dtype)
+        super().__init__(addresses, token=token, session=session, tls=tls, config=config)
         self.consistency: Consistency = ASYNC
-        self._config = config or ParameterConfig()
-        self._connections = Connections(
-            addresses,
-            token=resolve_token(token),
-            tls=tls,
-            remedy=self.remedy,
-            share_memory=self._config.share_memory,
-        )
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
         self._has_slots: set[tuple[int, str]] = set()
         self._first_values: dict[int, Array] = {}
@@ -105,11 +84,6 @@ class RemoteParameters(KeyClaims):
         self.key_maps = KeyMaps()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
         self.outlast: Outlast = never
-
-    @property
-    def addresses(self) -> tuple[str, ...]:
-        """Of the parameter servers, by index."""
-        return self._connections.addresses
 
     def device(self, ps: int) -> str:
         return f"/job:ps/task:{ps}"
@@ -257,18 +231,6 @@ class RemoteParameters(KeyClaims):
         _before_read(specs.values())
         return RemoteSnapshot(self, specs, tracking)
 
-    def ask_all(
-        self, headers: Mapping[int, Header], *, timeout_s: float, repeat: bool = True
-    ) -> dict[int, Header]:
-        """Replies of servers to messages without a body."""
-        requests = {ps: self._request(header) for ps, header in headers.items()}
-        replies = self._ask(requests, timeout_s=timeout_s, repeat=repeat)
-        return {ps: reply.header for ps, reply in replies.items()}
-
-    @property
-    def config(self) -> ParameterConfig:
-        return self._config
-
     def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
         _before_read(specs.values())
         with self.giving_rows_anew([spec.id for spec in specs.values()]):
@@ -276,88 +238,15 @@ class RemoteParameters(KeyClaims):
 
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""
-        self.session = session
+        super().change_session(session)
         self._wholes.clear()
         self._has_slots.clear()
         self.key_maps.forget()
-
-    def begin_session(self, ps: int, replaced: str | None = None) -> bool:
-        """Makes this session the current one of a server, which drops all variables of others.
-
-        Whether the server wants to be told when the program has ended. ``replaced``: the only one
-        that it may take the place of; AbortedError where there is another.
-        """
-        reply = self._action(ps, "reset", {"session": self.session, "replaced": replaced})
-        return bool(json.loads(reply)["ends_with_program"])
-
-    def advance(self, low_water: int) -> None:
-        """Tells all servers that closures below ``low_water`` have ended for good."""
-        for ps in range(len(self.addresses)):
-            self._action(ps, "advance", {"session": self.session, "low_water": low_water})
-
-    def fence(self, trainer: str) -> dict[int, Header]:
-        """Has all servers listen no more to a trainer; what each of them had of it."""
-        message: Message = ({"kind": "fence", "trainer": trainer}, None)
-        return self.exchange(dict.fromkeys(range(len(self.addresses)), message))
-
-    def complete(self, trainer: str, keys: Mapping[int, list[list[int]]]) -> None:
-        """Has servers apply what they hold of a fenced trainer's parts ``keys``, and no more."""
-        header = {"kind": "complete", "trainer": trainer}
-        self.exchange({ps: ({**header, "keys": mine}, None) for ps, mine in keys.items()})
-
-    def status(self, ps: int, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """What a server says of itself: session, incarnation, shards, requests, ..."""
-        status: dict[str, Any] = json.loads(self._action(ps, "status", {}, timeout_s))
-        return status
-
-    def close(self) -> None:
-        """Closes all connections. Idempotent."""
-        self._connections.close()
 
     def __reduce__(self) -> Any:
         raise TypeError(
             "parameters of a cluster can only be sent to its trainers, by scheduling a function"
         )
-
-    def _request(self, header: Header, body: Any = None) -> Request:
-        return Request(messages.encode_header({"session": self.session, **header}), body)
-
-    def _answers(self, messages_by_ps: Mapping[int, Message]) -> Answers:
-        return self._ask({ps: self._request(*each) for ps, each in messages_by_ps.items()})
-
-    def _ask(
-        self,
-        requests: Mapping[int, Request],
-        *,
-        repeat: bool = True,
-        timeout_s: float | None = None,
-    ) -> Answers:
-        """Replies by server; raises the first error among them once all have been read.
-
-        Who does not answer a plain request in time is lost: it is frozen or cut off. Only what has
-        a ``timeout_s`` of its own, such as a part of a checkpoint, may just take too long.
-        """
-        try:
-            replies = self._connections.ask(
-                requests, timeout_s or self._config.request_timeout_s, repeat=repeat
-            )
-        except DeadlineExceededError as error:
-            if timeout_s is not None:
-                raise
-            raise ServerLostError(f"{error}: it is frozen or cut off") from error
-        return {
-            ps: Answer(messages.decode_reply(reply.header), reply.body)
-            for ps, reply in replies.items()
-        }
-
-    def _work_through(self, headers: Mapping[int, Header]) -> None:
-        """Asks servers for what takes them long until nothing is left: each time for a bit of it.
-
-        So no request takes long, however large a table is.
-        """
-        while headers:
-            replies = self._ask({ps: self._request(header) for ps, header in headers.items()})
-            headers = {ps: header for ps, header in headers.items() if replies[ps].header["left"]}
 
     def _make_slots(self, updates: Sequence[Update], optimizer: OptimizerSpec) -> None:
         """Before a large table's first step, which would else take as long as its slots do."""
@@ -373,26 +262,6 @@ class RemoteParameters(KeyClaims):
                 self._work_through({ps: {**header, "shards": s} for ps, s in shards.items()})
             self._has_slots.add(key)
 
-    def exchange(self, messages_by_ps: Mapping[int, Message]) -> dict[int, Header]:
-        """One message to each of some servers, sent again where its reply may be lost; replies."""
-        return {ps: reply.header for ps, reply in self._answers(messages_by_ps).items()}
-
-    def exchange_with(self, messages_by_ps: Mapping[int, Message], pulls: Pulls) -> Answers:
-        """The same, and in one message with each the pull from that server, which is done after it.
-
-        Replies to the pulls that went along; one that was refused says so in its header.
-        """
-        replies = self._ask(
-            {
-                ps: self._request(*(both(message, pulls[ps]) if ps in pulls else message))
-                for ps, message in messages_by_ps.items()
-            }
-        )
-        with_pulls = {ps: reply for ps, reply in replies.items() if ps in pulls}
-        for reply in with_pulls.values():
-            messages.checked(reply.header["first"])
-        return {ps: Answer(reply.header["then"], reply.body) for ps, reply in with_pulls.items()}
-
     def _change(self, variables: Sequence[int], changes: Mapping[int, tuple[Header, Any]]) -> None:
         """Changes values, by server: now, or with the other changes of the running closure."""
         staging = current_staging()
@@ -403,10 +272,6 @@ class RemoteParameters(KeyClaims):
         staging.touch(variables)
         for ps, (header, body) in changes.items():
             staging.add(ps, header, body)
-
-    def _action(self, ps: int, name: str, request: Header, timeout_s: float | None = None) -> bytes:
-        timeout_s = timeout_s or self._config.request_timeout_s
-        return self._connections.action(ps, name, json.dumps(request).encode(), timeout_s)
 
 
 def _before_read(specs: Iterable[VariableSpec]) -> None:

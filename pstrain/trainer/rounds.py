@@ -15,7 +15,8 @@ from pstrain.errors import FailedPreconditionError
 from pstrain.failpoints import reached
 from pstrain.trainer.cancelling import Fail, Send
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.committing import Committer, GiveUp
+from pstrain.trainer.committing import Committer
+from pstrain.trainer.deciding import GiveUp
 from pstrain.trainer.decisions import encoded_marks
 from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.staging import ClosureRun, Held, one_message

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from pstrain.cluster import ClusterResolver
-from pstrain.strategy import server_of
+from pstrain.strategy_extended import server_of
 from pstrain.v1.placement import Beside
 from pstrain.variables.scope import Placement, placement_scope
 

@@ -13,7 +13,6 @@ from pstrain.cluster import (
     JOBS,
     ClusterResolver,
     ClusterSpec,
-    TFConfigClusterResolver,
     check_addresses,
 )
 from pstrain.config import ParameterConfig
@@ -24,6 +23,7 @@ from pstrain.errors import (
 from pstrain.input_sharding import DistributedDatasetFunction, own_share
 from pstrain.paramserver.transport import FLOAT32, check_transport_dtype
 from pstrain.replica import Replica
+from pstrain.resolvers.tf_config import TFConfigClusterResolver
 from pstrain.security import client_tls
 from pstrain.strategy_scope import Scope
 from pstrain.trainer.client import RemoteParameters

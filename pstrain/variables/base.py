@@ -15,9 +15,10 @@ from typing import Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain import foreign_names
+from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_names import Called, Telling, instead_of
+from pstrain.foreign_arguments import Called, instead_of
+from pstrain.foreign_names import Telling
 from pstrain.gradients.recording import wants_gradient
 from pstrain.gradients.tensor import value_of
 from pstrain.variables.indexed_slices import taken_apart
@@ -30,7 +31,7 @@ Array = NDArray[Any]
 
 
 def _changes(name: str) -> Callable[[Called], Called]:
-    return instead_of(name, foreign_names.CHANGE_OF_VARIABLE)
+    return instead_of(name, foreign_arguments.CHANGE_OF_VARIABLE)
 
 
 class BaseVariable(ValueOperators, Telling):
@@ -168,7 +169,7 @@ class BaseVariable(ValueOperators, Telling):
         current[(*lead, where)] = values
         self.assign(current)
 
-    @instead_of("sparse_read", foreign_names.READ_OF_VARIABLE)
+    @instead_of("sparse_read", foreign_arguments.READ_OF_VARIABLE)
     def sparse_read(self, ids: Any) -> Any:
         """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows.
 
@@ -182,7 +183,7 @@ class BaseVariable(ValueOperators, Telling):
             raise InvalidArgumentError(f"variable {self.name!r} is a scalar without rows")
         return self._taken(array)
 
-    @instead_of("embedding_lookup", foreign_names.READ_OF_VARIABLE)
+    @instead_of("embedding_lookup", foreign_arguments.READ_OF_VARIABLE)
     def embedding_lookup(self, ids: Any) -> Any:
         """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank, as `sparse_read`."""
         array = self._ids(ids)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol
 
-from pstrain.variables.parameters import LocalParameters, Parameters
+from pstrain.variables.local_parameters import LocalParameters
+from pstrain.variables.parameters import Parameters
 
 
 class Placement(Protocol):

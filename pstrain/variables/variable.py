@@ -6,33 +6,31 @@ or a function of shards gives are never whole in this process.
 
 from __future__ import annotations
 
-import inspect
-import numbers
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from dataservice.runtime.arguments import check_text, check_true_or_false
-from pstrain import foreign_names, initializers
-from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_names import instead_of
+from pstrain import foreign_arguments, initializers
+from pstrain.errors import InvalidArgumentError
+from pstrain.foreign_arguments import instead_of
 from pstrain.variables.base import Array, BaseVariable, new_handle
 from pstrain.variables.creation import announce, create_spec
+from pstrain.variables.initial_values import (
+    as_array,
+    check_dtype,
+    dtype_name,
+    initial_array,
+    sizes,
+    value_of_call,
+    value_of_shard,
+    wants_shards,
+)
 from pstrain.variables.joined import JoinedParameters, joined_spec
 from pstrain.variables.per_worker import PerWorkerVariable, create_per_worker_variable
-from pstrain.variables.rows import check_range
 from pstrain.variables.scope import current_placement
-from pstrain.vocabulary import VARIABLE_DTYPES, InitializerSpec, InitialValue
-
-
-@dataclass(frozen=True, slots=True)
-class ShardInfo:
-    """Which part of a variable an initial value is asked for."""
-
-    shape: tuple[int, ...]
-    offset: tuple[int, ...]
+from pstrain.vocabulary import InitializerSpec, InitialValue
 
 
 def create_variable(
@@ -54,12 +52,12 @@ def create_variable(
     them is in this process. Only float32 variables can be trained. ``cuts``: the rows at which it
     may be cut; None: at any.
     """
-    _check_dtype(dtype, name)
+    check_dtype(dtype, name)
     value, by_shard = None, None
     if callable(initializer) and not isinstance(initializer, InitializerSpec):
         by_shard, initializer = initializer, initializers.zeros()
     if not isinstance(initializer, InitializerSpec):
-        value = _initial_value(initializer, shape, dtype, name)
+        value = initial_array(initializer, shape, dtype, name)
         shape, initializer = value.shape, initializers.zeros()
     elif shape is None:
         raise InvalidArgumentError(f"variable {name!r} needs a shape with an InitializerSpec")
@@ -69,174 +67,24 @@ def create_variable(
     kind = Variable if len(spec.shards) == 1 else ShardedVariable
     variable = new_handle(kind, spec, placement.parameters, 0, spec.rows)
     if by_shard is not None:
-        _assign_by_shard(variable, by_shard)
+        for shard in spec.shards:
+            part = value_of_shard(by_shard, spec, shard)
+            placement.parameters.assign(spec, "set", part, shard.row_start)
     announce(placement, variable)
     return variable
-
-
-def _check_dtype(dtype: str, name: str) -> None:
-    if dtype not in VARIABLE_DTYPES:
-        raise InvalidArgumentError(
-            f"dtype of {name!r} must be one of {VARIABLE_DTYPES}, got {dtype!r}{_instead_of(dtype)}"
-        )
-
-
-def _instead_of(dtype: str) -> str:
-    """What to write for a dtype that variables do not have; empty where nothing stands for it."""
-    if dtype == "bfloat16":
-        return (
-            ": give dtype='float32'; a strategy with transport_dtype='bfloat16' sends half as much"
-        )
-    if dtype == "uint16":
-        return ": give dtype='int32'"
-    if dtype in ("uint32", "uint64"):
-        return ": give dtype='int64'"
-    if dtype.startswith(("str", "bytes", "object")):
-        return ": variables hold numbers; layers.StringLookup gives rows to words"
-    return ""
-
-
-def _assign_by_shard(variable: BaseVariable, initial: Callable[..., Any]) -> None:
-    rest = variable.spec.shape[1:]
-    takes_info = "shard_info" in inspect.signature(initial).parameters
-    for shard in variable.spec.shards:
-        shape = (shard.row_stop - shard.row_start, *rest) if variable.spec.shape else ()
-        offset = (shard.row_start, *(0 for _ in rest)) if variable.spec.shape else ()
-        if takes_info:
-            value = initial(shard_info=ShardInfo(shape, offset))
-        else:
-            value = _of_partition(initial, shape, offset)
-            if np.shape(value) == variable.spec.shape != shape and _takes_any_name(initial):
-                value = value[shard.row_start : shard.row_stop]
-        if np.shape(value) != shape:
-            raise InvalidArgumentError(
-                f"the initial value of rows {offset} of variable {variable.name!r} has shape "
-                f"{np.shape(value)}, expected {shape}"
-            )
-        part = np.asarray(value, variable.dtype)
-        variable.parameters.assign(variable.spec, "set", part, shard.row_start)
-
-
-def _of_partition(
-    initial: Callable[..., Any], shape: tuple[int, ...], offset: tuple[int, ...]
-) -> Any:
-    """What a function gives for one shard; for all of them, where it looks at no arguments."""
-    try:
-        return initial(partition_shape=shape, partition_offset=offset)
-    except TypeError as error:
-        passed_on = "partition_" in str(error) and "keyword argument" in str(error)
-        if not (passed_on and _takes_any_name(initial)):
-            raise
-        return initial()
-
-
-def wants_shards(initial: Any, *, is_described: bool = False) -> bool:
-    """Whether a function gives the initial value of one shard at a time.
-
-    ``is_described``: shape and dtype are known without calling it. Then one that takes arguments of
-    any name is taken for one, as TensorFlow's initializers are.
-    """
-    if not callable(initial) or isinstance(initial, InitializerSpec):
-        return False
-    try:
-        names = set(inspect.signature(initial).parameters)
-    except (TypeError, ValueError):
-        return False
-    if "shard_info" in names or {"partition_shape", "partition_offset"} <= names:
-        return True
-    return is_described and _takes_any_name(initial)
-
-
-def _takes_any_name(initial: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(initial).parameters.values()
-    return any(each.kind is each.VAR_KEYWORD for each in parameters)
-
-
-def _initial_value(value: Any, shape: Sequence[int] | None, dtype: str, name: str) -> Array:
-    array = _converted(np.asarray(value), dtype, name)
-    try:
-        return array if shape is None else np.broadcast_to(array, tuple(shape))
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"initial value of shape {array.shape} does not fit variable {name!r} of shape "
-            f"{tuple(shape or ())}"
-        ) from error
-
-
-def _called(initial: Callable[..., Any], name: str | None) -> Any:
-    try:
-        inspect.signature(initial).bind()
-    except TypeError as error:
-        raise InvalidTypeError(
-            f"the function that gives variable {name!r} its initial value is called without "
-            f"arguments, or for each shard with shard_info: {error}"
-        ) from error
-    except ValueError:
-        pass  # one that is written in C does not say what it takes
-    return initial()
-
-
-def _dtype_name(dtype: Any, name: str | None) -> str:
-    try:
-        return np.dtype(dtype).name
-    except TypeError as error:
-        raise InvalidTypeError(
-            f"dtype of {name!r} must be one of {VARIABLE_DTYPES}, got {dtype!r}"
-            f"{_instead_of(str(dtype))}"
-        ) from error
-
-
-def _sizes(shape: Any, name: str | None) -> tuple[int, ...]:
-    """A shape as a tuple; an integer is that of one axis."""
-    sizes = (shape,) if isinstance(shape, numbers.Integral) else shape
-    is_shape = isinstance(sizes, Iterable) and not isinstance(sizes, str)
-    if not is_shape or not all(isinstance(size, numbers.Integral) for size in sizes):
-        raise InvalidTypeError(
-            f"shape of variable {name!r} must be the sizes of its axes, which are integers, got "
-            f"{shape!r}"
-        )
-    return tuple(int(size) for size in sizes)
-
-
-def _as_array(given: Any, name: str | None) -> Array:
-    try:
-        return np.asarray(given)
-    except ValueError as error:
-        which = "a variable" if name is None else f"variable {name!r}"
-        raise InvalidArgumentError(f"the initial value of {which}: {error}") from error
-
-
-def _converted(given: Array, dtype: str, name: str) -> Array:
-    """InvalidArgumentError where whole numbers or bools would be others than were given."""
-    try:
-        check_range(given, dtype, name)
-        array = given.astype(dtype, copy=False)
-    except OverflowError as error:
-        raise InvalidArgumentError(
-            f"the initial value of variable {name!r} is outside of {dtype}: {error}"
-        ) from error
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"the initial value of variable {name!r}: {error}") from error
-    kind = array.dtype.kind
-    if kind in "iub" and given.dtype.kind != kind and not np.all(array == given):
-        raise InvalidArgumentError(
-            f"the initial value of variable {name!r} cannot become {dtype} without loss: round it, "
-            "or give another dtype"
-        )
-    return array
 
 
 def _each_workers(
     initial: Any, shape: tuple[int, ...] | None, dtype: str, name: str
 ) -> PerWorkerVariable:
-    _check_dtype(dtype, name)
+    check_dtype(dtype, name)
     if wants_shards(initial):
         raise InvalidArgumentError(
             f"variable {name!r} has a copy for each worker, which is not cut: give a value, an "
             "initializer, or a function without arguments, not one of a shard"
         )
     if not isinstance(initial, InitializerSpec):
-        initial = _initial_value(initial, shape, dtype, name)
+        initial = initial_array(initial, shape, dtype, name)
         shape = initial.shape
     return create_per_worker_variable(initial, tuple(shape or ()), dtype, name)
 
@@ -252,7 +100,7 @@ class Variable(BaseVariable):
     shard: these are never whole in this process. ``per_worker_variable``: a copy for each trainer.
     """
 
-    @instead_of("Variable", foreign_names.NEW_VARIABLE)
+    @instead_of("Variable", foreign_arguments.NEW_VARIABLE)
     def __new__(
         cls,
         initial_value: Any = None,
@@ -271,7 +119,7 @@ class Variable(BaseVariable):
         is_described = None not in (shape, dtype) and not per_worker_variable
         by_shard = wants_shards(given, is_described=is_described)
         if callable(given) and not isinstance(given, InitializerSpec) and not by_shard:
-            given = _called(given, name)
+            given = value_of_call(given, name)
         if isinstance(given, InitialValue):
             dtype, shape, given = dtype or given.dtype, given.shape, given.initializer
         if isinstance(given, InitializerSpec) or by_shard:
@@ -279,11 +127,11 @@ class Variable(BaseVariable):
                 raise InvalidArgumentError(f"variable {name!r} needs shape= with an initializer")
             value, dtype = given, dtype or "float32"
         else:
-            value = _as_array(given, name)
+            value = as_array(given, name)
             plain_float = value.dtype == np.float64 and not hasattr(given, "dtype")
             dtype = dtype or ("float32" if plain_float else value.dtype)
-        kind = _dtype_name(dtype, name)
-        shape = None if shape is None else _sizes(shape, name)
+        kind = dtype_name(dtype, name)
+        shape = None if shape is None else sizes(shape, name)
         if per_worker_variable:
             return _each_workers(value, shape, kind, name or "Variable")
         return create_variable(

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain.checkpoints.checkpoint import read_config
+from pstrain.checkpoints.objects import read_config
 from pstrain.gradients.recording import record
 from pstrain.kernels.keys import NO_KEY
 from pstrain.variables.scope import local_parameters

@@ -52,7 +52,7 @@ def test_coordinator_trainer_and_server_speak_tls(
 ) -> None:
     monkeypatch.setenv("PSTRAIN_TLS_CA", pem["tls_ca_path"])
     # Through shared memory there is nothing to encrypt.
-    monkeypatch.setattr("pstrain.trainer.client.ParameterConfig", lambda: SHORT)
+    monkeypatch.setattr("pstrain.trainer.server_session.ParameterConfig", lambda: SHORT)
     strategy = ps.ParameterServerStrategy(resolver, config=ParameterConfig(share_memory=False))
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():

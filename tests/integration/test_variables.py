@@ -183,7 +183,7 @@ def test_functions_that_are_no_longer_used_are_forgotten(
 ) -> None:
     monkeypatch.setattr("pstrain.coordinator.functions._REMEMBERED", 3)
     monkeypatch.setattr(
-        "pstrain.coordinator.link.SentFunctions", lambda: SentFunctions(functions_max=2)
+        "pstrain.coordinator.trainer_messages.SentFunctions", lambda: SentFunctions(functions_max=2)
     )
     coordinator = ps.ClusterCoordinator(strategy)
     try:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.coordinator import decide, ends, restoring, rounds
+from pstrain.coordinator import assigning, decide, ends, restoring, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.link import TrainerLink
@@ -251,12 +251,12 @@ def what_was_told_ends_with_another_error(patch: Patch) -> None:
 
 @mutant("I10", rules="failing")
 def what_was_told_waits_until_an_error_is_shown(patch: Patch) -> None:
-    assign = decide.assign
+    assign = assigning.assign
 
     def not_yet(state: CoordinatorState, *ahead: Any) -> decide.Decision:
         return decide.Decision() if state.failed else assign(state, *ahead)
 
-    patch.setattr(decide, "assign", not_yet)
+    patch.setattr(assigning, "assign", not_yet)
 
 
 @mutant("C1", "C3", "I10", rules="second")

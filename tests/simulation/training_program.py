@@ -17,7 +17,8 @@ from typing import Any
 from pstrain import session
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator.applying import RoundApplier
-from pstrain.coordinator.link import PickledFunction, TrainerLink
+from pstrain.coordinator.functions import PickledFunction
+from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.recovering import RecoverySwitch
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import Restorer

@@ -18,6 +18,7 @@ from pstrain.coordinator import (
     applying,
     core,
     deadlines,
+    hearing,
     holding,
     link,
     orders,
@@ -36,12 +37,13 @@ from pstrain.execution import resumption
 from pstrain.paramserver import requests
 from pstrain.trainer import cancelling as trainer_cancelling
 from pstrain.trainer import (
-    client,
     closure_stream,
     committing,
+    deciding,
     overdue,
     reports,
     resources,
+    server_session,
     trainer_session,
 )
 from pstrain.trainer import rounds as trainer_rounds
@@ -381,6 +383,7 @@ def staged() -> Iterator[None]:
             core,
             applying,
             deadlines,
+            hearing,
             holding,
             redoing,
             waiting,
@@ -413,10 +416,10 @@ def staged() -> Iterator[None]:
             "dataservice",
             SimpleNamespace(release_readers=training_program.release_readers),
         )
-        patch.setattr(client, "Connections", Connections)
+        patch.setattr(server_session, "Connections", Connections)
         patch.setattr(requests, "read_changes", _read_changes)
         patch.setattr(trainer_session, "open_dataset", training_program.open_dataset)
-        for module in (committing, trainer_rounds):
+        for module in (deciding, trainer_rounds):
             patch.setattr(module, "reached", _reached)
         patch.setattr(RemoteValue, "_set", set_and_tell)
         patch.setattr(Committer, "commit_held", commit_and_note)

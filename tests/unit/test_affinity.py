@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pstrain.consistency import ASYNC, Consistency, Ssp
-from pstrain.coordinator import decide, waiting
+from pstrain.coordinator import assigning, decide, waiting
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.orders import Ended, Outbox, Run
 from pstrain.coordinator.recovery import Legacy
@@ -33,18 +33,18 @@ def state_of(
 
 def test_a_bound_closure_takes_a_slot_of_its_trainer() -> None:
     state = state_of({0: 1, 1: 1, 2: None})
-    assert sorted(started(apply(state, decide.assign(state)))) == [(0, 1, 0), (2, 0, 0)]
+    assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (2, 0, 0)]
     apply(state, decide.finish(state, 2, 0, 0))
-    assert apply(state, decide.assign(state)) == ()
+    assert apply(state, assigning.assign(state)) == ()
     apply(state, decide.finish(state, 0, 1, 0))
-    assert started(apply(state, decide.assign(state))) == [(1, 1, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(1, 1, 0)]
 
 
 def test_the_older_one_starts_first_on_a_slot_that_both_may_use() -> None:
     state = state_of({0: None, 1: 0, 2: None}, trainers=1)
     order = []
     while not state.is_idle:
-        [(closure, trainer, attempt)] = started(apply(state, decide.assign(state)))
+        [(closure, trainer, attempt)] = started(apply(state, assigning.assign(state)))
         order.append(closure)
         apply(state, decide.finish(state, closure, trainer, attempt))
     assert order == [0, 1, 2]
@@ -52,25 +52,25 @@ def test_the_older_one_starts_first_on_a_slot_that_both_may_use() -> None:
 
 def test_others_leave_the_slot_to_the_one_who_needs_it() -> None:
     state = state_of({0: None, 1: 0})
-    assert sorted(started(apply(state, decide.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
+    assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
 
 
 def test_closures_for_a_trainer_that_is_away_hold_up_nobody() -> None:
     state = state_of({**dict.fromkeys(range(50), 7), 50: None, 51: None, 52: None})
-    assert [c for c, _, _ in started(apply(state, decide.assign(state)))] == [50, 51]
+    assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [50, 51]
     assert state.waiting_count == 51
     apply(state, decide.join_trainer(state, 7, 2))
-    assert started(apply(state, decide.assign(state))) == [(0, 7, 0), (1, 7, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 7, 0)]
 
 
 def test_a_lost_trainers_bound_closures_wait_for_it_in_their_old_order() -> None:
     state = state_of({0: 1, 1: 1, 2: None}, trainers=2)
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     apply(state, decide.lose_trainer(state, 1, attempts_max=5))
     apply(state, decide.finish(state, 2, 0, 0))
-    assert apply(state, decide.assign(state)) == ()
+    assert apply(state, assigning.assign(state)) == ()
     apply(state, decide.join_trainer(state, 1, 2))
-    assert started(apply(state, decide.assign(state))) == [(0, 1, 1), (1, 1, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(0, 1, 1), (1, 1, 0)]
 
 
 def test_quick_closures_of_others_do_not_keep_a_trainer_full() -> None:
@@ -79,30 +79,30 @@ def test_quick_closures_of_others_do_not_keep_a_trainer_full() -> None:
         apply(state, decide.join_trainer(state, trainer, 1))
     for closure in range(1000):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state, lambda _: True))
+    apply(state, assigning.assign(state, lambda _: True))
     apply(state, decide.schedule(state, 1000, 1))
     for closure in list(state.trainers[1].running):
         apply(state, decide.finish(state, closure, 1, 0))
-        apply(state, decide.assign(state, lambda _: True))
+        apply(state, assigning.assign(state, lambda _: True))
     for closure in range(1000):
         if closure in state.running:
             run = state.running[closure]
             apply(state, decide.finish(state, closure, run.trainer, run.attempt))
-            apply(state, decide.assign(state, lambda _: True))
+            apply(state, assigning.assign(state, lambda _: True))
     assert state.running[1000].trainer == 1
 
 
 def test_staleness_is_that_of_other_closures() -> None:
     state = state_of(dict.fromkeys(range(20), 1), consistency=Ssp(staleness=1))
     for closure in range(20):
-        assert started(apply(state, decide.assign(state))) == [(closure, 1, 0)]
+        assert started(apply(state, assigning.assign(state))) == [(closure, 1, 0)]
         apply(state, decide.finish(state, closure, 1, 0))
     assert state.trainers[1].clock == 0
 
 
 def test_an_error_cancels_bound_closures_too() -> None:
     state = state_of({0: None, 1: 1, 2: 7, 3: None, 4: 1})
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     apply(state, decide.fail(state, 0, 0, 0))
     assert state.waiting_count == 0
     apply(state, decide.cancel_all(state))
@@ -112,11 +112,11 @@ def test_an_error_cancels_bound_closures_too() -> None:
 
 def test_what_ran_on_a_trainer_is_run_again_there() -> None:
     state = state_of({0: 1, 1: None})
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     for closure, trainer in ((0, 1), (1, 0)):
         apply(state, decide.finish(state, closure, trainer, 0))
     apply(state, decide.reopen(state, {0: None, 1: None}, {0: 1}))
-    assert sorted(started(apply(state, decide.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
+    assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
 
 
 # The scheduler

@@ -90,6 +90,7 @@ PURE = (
     "pstrain/coordinator/events.py",
     "pstrain/coordinator/state.py",
     "pstrain/coordinator/decide.py",
+    "pstrain/coordinator/assigning.py",
     "pstrain/coordinator/rounds.py",
     "pstrain/coordinator/ends.py",
     "pstrain/coordinator/inputs.py",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pstrain.consistency import Sync
-from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import assigning, decide, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.deadlines import DeadlineHeap, Deadlines
@@ -112,7 +112,7 @@ def test_a_late_run_that_is_cancelled_does_not_run_again() -> None:
         apply(state, decide.join_trainer(state, trainer, 1))
     for closure in range(2):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     cancel(state, 1)
     apply(state, decide.prepare(state, 0, 0, 0))
     assert cancel(state, 0) == (), "its round may be decided"
@@ -128,10 +128,10 @@ def test_a_round_goes_on_without_a_closure_that_was_cancelled() -> None:
         apply(state, decide.join_trainer(state, trainer, 1))
     for closure in range(3):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     cancel(state, 0)
     apply(state, decide.fail(state, 0, 0, 0))
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     for closure, trainer in ((1, 1), (2, 0)):
         apply(state, decide.prepare(state, closure, trainer, 0))
     events = apply(state, decide.Decision(rounds.decide_round(state)))

@@ -15,7 +15,8 @@ import pytest
 
 from pstrain import initializers
 from pstrain.checkpoints import manifest
-from pstrain.checkpoints.checkpoint import Checkpoint, checkpoints, latest_checkpoint, read_config
+from pstrain.checkpoints.checkpoint import Checkpoint, checkpoints, latest_checkpoint
+from pstrain.checkpoints.objects import read_config
 from pstrain.errors import (
     DataLossError,
     DeadlineExceededError,
@@ -246,6 +247,15 @@ def test_a_variable_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     larger.variables.append(Variable(0.0, name="extra"))
     with pytest.raises(NotFoundError, match=r"'model/extra'.*model/bias#2"):
         Checkpoint(model=larger).restore(tmp_path)
+
+
+def test_a_state_that_is_not_there_is_named_before_anything_changes(tmp_path: pathlib.Path) -> None:
+    step = Variable(1)
+    Checkpoint(step=step, data=Variable(0)).save(tmp_path)
+    step.assign(5)
+    with pytest.raises(NotFoundError, match="no state of 'data', which is a Position here"):
+        Checkpoint(step=step, data=Position()).restore(tmp_path)
+    assert int(step) == 5
 
 
 def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> None:

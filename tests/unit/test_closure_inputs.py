@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pstrain.consistency import ASYNC, Consistency, Sync
-from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import assigning, decide, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.inputs import Inputs
@@ -59,7 +59,7 @@ def with_inputs(inputs: dict[int, tuple[int, ...]], trainers: int = 2) -> Coordi
 
 def test_a_closure_starts_behind_those_that_could_before() -> None:
     state = with_inputs({0: (), 1: (0,), 2: (), 3: ()}, trainers=1)
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     assert (list(state.waiting), state.waiting_count, state.is_idle) == ([2, 3], 3, False)
     apply(state, decide.finish(state, 0, 0, 0))
     assert list(state.waiting) == [2, 3, 1]
@@ -69,14 +69,14 @@ def test_a_bound_closure_waits_for_its_inputs_and_then_for_its_trainer() -> None
     state = with_inputs({0: ()})
     apply(state, decide.schedule(state, 1, 7, (0,)))
     assert (state.waiting_for(7), state.bound_waiting) == (1, {})
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     apply(state, decide.finish(state, 0, 0, 0))
     assert (state.waiting_for(7), list(state.bound_waiting[7])) == (1, [1])
 
 
 def test_who_needs_what_failed_has_failed_and_others_are_cancelled() -> None:
     state = with_inputs({0: (), 1: (), 2: (0,), 3: (2, 1), 4: (1,), 5: ()})
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     events = apply(state, decide.fail(state, 0, 0, 0))
     assert events == (
         ev.ClosureFailed(closure=0),
@@ -90,7 +90,7 @@ def test_who_needs_what_failed_has_failed_and_others_are_cancelled() -> None:
 
 def test_who_needs_what_was_cancelled_ends_alone() -> None:
     state = with_inputs({0: (), 1: (), 2: (), 3: (2,), 4: ()})
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     events = apply(state, decide.cancel(state, 2, ev.Reason.ASKED))
     assert events[1:] == (ev.ClosureCancelled(closure=3, reason=ev.Reason.INPUT, input=2),)
     assert (list(state.waiting), state.failed) == ([4], [])
@@ -100,7 +100,7 @@ def test_who_needs_what_was_cancelled_ends_alone() -> None:
 def test_who_needs_what_a_lost_trainer_ran_ends_once(fails: bool) -> None:
     state = with_inputs({0: (), 1: (), 2: (0, 1), 3: (2,)}, trainers=1)
     apply(state, decide.join_trainer(state, 0, 2))
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     apply(state, decide.cancel(state, 0, ev.Reason.ASKED))
     left = {1: decide.Left(0, 0, has_ended=True, is_error=fails)}
     events = apply(state, decide.lose_trainer(state, 0, left, attempts_max=3))
@@ -128,12 +128,12 @@ def test_random_graphs_come_to_their_end() -> None:
         for closure in range(60):
             alive = [each for each in state.attempts if dice.random() < 0.3]
             apply(state, decide.schedule(state, closure, None, tuple(alive)))
-            apply(state, decide.assign(state))
+            apply(state, assigning.assign(state))
             for running, run in list(state.running.items()):
                 if dice.random() < 0.4:
                     apply(state, decide.finish(state, running, run.trainer, run.attempt))
                     ended.append(running)
-        while apply(state, decide.assign(state)) or state.running:
+        while apply(state, assigning.assign(state)) or state.running:
             running, run = next(iter(state.running.items()))
             apply(state, decide.finish(state, running, run.trainer, run.attempt))
             ended.append(running)
@@ -149,12 +149,12 @@ def test_in_rounds_a_closure_takes_its_place_in_the_order() -> None:
     apply(state, decide.schedule(state, 1, None, (0,)))
     for closure in (2, 3):
         apply(state, decide.schedule(state, closure))
-    assert started(apply(state, decide.assign(state))) == [(0, 0, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(0, 0, 0)]
     apply(state, decide.prepare(state, 0, 0, 0))
     apply(state, decide.Decision(rounds.decide_round(state)))
     apply(state, decide.Decision(rounds.end_round(state)))
     assert list(state.waiting) == [1, 2, 3]
-    assert started(apply(state, decide.assign(state))) == [(1, 0, 0), (2, 1, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(1, 0, 0), (2, 1, 0)]
 
 
 # The scheduler

@@ -8,9 +8,9 @@ import pytest
 from pstrain.cluster import (
     ClusterSpec,
     SimpleClusterResolver,
-    TFConfigClusterResolver,
     check_training_cluster,
 )
+from pstrain.resolvers.tf_config import TFConfigClusterResolver
 
 CLUSTER: dict[str, Any] = {"worker": ["a:1", "b:2"], "ps": ["c:3"], "chief": ["d:4"]}
 

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from pstrain import consistency
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync, consistency_of
-from pstrain.coordinator import decide, rounds
+from pstrain.coordinator import assigning, decide, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
@@ -89,7 +89,7 @@ class Scheduling(RuleBasedStateMachine):
 
     def go_on(self) -> None:
         self.note(rounds.decide_round(self.state))
-        self.note(decide.assign(self.state).events)
+        self.note(assigning.assign(self.state).events)
 
     @rule(count=st.integers(1, 5))
     def schedule(self, count: int) -> None:
@@ -246,7 +246,7 @@ def apply(state: CoordinatorState, events: tuple[ev.Event, ...]) -> tuple[ev.Eve
 
 
 def started(state: CoordinatorState) -> list[tuple[int, int]]:
-    events = apply(state, decide.assign(state).events)
+    events = apply(state, assigning.assign(state).events)
     return [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from pstrain.coordinator import decide, exhausted
+from pstrain.coordinator import assigning, decide, exhausted
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
@@ -30,7 +30,7 @@ def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorSt
         apply(state, decide.join_trainer(state, trainer, slots))
     for closure in range(closures):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     return state
 
 
@@ -40,7 +40,7 @@ def test_short_closures_wait_at_the_trainers_too() -> None:
         apply(state, decide.join_trainer(state, trainer, 2))
     for closure in range(400):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state, lambda closure: 128 if closure < 300 else 0))
+    apply(state, assigning.assign(state, lambda closure: 128 if closure < 300 else 0))
     assert [len(t.running) for t in state.trainers.values()] == [128] * 2
     check_invariants(state)
     while state.running:
@@ -48,7 +48,7 @@ def test_short_closures_wait_at_the_trainers_too() -> None:
         apply(state, decide.finish(state, closure, run.trainer, run.attempt))
         check_invariants(state)
     assert sorted(state.free) == [0, 0, 1, 1]
-    apply(state, decide.assign(state, lambda closure: 128 if closure < 300 else 0))
+    apply(state, assigning.assign(state, lambda closure: 128 if closure < 300 else 0))
     assert len(state.running) == 44
     check_invariants(state)
 
@@ -58,11 +58,11 @@ def test_as_many_wait_at_a_trainer_as_the_closure_allows() -> None:
     apply(state, decide.join_trainer(state, 0, 2))
     for closure in range(20):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state, lambda closure: 5 if closure < 10 else 9))
+    apply(state, assigning.assign(state, lambda closure: 5 if closure < 10 else 9))
     assert len(state.running) == 5
-    apply(state, decide.assign(state, lambda _: 9))
+    apply(state, assigning.assign(state, lambda _: 9))
     assert len(state.running) == 9
-    apply(state, decide.assign(state, lambda _: 1))
+    apply(state, assigning.assign(state, lambda _: 1))
     assert len(state.running) == 9
 
 
@@ -71,11 +71,11 @@ def test_a_short_closure_that_lost_its_trainer_takes_a_slot() -> None:
     apply(state, decide.join_trainer(state, 0, 1))
     for closure in range(3):
         apply(state, decide.schedule(state, closure))
-    apply(state, decide.assign(state, lambda _: 128))
+    apply(state, assigning.assign(state, lambda _: 128))
     assert len(state.running) == 3
     apply(state, decide.lose_trainer(state, 0, attempts_max=5))
     apply(state, decide.join_trainer(state, 1, 1))
-    apply(state, decide.assign(state, lambda _: 128))
+    apply(state, assigning.assign(state, lambda _: 128))
     assert list(state.running) == [0]
     check_invariants(state)
 
@@ -86,7 +86,7 @@ def test_closures_start_oldest_first_on_the_slots_in_turn() -> None:
         apply(state, decide.join_trainer(state, trainer, 1))
     for closure in range(3):
         apply(state, decide.schedule(state, closure))
-    assert started(apply(state, decide.assign(state))) == [(0, 7, 0), (1, 8, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 8, 0)]
     assert list(state.waiting) == [2]
 
 
@@ -95,14 +95,14 @@ def test_a_lost_trainers_closures_run_next_in_their_old_order() -> None:
     apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
     assert list(state.waiting) == [0, 1, 2, 3, 4]
     apply(state, decide.join_trainer(state, 1, 2))
-    assert started(apply(state, decide.assign(state))) == [(0, 1, 1), (1, 1, 1)]
+    assert started(apply(state, assigning.assign(state))) == [(0, 1, 1), (1, 1, 1)]
 
 
 def test_the_late_word_of_a_lost_trainer_counts_for_nothing() -> None:
     state = running_state(closures=1, trainers=1)
     apply(state, decide.lose_trainer(state, 0, attempts_max=ATTEMPTS_MAX))
     apply(state, decide.join_trainer(state, 0, 1))
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     assert decide.finish(state, closure=0, trainer=0, attempt=0).events == ()
     assert decide.fail(state, closure=0, trainer=0, attempt=0).events == ()
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=1))
@@ -120,7 +120,7 @@ def test_an_error_cancels_what_waits_and_lets_what_runs_end() -> None:
     apply(state, decide.report_errors(state))
     assert state.failed == []
     apply(state, decide.schedule(state, 9))
-    assert [c for c, _, _ in started(apply(state, decide.assign(state)))] == [9]
+    assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [9]
 
 
 def test_a_closure_scheduled_while_errors_wait_is_cancelled() -> None:
@@ -135,7 +135,7 @@ def test_a_closure_that_loses_every_trainer_is_given_up() -> None:
     for trainer in range(ATTEMPTS_MAX):
         events = apply(state, decide.lose_trainer(state, trainer, attempts_max=ATTEMPTS_MAX))
         apply(state, decide.join_trainer(state, trainer + 1, 1))
-        apply(state, decide.assign(state))
+        apply(state, assigning.assign(state))
     assert ev.ClosureFailed(closure=0) in events
     assert ev.ClosureCancelled(closure=1) in events
     assert state.is_idle
@@ -146,13 +146,13 @@ def test_what_servers_had_decided_of_a_lost_trainers_closures_has_ended() -> Non
     left = {0: decide.Left(0, 1, has_ended=True), 1: decide.Left(0, 2)}
     apply(state, decide.silence_trainer(state, 0))
     assert decide.finish(state, 2, 0, 0).events == ()
-    assert decide.assign(state).events == ()
+    assert assigning.assign(state).events == ()
     apply(state, decide.lose_trainer(state, 0, left, attempts_max=ATTEMPTS_MAX))
     assert list(state.waiting) == [1, 2, 3]
     assert (state.finished_count, state.lost_count) == (1, 1)
     assert state.parts == {1: 2}
     apply(state, decide.join_trainer(state, 0, 3))
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     apply(state, decide.finish(state, 1, 0, 1))
     assert state.parts == {}
 
@@ -173,11 +173,11 @@ def test_nothing_starts_while_somebody_holds() -> None:
         apply(state, decide.hold(state))
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     assert state.is_settled
-    assert apply(state, decide.assign(state)) == ()
+    assert apply(state, assigning.assign(state)) == ()
     apply(state, decide.let_go(state))
-    assert apply(state, decide.assign(state)) == ()
+    assert apply(state, assigning.assign(state)) == ()
     apply(state, decide.let_go(state))
-    assert started(apply(state, decide.assign(state))) == [(1, 0, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(1, 0, 0)]
     assert apply(state, decide.let_go(state)) == ()
 
 
@@ -194,7 +194,7 @@ def test_closures_whose_changes_were_undone_run_again_before_others() -> None:
     state = running_state(closures=4, trainers=1)
     for closure in (0, 1):
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
-        apply(state, decide.assign(state))
+        apply(state, assigning.assign(state))
     apply(state, decide.lose_trainer(state, 0, attempts_max=None))
     apply(state, decide.reopen(state, {1: None, 0: None, 2: None}))
     assert list(state.waiting) == [0, 1, 2, 3]
@@ -213,7 +213,7 @@ def made_again(ended: int, *, trainers: int) -> CoordinatorState:
     apply(state, decide.reopen(state, dict.fromkeys(range(ended))))
     for trainer in range(trainers):
         apply(state, decide.join_trainer(state, trainer, 1))
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     return state
 
 
@@ -222,11 +222,11 @@ def test_what_the_program_was_told_is_made_again_whatever_fails_meanwhile() -> N
     assert sorted(state.running) == [0, 1, 2]
     apply(state, decide.reopen(state, {4: None}))
     assert cancelled(apply(state, decide.fail(state, closure=2, trainer=2, attempt=0))) == [3]
-    assert started(apply(state, decide.assign(state))) == [(4, 2, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(4, 2, 0)]
     lost = apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))
     assert cancelled(lost) == []
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
-    assert started(apply(state, decide.assign(state))) == [(1, 0, 1)]
+    assert started(apply(state, assigning.assign(state))) == [(1, 0, 1)]
     apply(state, decide.finish(state, closure=1, trainer=0, attempt=1))
     apply(state, decide.finish(state, closure=4, trainer=2, attempt=0))
     apply(state, decide.report_errors(state))
@@ -241,7 +241,7 @@ def test_what_was_told_is_made_again_also_after_an_error_that_nobody_has_seen() 
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))
     apply(state, decide.reopen(state, {0: None}))
-    assert started(apply(state, decide.assign(state))) == [(0, 0, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(0, 0, 0)]
 
 
 def test_a_closure_of_which_a_part_is_made_goes_on_whatever_fails() -> None:
@@ -249,7 +249,7 @@ def test_a_closure_of_which_a_part_is_made_goes_on_whatever_fails() -> None:
     left = {0: decide.Left(attempt=0, parts=1)}
     apply(state, decide.lose_trainer(state, 0, left, attempts_max=ATTEMPTS_MAX))
     assert cancelled(apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))) == [3]
-    assert started(apply(state, decide.assign(state))) == [(0, 1, 1)]
+    assert started(apply(state, assigning.assign(state))) == [(0, 1, 1)]
     left = {2: decide.Left(attempt=0, parts=0)}
     lost = apply(state, decide.lose_trainer(state, 2, left, attempts_max=ATTEMPTS_MAX))
     assert cancelled(lost) == []
@@ -289,10 +289,10 @@ def test_what_is_given_up_is_shown_before_anything_starts() -> None:
     assert [e.closure for e in given_up if isinstance(e, ev.ClosureCancelled)] == [0, 1, 2]
     apply(state, decide.join_trainer(state, 0, slots=2))
     assert apply(state, decide.schedule(state, 3))[-1] == ev.ClosureCancelled(closure=3)
-    assert apply(state, decide.assign(state)) == ()
+    assert apply(state, assigning.assign(state)) == ()
     apply(state, decide.report_errors(state))
     apply(state, decide.schedule(state, 4))
-    assert started(apply(state, decide.assign(state))) == [(4, 0, 0)]
+    assert started(apply(state, assigning.assign(state))) == [(4, 0, 0)]
 
 
 class Coordinator(RuleBasedStateMachine):
@@ -326,14 +326,14 @@ class Coordinator(RuleBasedStateMachine):
                 decide.schedule(self.state, self.next_closure, trainer, inputs, priority=priority)
             )
             self.next_closure += 1
-        self.note(decide.assign(self.state))
+        self.note(assigning.assign(self.state))
 
     @precondition(lambda self: self.next_closure)
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         closure = data.draw(st.integers(0, self.next_closure - 1))
         self.note(decide.cancel(self.state, closure, ev.Reason.ASKED))
-        self.note(decide.assign(self.state))
+        self.note(assigning.assign(self.state))
 
     @precondition(lambda self: self.said)
     @rule(data=st.data(), is_granted=st.booleans())
@@ -348,7 +348,7 @@ class Coordinator(RuleBasedStateMachine):
     @rule(trainer=st.integers(0, 2), slots=st.integers(1, 3))
     def join(self, trainer: int, slots: int) -> None:
         self.note(decide.join_trainer(self.state, trainer, slots))
-        self.note(decide.assign(self.state))
+        self.note(assigning.assign(self.state))
 
     @rule(trainer=st.integers(0, 2))
     def silence(self, trainer: int) -> None:
@@ -365,7 +365,7 @@ class Coordinator(RuleBasedStateMachine):
             if data.draw(st.booleans())
         }
         self.note(decide.lose_trainer(self.state, trainer, left, attempts_max=ATTEMPTS_MAX))
-        self.note(decide.assign(self.state))
+        self.note(assigning.assign(self.state))
 
     @precondition(lambda self: self.said)
     @rule(data=st.data(), works=st.booleans())
@@ -384,7 +384,7 @@ class Coordinator(RuleBasedStateMachine):
     def go_on(self) -> None:
         self.note(decide.Decision(tuple(exhausted.end_spent(self.state))))
         self.note(decide.report_errors(self.state))
-        self.note(decide.assign(self.state))
+        self.note(assigning.assign(self.state))
 
     @invariant()
     def no_closure_ends_twice_or_is_forgotten(self) -> None:

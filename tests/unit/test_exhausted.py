@@ -9,7 +9,7 @@ import pytest
 
 from pstrain import remote_errors, results
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
-from pstrain.coordinator import decide, exhausted, recovery, rounds
+from pstrain.coordinator import assigning, decide, exhausted, recovery, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
@@ -39,7 +39,7 @@ def go_on(state: CoordinatorState) -> list[tuple[int, int]]:
     """The closures that start, and where."""
     apply(state, decide.Decision(rounds.decide_round(state)))
     apply(state, decide.Decision(tuple(exhausted.end_spent(state))))
-    events = apply(state, decide.assign(state))
+    events = apply(state, assigning.assign(state))
     return [(e.closure, e.trainer) for e in events if isinstance(e, ev.ClosureStarted)]
 
 
@@ -101,7 +101,7 @@ def test_trainers_at_their_end_are_sent_no_more_than_their_slots() -> None:
     state = begun(closures=40, trainers=2)
     assert meet_end(state, 0) == []
     assert finish(state, 1) == [(0, 1)]
-    apply(state, decide.assign(state, lambda _: 9))
+    apply(state, assigning.assign(state, lambda _: 9))
     assert len(state.trainers[0].running) == 1
     assert len(state.trainers[1].running) == 9
 

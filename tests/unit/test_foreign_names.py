@@ -17,7 +17,7 @@ import dataservice as ds
 import pstrain as ps
 from dataservice import public_names
 from dataservice.dataset import foreign_names
-from pstrain import coordinator, replica
+from pstrain import coordinator, foreign_arguments, replica
 from pstrain import foreign_names as of_keras
 from pstrain.errors import InvalidTypeError
 
@@ -108,34 +108,34 @@ def _model() -> ps.models.Model:
 
 
 TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
-    (_model().fit, of_keras.FIT),
-    (_model().evaluate, of_keras.EVALUATE),
-    (_model().predict, of_keras.PREDICT),
-    (_model().compile, of_keras.COMPILE),
-    (ps.layers.Embedding, of_keras.EMBEDDING),
-    (ps.layers.Dense, of_keras.DENSE),
-    (ps.optimizers.SGD, of_keras.OPTIMIZER),
-    (ps.optimizers.SGD, of_keras.SGD),
-    (ps.optimizers.Adam, of_keras.OPTIMIZER),
-    (ps.callbacks.Checkpoint, of_keras.CHECKPOINT),
-    (ps.callbacks.TensorBoard, of_keras.TENSORBOARD),
-    (ps.optimizers.SGD().apply_gradients, of_keras.APPLY_GRADIENTS),
-    (ps.Checkpoint(value=ps.Variable(0.0)).save, of_keras.SAVE_OF_CHECKPOINT),
-    (ps.Checkpoint(value=ps.Variable(0.0)).restore, of_keras.RESTORE_OF_CHECKPOINT),
-    (ps.metrics.AUC, of_keras.AUC),
-    (ps.metrics.Accuracy, of_keras.NEW_METRIC),
-    (ps.metrics.LogLoss, of_keras.LOG_LOSS),
-    (ps.metrics.Mean, of_keras.NEW_METRIC),
-    (ps.metrics.AUC().update_state, of_keras.METRIC),
-    (ps.losses.BinaryCrossentropy, of_keras.BINARY_CROSSENTROPY),
-    (ps.losses.BinaryCrossentropy(), of_keras.LOSS),
-    (ps.layers.StringLookup, of_keras.LOOKUP),
-    (ps.layers.IntegerLookup, of_keras.LOOKUP),
-    (ps.Variable, of_keras.NEW_VARIABLE),
-    (ps.Variable(0.0).assign, of_keras.CHANGE_OF_VARIABLE),
-    (ps.Variable([0.0]).scatter_add, of_keras.CHANGE_OF_VARIABLE),
-    (ps.Variable([0.0]).sparse_read, of_keras.READ_OF_VARIABLE),
-    (ps.InputOptions, of_keras.INPUT_OPTIONS),
+    (_model().fit, foreign_arguments.FIT),
+    (_model().evaluate, foreign_arguments.EVALUATE),
+    (_model().predict, foreign_arguments.PREDICT),
+    (_model().compile, foreign_arguments.COMPILE),
+    (ps.layers.Embedding, foreign_arguments.EMBEDDING),
+    (ps.layers.Dense, foreign_arguments.DENSE),
+    (ps.optimizers.SGD, foreign_arguments.OPTIMIZER),
+    (ps.optimizers.SGD, foreign_arguments.SGD),
+    (ps.optimizers.Adam, foreign_arguments.OPTIMIZER),
+    (ps.callbacks.Checkpoint, foreign_arguments.CHECKPOINT),
+    (ps.callbacks.TensorBoard, foreign_arguments.TENSORBOARD),
+    (ps.optimizers.SGD().apply_gradients, foreign_arguments.APPLY_GRADIENTS),
+    (ps.Checkpoint(value=ps.Variable(0.0)).save, foreign_arguments.SAVE_OF_CHECKPOINT),
+    (ps.Checkpoint(value=ps.Variable(0.0)).restore, foreign_arguments.RESTORE_OF_CHECKPOINT),
+    (ps.metrics.AUC, foreign_arguments.AUC),
+    (ps.metrics.Accuracy, foreign_arguments.NEW_METRIC),
+    (ps.metrics.LogLoss, foreign_arguments.LOG_LOSS),
+    (ps.metrics.Mean, foreign_arguments.NEW_METRIC),
+    (ps.metrics.AUC().update_state, foreign_arguments.METRIC),
+    (ps.losses.BinaryCrossentropy, foreign_arguments.BINARY_CROSSENTROPY),
+    (ps.losses.BinaryCrossentropy(), foreign_arguments.LOSS),
+    (ps.layers.StringLookup, foreign_arguments.LOOKUP),
+    (ps.layers.IntegerLookup, foreign_arguments.LOOKUP),
+    (ps.Variable, foreign_arguments.NEW_VARIABLE),
+    (ps.Variable(0.0).assign, foreign_arguments.CHANGE_OF_VARIABLE),
+    (ps.Variable([0.0]).scatter_add, foreign_arguments.CHANGE_OF_VARIABLE),
+    (ps.Variable([0.0]).sparse_read, foreign_arguments.READ_OF_VARIABLE),
+    (ps.InputOptions, foreign_arguments.INPUT_OPTIONS),
 ]
 
 

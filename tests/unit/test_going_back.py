@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
+from pstrain import remote_errors, results
 from pstrain.coordinator.link import TrainerLink
+from pstrain.coordinator.lost_servers import is_server_loss
 from pstrain.coordinator.orders import Ended, Outbox, Run
 from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
 from pstrain.coordinator.recovery import Legacy
@@ -25,20 +27,22 @@ from pstrain.errors import (
 )
 from pstrain.execution.resumption import Recovery
 from pstrain.trainer.outlasting import outlasting
+from pstrain.wire import trainer_pb2 as pb
 from tests.unit.test_affinity import scheduler
 
 
 class Link(TrainerLink):
     """Its trainer's messages are given."""
 
-    def __init__(self, replies: list[list[Ended]], losses: list[Exception]) -> None:
+    def __init__(self, replies: list[list[pb.ClosureResult]]) -> None:
         self.heard: list[int] = []
         self.index = 0
         self._slots = 1
         self._stopping = threading.Event()
         self._configuration: Any = SimpleNamespace(session="s", incarnation=1)
         self._servers: Any = SimpleNamespace(session="s")
-        self._recovery: Any = SimpleNamespace(is_restoring=False, notice=losses.__contains__)
+        self._recovery: Any = SimpleNamespace(is_restoring=False, notice=is_server_loss)
+        self._functions: Any = {}
         self._scheduler: Any = SimpleNamespace(
             trainer_joined=lambda *_: None,
             reads_services=lambda _: (frozenset(), ()),
@@ -52,25 +56,23 @@ class Link(TrainerLink):
     def serve(self) -> None:
         self._serve(SimpleNamespace(stream=lambda *_: self._replies))  # type: ignore[arg-type]
 
-    def _ended(self, result: Any) -> Ended:
-        return result  # type: ignore[no-any-return]
 
-
-def ended(closure: int, error: Exception | None = None) -> Ended:
-    return Ended(closure, 0, None, error)
+def ended(closure: int, error: Exception | None = None) -> pb.ClosureResult:
+    if error is None:
+        return pb.ClosureResult(id=closure, value=results.encode(None))
+    return pb.ClosureResult(id=closure, error_json=remote_errors.encode(error, "trainer 0"))
 
 
 def test_nothing_counts_that_a_trainer_says_together_with_a_lost_server() -> None:
     """The marks of the other closure cover the row of the one that changed nothing."""
-    lost = ServerLostError("gone")
-    link = Link([[ended(1)], [ended(2, lost), ended(3)], [ended(4)]], losses=[lost])
+    link = Link([[ended(1)], [ended(2, ServerLostError("gone")), ended(3)], [ended(4)]])
     with pytest.raises(ServerLostError):
         link.serve()
     assert link.heard == [1]
 
 
 def test_a_closure_that_failed_for_other_reasons_is_heard() -> None:
-    link = Link([[ended(1, ValueError("x")), ended(2)]], losses=[])
+    link = Link([[ended(1, ValueError("x")), ended(2)]])
     link.serve()
     assert link.heard == [1, 2]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pstrain.features.field_groups import group_rows
-from pstrain.kernels import projection
+from pstrain.kernels import projection, projection_gradients
 from pstrain.kernels.vectors import LANES
 
 FIELDS, VALUES, COLUMNS = 3, 5, projection.COLUMNS
@@ -52,7 +52,7 @@ def test_projections_and_their_gradients(
 
     gradient = _normal(size, units)
     to_rows, to_kernel = np.zeros_like(rows), np.zeros_like(kernel)
-    projection.project_gradients(
+    projection_gradients.project_gradients(
         gradient,
         rows,
         *grouped,
@@ -65,7 +65,9 @@ def test_projections_and_their_gradients(
     )
     if values_dense:
         every = np.arange(size, dtype=np.int32)
-        projection.add_outer_products(dense, every, 0, gradient, 0, to_kernel, FIELDS * dim)
+        projection_gradients.add_outer_products(
+            dense, every, 0, gradient, 0, to_kernel, FIELDS * dim
+        )
     np.testing.assert_allclose(to_kernel, inputs.T @ gradient, rtol=1e-4, atol=5e-3)
     expected = np.zeros_like(rows)
     to_embedded = (gradient @ kernel[: FIELDS * dim].T).reshape(-1, dim)
@@ -82,6 +84,6 @@ def test_the_wide_part_and_its_gradient() -> None:
     expected = 0.5 + rows[inverse, 0].reshape(9, FIELDS).sum(axis=1)
     np.testing.assert_allclose(wide, expected, rtol=1e-5, atol=1e-6)
     to_rows, added = np.zeros_like(rows), np.zeros_like(rows)
-    projection.add_wide_gradient(wide, order, starts, middles, *listed, to_rows)
+    projection_gradients.add_wide_gradient(wide, order, starts, middles, *listed, to_rows)
     np.add.at(added[:, 0], inverse, np.repeat(wide, FIELDS))
     np.testing.assert_allclose(to_rows, added, rtol=1e-5, atol=1e-6)

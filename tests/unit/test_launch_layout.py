@@ -6,9 +6,10 @@ import json
 
 import pytest
 
-from pstrain.cluster import ClusterSpec, TFConfigClusterResolver
+from pstrain.cluster import ClusterSpec
 from pstrain.errors import InvalidArgumentError
 from pstrain.launch.layout import Exposure, Layout
+from pstrain.resolvers.tf_config import TFConfigClusterResolver
 from pstrain.security import may_expose
 
 LAYOUT = Layout(program=("train.py", "--fast"), workers=2, ps=1, data_workers=1)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import pstrain as ps
-from pstrain.checkpoints.checkpoint import read_config
+from pstrain.checkpoints.objects import read_config
 from pstrain.errors import InvalidArgumentError
 from pstrain.kernels.keys import NO_KEY
 from pstrain.variables.scope import local_parameters

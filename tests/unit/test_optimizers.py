@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from pstrain import optimizers
-from pstrain.checkpoints.checkpoint import Checkpoint, read_config
+from pstrain.checkpoints.checkpoint import Checkpoint
+from pstrain.checkpoints.objects import read_config
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.gradients.recording import record
 from pstrain.gradients.tape import GradientTape

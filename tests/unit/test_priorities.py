@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstrain.consistency import Ssp
-from pstrain.coordinator import decide
+from pstrain.coordinator import assigning, decide
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.line import Line
 from pstrain.coordinator.options import check_options
@@ -74,7 +74,7 @@ def order(state: CoordinatorState) -> list[int]:
     """In which they start where each ends before the next."""
     found = []
     while not state.is_idle:
-        for closure, trainer, attempt in started(apply(state, decide.assign(state))):
+        for closure, trainer, attempt in started(apply(state, assigning.assign(state))):
             found.append(closure)
             apply(state, decide.finish(state, closure, trainer, attempt))
     return found
@@ -87,7 +87,7 @@ def test_higher_ones_start_first_and_older_ones_among_them(options: dict[str, An
 
 def test_what_comes_back_is_first_of_its_priority() -> None:
     state = state_of(trainers=5)
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     assert list(state.running) == [6, 2, 4, 0, 1]
     for trainer in (1, 3):
         apply(state, decide.lose_trainer(state, trainer, attempts_max=5))

@@ -22,7 +22,8 @@ from pstrain.optimizers import SGD, Adagrad
 from pstrain.trainer.staging import ClosureRun
 from pstrain.variables.base import new_handle
 from pstrain.variables.indexed_slices import IndexedSlices
-from pstrain.variables.parameters import LocalParameters, current_staging, current_step, step_scope
+from pstrain.variables.local_parameters import LocalParameters
+from pstrain.variables.parameters import current_staging, current_step, step_scope
 from pstrain.variables.per_worker import PerWorkerVariable
 from pstrain.variables.scope import LocalPlacement, local_parameters, placement_scope
 from pstrain.variables.variable import ShardedVariable, Variable, create_variable

@@ -89,6 +89,8 @@ def test_a_function_gives_one_shard_at_a_time(cut: None) -> None:  # noqa: ARG00
     np.testing.assert_array_equal(second.numpy(), expected)
     with pytest.raises(InvalidArgumentError, match="expected"):
         ps.Variable(lambda shard_info: np.zeros(7), shape=(10, 2))  # noqa: ARG005
+    with pytest.raises(InvalidArgumentError, match="cannot become int64 without loss"):
+        ps.Variable(lambda shard_info: np.full(shard_info.shape, 1.5), shape=(10,), dtype="int64")
     with pytest.raises(InvalidArgumentError, match="shape="):
         ps.Variable(by_info)
 

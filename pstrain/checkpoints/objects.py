@@ -1,0 +1,121 @@
+"""What objects a checkpoint can hold, what it says of each, and whether it has what they need.
+
+Knows neither how values travel nor when a save is made. Invariant: an object is whatever has
+variables or a state; what is said of it is of what JSON has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pstrain.checkpoints import manifest
+from pstrain.checkpoints.manifest import Path
+from pstrain.errors import InvalidTypeError, NotFoundError
+from pstrain.paramserver.saved import SavedShard, check_shape
+from pstrain.variables import names as variable_names
+from pstrain.variables.base import BaseVariable
+from pstrain.variables.names import Named, grouped, has_variables, key_of
+
+
+def check_objects(objects: Mapping[str, Any]) -> None:
+    """InvalidTypeError for what has nothing that a checkpoint could save."""
+    for name, value in objects.items():
+        if isinstance(value, list | tuple | dict):
+            raise InvalidTypeError(
+                f"{name} is a {type(value).__name__}: give what is in it under names of their own, "
+                f"as in Checkpoint(**{{f'{name}_{{i}}': each for i, each in enumerate({name})}})"
+            )
+        if not (is_stateful(value) or isinstance(value, BaseVariable) or has_variables(value)):
+            raise InvalidTypeError(
+                f"{name}={type(value).__name__} has neither variables nor state_dict(), so there "
+                "is nothing of it to save"
+            )
+
+
+def check_held(
+    path: str,
+    objects: Mapping[str, Any],
+    contents: Mapping[str, Any],
+    named: Sequence[Named],
+    stored: Mapping[str, SavedShard],
+) -> None:
+    """NotFoundError or InvalidArgumentError unless a checkpoint has all that ``objects`` need.
+
+    ``named`` are their variables, ``stored`` the shards in it by the names of variables.
+    """
+    for name in sorted(objects.keys() - contents["objects"].keys()):
+        if not _is_found(name, objects, contents["objects"], named, stored):
+            raise NotFoundError(
+                f"checkpoint {path} holds no object {name!r}; it holds "
+                f"{', '.join(sorted(contents['objects']))}"
+            )
+    for name in sorted(objects.keys() & contents["objects"].keys()):
+        saved = contents["objects"][name]
+        if "state" not in saved and is_stateful(objects[name]):
+            raise NotFoundError(
+                f"checkpoint {path} holds no state of {name!r}, which is a "
+                f"{type(objects[name]).__qualname__} here and was a {saved['class']} when it was "
+                "saved: leave it out, or give it another name"
+            )
+    for group in grouped(named, stored):
+        for name, spec in group.specs.items():
+            if name not in stored:
+                raise NotFoundError(
+                    f"checkpoint {path} holds no variable {name!r}; it holds "
+                    f"{', '.join(sorted(stored))}"
+                )
+            check_shape(name, spec.shape, spec.dtype, stored[name])
+
+
+def _is_found(
+    name: str,
+    objects: Mapping[str, Any],
+    saved: Mapping[str, Any],
+    named: Sequence[Named],
+    stored: Mapping[str, SavedShard],
+) -> bool:
+    """Whether all there is of an object that was not saved is there under other names."""
+    value = objects[name]
+    if any(value is other and n in saved for n, other in objects.items()):
+        return True
+    reached = {key_of(each.variable) for each in variable_names.named({name: value})}
+    mine = [each for each in named if key_of(each.variable) in reached]
+    is_stored = bool(mine) and all(each.found_as(stored) in stored for each in mine)
+    return is_stored and not is_stateful(value)
+
+
+class Attached(Protocol):
+    """What is saved besides, for as long as somebody wants it."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
+        """None where the checkpoint does not hold it."""
+
+
+def read_config(path: Path, name: str = "model") -> dict[str, Any]:
+    """What ``get_config`` of an object gave when it was saved, to make the object anew.
+
+    Raises NotFoundError when the checkpoint holds no such object or it had no ``get_config``.
+    """
+    found = manifest.find(path)
+    config = manifest.read(found)["objects"].get(name, {}).get("config")
+    if config is None:
+        raise NotFoundError(f"checkpoint {found} holds no configuration of {name!r}")
+    return dict(config)
+
+
+def describe(value: Any) -> dict[str, Any]:
+    """What the manifest says of an object: its class, its configuration and its state."""
+    described: dict[str, Any] = {"class": type(value).__qualname__}
+    if hasattr(value, "get_config"):
+        described["config"] = value.get_config()
+    if is_stateful(value):
+        described["state"] = value.state_dict()
+    return described
+
+
+def is_stateful(value: Any) -> bool:
+    """Whether an object has a state besides its variables."""
+    return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

@@ -1,0 +1,182 @@
+"""What a coordinator and a trainer say to each other, as messages: orders there, ends of runs back.
+
+Knows no connection, and decides nothing. Invariant: on one stream a function is sent before its
+first use, again if the trainer was told to forget it; orders keep their order.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+from pstrain import remote_errors, results
+from pstrain.coordinator.functions import PickledFunctions
+from pstrain.coordinator.orders import (
+    AskPosition,
+    Cancel,
+    DefineResource,
+    Drop,
+    DropResource,
+    Ended,
+    Outbox,
+    RoundPart,
+    Run,
+    Settled,
+)
+from pstrain.coordinator.recovery import Servers
+from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.sent import SentFunctions
+from pstrain.errors import InvalidArgumentError
+from pstrain.vocabulary import CLOSURE_MAX_BYTES
+from pstrain.wire import trainer_pb2 as pb
+
+_CLOSURES_PER_MESSAGE = 64
+_MESSAGE_BYTES = 1 << 20
+
+
+class Requests:
+    """The messages of one stream to a trainer; orders that wait together travel together.
+
+    Ends with the ``outbox``. ``trainer``: its index.
+    """
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        scheduler: Scheduler,
+        functions: PickledFunctions,
+        servers: Servers,
+        *,
+        trainer: int,
+        session: str,
+        incarnation: int,
+    ) -> None:
+        self._outbox = outbox
+        self._scheduler = scheduler
+        self._functions = functions
+        self._servers = servers
+        self._trainer = trainer
+        self._session, self._incarnation = session, incarnation
+        self._sent = SentFunctions()
+
+    def __iter__(self) -> Iterator[pb.RunRequest]:
+        while (item := self._outbox.items.get()) is not None:
+            request = pb.RunRequest(
+                session=self._session,
+                incarnation=self._incarnation,
+                low_water=self._scheduler.low_water(),
+                is_traced=self._scheduler.is_traced,
+                dropped_function_ids=self._sent.forget(),
+            )
+            ended = False
+            size_bytes = 0
+            while True:
+                size_bytes += self._add(request, item)
+                if len(request.closures) >= _CLOSURES_PER_MESSAGE or size_bytes >= _MESSAGE_BYTES:
+                    break
+                try:
+                    item = self._outbox.items.get_nowait()
+                except queue.Empty:
+                    break
+                if item is None:
+                    ended = True
+                    break
+            # As late as can be: none of its closures may know rows from before a restore.
+            request.key_generation = self._servers.key_maps.generation
+            yield request
+            if ended:
+                return
+
+    def _add(self, request: pb.RunRequest, item: object) -> int:
+        """Adds an order to a message; about how many bytes that makes."""
+        match item:
+            case DefineResource():
+                if item.id in request.dropped_resource_ids:
+                    # All of a message is dropped last; what is defined again is dropped by that.
+                    request.dropped_resource_ids.remove(item.id)
+                request.resources.add(id=item.id, pickled=item.pickled)
+                return len(item.pickled)
+            case DropResource():
+                request.dropped_resource_ids.append(item.id)
+            case Drop():
+                request.dropped.add(id=item.closure, attempt=item.attempt)
+            case Cancel():
+                request.cancelled.add(id=item.closure, attempt=item.attempt)
+            case AskPosition():
+                request.positions_of.append(item.resource_id)
+            case Settled():
+                request.settled.extend(item.closures)
+            case Run():
+                return self._add_closure(request, item)
+        return 0
+
+    def _add_closure(self, request: pb.RunRequest, run: Run) -> int:
+        closure, size_bytes = run.closure, len(run.closure.pickled_arguments)
+        inputs = (
+            [results.encode(value.peek()) for value in closure.inputs] if closure.inputs else ()
+        )
+        if inputs:
+            size_bytes += sum(map(len, inputs))
+            if size_bytes > CLOSURE_MAX_BYTES:
+                self._refuse(run, size_bytes)
+                return 0
+        if not self._sent.use(closure.function_id):
+            pickled = self._functions[closure.function_id].pickled
+            self._sent.add(closure.function_id, len(pickled))
+            request.functions.add(id=closure.function_id, pickled=pickled)
+            size_bytes += len(pickled)
+        added = request.closures.add(
+            id=closure.id,
+            attempt=run.attempt,
+            function_id=closure.function_id,
+            pickled_arguments=closure.pickled_arguments,
+            parts_decided=run.parts,
+        )
+        if inputs:
+            added.inputs.extend(inputs)
+        return size_bytes
+
+    def _refuse(self, run: Run, size_bytes: int) -> None:
+        """Its arguments came to more than travels."""
+        error = InvalidArgumentError(
+            f"the arguments of {run.closure.name}, with the values of closures among them, take "
+            f"{size_bytes:,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: write large values to "
+            "files, or keep them in variables"
+        )
+        self._scheduler.results(self._trainer, [Ended(run.closure.id, run.attempt, None, error)])
+
+
+def ended_of(result: pb.ClosureResult, trainer_name: str) -> Ended:
+    """How a run ended, by a trainer of this name at the servers."""
+    rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
+    value: Any = None
+    error: Exception | None = None
+    part: RoundPart | None = None
+    if result.WhichOneof("outcome") == "error_json":
+        error = remote_errors.decode(result.error_json)
+    elif not result.was_dropped:
+        value = results.decode(result.value)
+    if result.is_prepared:
+        part = RoundPart(trainer_name, tuple(result.servers), result.has_gradient, rows)
+    return Ended(
+        result.id,
+        result.attempt,
+        value,
+        error,
+        needs_settling=result.needs_settling,
+        rows=rows,
+        part=part,
+        was_dropped=result.was_dropped,
+        seconds=result.seconds,
+        commit_s=result.commit_seconds,
+        met_end=result.met_end,
+    )
+
+
+def position_of(position: pb.Position) -> Any:
+    """How far a trainer's iterator is, or the error that it met."""
+    if position.error_json:
+        return remote_errors.decode(position.error_json)
+    return json.loads(position.json)

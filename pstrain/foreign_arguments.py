@@ -1,0 +1,199 @@
+"""Arguments that programs written for TensorFlow and Keras give, and what to write here instead.
+
+Only words for errors, and the way to say them. Invariant: no argument here is one that the callable
+takes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+from pstrain.errors import InvalidTypeError
+
+Called = TypeVar("Called", bound=Callable[..., Any])
+
+_ROWS: Final = "metrics count every row alike: repeat or leave out rows in the dataset"
+_READING: Final = "the dataset says how it is read: distribute() it to data workers"
+_LOSS: Final = "models minimise the log loss; for another write a step with a GradientTape"
+FIT: Final = {
+    "x": "write data=, a Dataset of batches, a table, DataFrame or dict of arrays, labels included",
+    "y": "labels are a column of data=, which the model's schema names (label=)",
+    "validation_split": "write validation_data=; Dataset.take(n) and skip(n) divide a dataset",
+    "validation_steps": "write validation_data=dataset.take(n), of so many batches",
+    "validation_batch_size": "validation_data in batches of its own size: Dataset.batch(n)",
+    "shuffle": "write dataset.shuffle(buffer_size)",
+    "workers": _READING,
+    "use_multiprocessing": _READING,
+    "max_queue_size": _READING,
+}
+EVALUATE: Final = {name: FIT[name] for name in ("x", "y", "workers")} | {
+    "return_dict": "a dict is what there is, by name"
+}
+PREDICT: Final = {"x": FIT["x"], "workers": _READING, "verbose": "it prints nothing"}
+CALL: Final = {
+    "training": "under a GradientTape it trains, elsewhere it predicts: leave it out",
+    "mask": "lists are as long as they are",
+}
+_COMPILED: Final = "kernels are compiled always"
+COMPILE: Final = {
+    "loss": _LOSS,
+    "loss_weights": _LOSS,
+    "weighted_metrics": _ROWS,
+    "run_eagerly": "steps always run as they are written",
+    "jit_compile": _COMPILED,
+    "steps_per_execution": "write fit(steps_per_execution=...)",
+}
+_PENALTY: Final = "optimizers take l2="
+EMBEDDING: Final = {
+    "input_dim": "write vocabulary_sizes=, a number or one for each field",
+    "output_dim": "write dim=",
+    "embeddings_initializer": "name= and seed= decide; a Variable takes any initializer",
+    "embeddings_regularizer": _PENALTY,
+    "mask_zero": "lists are as long as they are: combiner= pools them",
+    "input_length": "lists are as long as they are",
+}
+DENSE: Final = {
+    "input_dim": "write input_size=",
+    "input_shape": "write input_size=",
+    "bias_initializer": "it starts at 0",
+    "kernel_regularizer": _PENALTY,
+    "bias_regularizer": _PENALTY,
+}
+_EMA: Final = "average in the program what variables read as"
+OPTIMIZER: Final = {
+    "lr": "write learning_rate=",
+    "decay": "give learning_rate= a schedule, such as schedules.InverseTimeDecay",
+    "weight_decay": "write l2=, which is added to the gradient",
+    "amsgrad": "Adam is lazy here: only rows that a step touches change",
+    "centered": "the mean is that of the squares: leave it out",
+    "use_ema": _EMA,
+    "ema_momentum": _EMA,
+    "ema_overwrite_frequency": _EMA,
+    "loss_scale_factor": "losses and gradients are float32, which needs no scale",
+    "jit_compile": _COMPILED,
+    "name": "its name is that of its rule",
+    "gradient_accumulation_steps": 'write consistency="sync": a step of all trainers\' gradients',
+}
+_MOMENTUM: Final = "write optimizers.Momentum(learning_rate, momentum, nesterov)"
+_MEANS: Final = "each step applies what it is given: leave it out"
+APPLY_GRADIENTS: Final = {
+    "gradients": "write grads_and_vars=, or give them first",
+    "name": "steps have no names",
+    "skip_gradients_aggregation": _MEANS,
+    "experimental_aggregate_gradients": _MEANS,
+}
+SGD: Final = {"momentum": _MOMENTUM, "nesterov": _MOMENTUM}
+CHECKPOINT: Final = {
+    "filepath": "write directory=, in which each checkpoint is one of its own",
+    "save_freq": "write every= (epochs) or every_steps=",
+    "save_weights_only": "the model, its optimizer and the data position are saved together",
+    "period": "write every=",
+}
+PLATEAU: Final = {"epsilon": "write min_delta="}
+_NUMBERS_ONLY: Final = "it writes numbers, those of the logs"
+TENSORBOARD: Final = {
+    **dict.fromkeys(
+        ("embeddings_freq", "embeddings_metadata", "histogram_freq", "write_graph", "write_images"),
+        _NUMBERS_ONLY,
+    ),
+    "profile_batch": "write with coordinator.trace(path)",
+    "write_steps_per_second": "examples_per_s is in the logs",
+}
+_EXACT: Final = "states are integers, so that sums are exact: leave it out"
+_PROBABILITIES: Final = "give losses.sigmoid(logits)"
+_BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
+NEW_METRIC: Final = {"dtype": _EXACT}
+AUC: Final = {
+    "num_thresholds": "write bins=",
+    "thresholds": "write bins=, a number of equal ones",
+    "from_logits": _PROBABILITIES,
+    "curve": "it is that of the ROC",
+    "summation_method": "it is the trapezoid rule",
+    "multi_label": _BINARY,
+    "num_labels": _BINARY,
+    "label_weights": _BINARY,
+    "dtype": _EXACT,
+}
+_SMOOTH: Final = "smooth the labels in the dataset"
+LOG_LOSS: Final = {
+    "from_logits": _PROBABILITIES,
+    "label_smoothing": _SMOOTH,
+    "axis": _BINARY,
+    "dtype": _EXACT,
+}
+METRIC: Final = {
+    "y_true": "write labels=, or give them first",
+    "y_pred": "write probabilities=, or give them second",
+    "sample_weight": _ROWS,
+}
+BINARY_CROSSENTROPY: Final = {
+    "label_smoothing": _SMOOTH,
+    "axis": "the loss is the mean over the batch",
+    "name": "a loss has none",
+    "dtype": "it is float32",
+}
+LOSS: Final = {
+    "y_true": "write labels=, or give them first",
+    "y_pred": "write predictions=, or give them second",
+}
+LOOKUP: Final = {
+    "output_mode": "it gives ids; Embedding, or a Category of the schema, makes of them what it is",
+    "pad_to_max_tokens": "ids are those of the vocabulary; vocabulary_sizes= may be larger",
+    "idf_weights": "weights are a column of lists: Category(..., weights=...)",
+}
+_OPTIONS: Final = "parameter servers write and read files themselves: leave it out"
+SAVE_OF_CHECKPOINT: Final = {
+    "file_prefix": "write directory=, in which each checkpoint is a folder of its own",
+    "options": _OPTIONS,
+}
+RESTORE_OF_CHECKPOINT: Final = {"save_path": "write path=", "options": _OPTIONS}
+NEW_TAPE: Final = {
+    "persistent": "each tape tells gradients any number of times: leave it out",
+    "watch_accessed_variables": "make what is not to be trained with trainable=False",
+}
+GRADIENT: Final = {
+    "output_gradients": "give np.sum(target * output_gradients) as the loss",
+    "unconnected_gradients": "it is None where the loss does not depend on a variable",
+}
+_ROW_NUMBERS: Final = "write ids="
+CHANGE_OF_VARIABLE: Final = {
+    "indices": _ROW_NUMBERS,
+    "name": "changes have no names",
+    "read_value": "the variable is returned, and read where its value is used: leave it out",
+    "sparse_delta": "give IndexedSlices(rows, ids) first, without a name; or ids and rows",
+    "updates": "write rows=",
+    "use_locking": "a change is always made whole: leave it out",
+}
+READ_OF_VARIABLE: Final = {"indices": _ROW_NUMBERS, "name": "reads have no names"}
+NEW_VARIABLE: Final = {
+    "aggregation": "a trainer has one replica, and rounds (sync) take the mean of gradients",
+    "caching_device": "each step reads anew",
+    "constraint": "assign what it gives after a step",
+    "synchronization": "each read is of the parameter servers",
+    "validate_shape": "shapes are always checked",
+}
+_AHEAD: Final = "trainers read ahead into their own memory: leave it out"
+INPUT_OPTIONS: Final = {
+    "experimental_fetch_to_device": _AHEAD,
+    "experimental_per_replica_buffer_size": _AHEAD,
+    "experimental_place_dataset_on_device": _AHEAD,
+    "experimental_replication_mode": "each trainer has one pipeline and one replica: leave it out",
+}
+
+
+def instead_of(what: str, remedies: Mapping[str, str]) -> Callable[[Called], Called]:
+    """Has a callable, which is called ``what``, say what to write instead of these arguments."""
+
+    def tell(function: Called) -> Called:
+        @functools.wraps(function)
+        def call(*args: Any, **arguments: Any) -> Any:
+            for name in arguments:
+                if name in remedies:
+                    raise InvalidTypeError(f"{what} takes no argument {name!r}: {remedies[name]}")
+            return function(*args, **arguments)
+
+        return cast("Called", call)
+
+    return tell

@@ -1,0 +1,58 @@
+"""Who may change a parameter server's values just now: many changes at a time, or one checkpoint.
+
+Knows neither values nor checkpoints. Thread-safe. Invariant: nobody waits for ever, and no change
+that comes later goes before a checkpoint that waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from pstrain.errors import DeadlineExceededError
+
+_TIMEOUT_S = 600.0
+
+
+class Gate:
+    """Many changes at a time, or one checkpoint; a waiting checkpoint goes before new changes."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._inside = 0
+        self._closed = False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        with self._condition:
+            self._wait(lambda: not self._closed)
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._inside -= 1
+                if not self._inside:
+                    self._condition.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        with self._condition:
+            self._wait(lambda: not self._closed)
+            self._closed = True
+        try:
+            with self._condition:
+                self._wait(lambda: not self._inside)
+            yield
+        finally:
+            with self._condition:
+                self._closed = False
+                self._condition.notify_all()
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        if not self._condition.wait_for(condition, _TIMEOUT_S):
+            raise DeadlineExceededError(
+                f"a change or a checkpoint on this parameter server has not ended within "
+                f"{_TIMEOUT_S:.0f} s; is its disk stuck?"
+            )

@@ -1,0 +1,108 @@
+"""What programs ask a strategy's ``extended`` for: names of places, and where variables go.
+
+Knows neither servers nor sessions. Invariant: what it says of a variable is what its spec says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+from pstrain.cluster import ClusterResolver
+from pstrain.errors import InvalidArgumentError
+from pstrain.replica import ReduceOp
+from pstrain.variables.scope import Placement, placement_scope
+
+
+class Extensible(Protocol):
+    """The strategy."""
+
+    parameters: Any
+
+    @property
+    def cluster_resolver(self) -> ClusterResolver: ...
+    def scope(self) -> AbstractContextManager[Any]: ...
+    def placement_beside(self, server: int) -> Placement: ...
+
+
+class Extended:
+    """What programs ask a strategy's ``extended`` for."""
+
+    def __init__(self, strategy: Extensible) -> None:
+        spec = strategy.cluster_resolver.cluster_spec()
+        self._strategy = strategy
+        self.worker_devices = _devices("worker", spec.task_indices("worker"))
+        self.parameter_devices = _devices("ps", range(spec.num_tasks("ps")))
+        self.should_checkpoint = True
+        self.should_save_summary = True
+
+    def variable_created_in_scope(self, variable: Any) -> bool:
+        """Whether a variable lives on this strategy's parameter servers."""
+        return getattr(variable, "parameters", None) is self._strategy.parameters
+
+    @contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
+        """Variables made inside are not cut, and go to the server of this one's first rows.
+
+        InvalidArgumentError for a variable of another strategy or of none.
+        """
+        server = server_of(colocate_with_variable, self)
+        with (
+            self._strategy.scope(),
+            placement_scope(self._strategy.placement_beside(server)),
+        ):
+            yield
+
+    def reduce_to(
+        self,
+        reduce_op: Any,
+        value: Any,
+        destinations: Any,  # noqa: ARG002
+        options: Any = None,  # noqa: ARG002
+    ) -> Any:
+        """The value of the only replica."""
+        ReduceOp.of(reduce_op)
+        return value
+
+    def batch_reduce_to(
+        self,
+        reduce_op: Any,
+        value_destination_pairs: Any,
+        options: Any = None,  # noqa: ARG002
+    ) -> list[Any]:
+        """:meth:`reduce_to` of each (value, destinations)."""
+        return [self.reduce_to(reduce_op, value, to) for value, to in value_destination_pairs]
+
+    def update(
+        self,
+        var: Any,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """``fn(var, *args)``; its value where ``group``, else a tuple of each replica's value."""
+        result = fn(var, *args, **(kwargs or {}))
+        return result if group else (result,)
+
+
+def server_of(variable: Any, extended: Any) -> int:
+    """The server of a variable's first rows.
+
+    InvalidArgumentError unless the strategy of ``extended`` has placed the variable.
+    """
+    if not extended.variable_created_in_scope(variable):
+        raise InvalidArgumentError(
+            f"{variable!r} was not made in this strategy's scope, so nothing can be placed beside "
+            "it"
+        )
+    shards = variable.spec.shards
+    # A part of a ShardedVariable has the spec of the whole.
+    own = next((each for each in shards if each.row_stop > variable.first_row), shards[0])
+    server: int = own.ps
+    return server
+
+
+def _devices(job: str, indices: Iterable[int]) -> tuple[str, ...]:
+    return tuple(f"/job:{job}/task:{index}" for index in indices)

@@ -1,0 +1,86 @@
+"""A model that ``pstrain train`` left in a folder, on other files: scores, and predictions.
+
+Decides nothing about columns: the folder says what each is. Invariant: nothing in the folder
+changes, and rows to predict need no label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+import pstrain as ps
+from pstrain.checkpoints.checkpoint import latest_checkpoint
+from pstrain.checkpoints.objects import read_config
+from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
+from pstrain.tabular.files import check_columns, open_typed, plain_errors
+from pstrain.tabular.preparation import Preparation
+
+
+def load(folder: Path) -> tuple[Any, Preparation]:
+    """The model that ``train`` left in a folder, with its values in this process."""
+    prepared = Preparation.load(folder)
+    path = latest_checkpoint(folder)
+    if path is None:
+        raise NotFoundError(f"no checkpoint in {str(folder)!r}: train again with --overwrite")
+    model = _made_anew(path)
+    ps.Checkpoint(model=model).restore(path)
+    return model, prepared
+
+
+def _made_anew(path: str | Path) -> Any:
+    try:
+        return ps.models.from_config(read_config(path))
+    except (InvalidArgumentError, NotFoundError) as error:
+        raise InvalidArgumentError(
+            f"checkpoint {str(path)!r} is of no model that `pstrain train` makes ({error}): make a "
+            "torch module, or another model of your own, anew in the program that trained it; "
+            "there restore the checkpoint and call model.evaluate(data) or model.predict(data)"
+        ) from error
+
+
+def evaluate(
+    folder: Path, data: str, batch_size: int, types: Mapping[str, str]
+) -> dict[str, float]:
+    """Scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples.
+
+    ``types``: Arrow types of columns of text files, besides those that the model knows.
+    """
+    model, prepared = load(folder)
+    rows = open_typed(data, {**prepared.types, **types}, types)
+    check_columns(rows, (*prepared.columns, prepared.label), data)
+    model.compile(metrics=[ps.metrics.AUC(), ps.metrics.Accuracy()])
+    with plain_errors():
+        scores = model.evaluate(rows.map(prepared, format="arrow").batch(batch_size), verbose=0)
+    return dict(scores)
+
+
+def predictions(
+    folder: Path, data: str, column: str, types: Mapping[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``data``, batch by batch, with the predicted probability in ``column``.
+
+    ``types`` as for ``evaluate``. Raises DataError when there is not one row.
+    """
+    model, prepared = load(folder)
+    # Labels, which nobody looks at here, may be of any type, such as marks for "not known".
+    known = {name: prepared.types[name] for name in prepared.columns if name in prepared.types}
+    rows = open_typed(data, {**known, **types}, types)
+    check_columns(rows, prepared.columns, data)
+    if column in rows.schema.names:
+        raise InvalidArgumentError(
+            f"the data has a column {column!r} already; name another one with --column"
+        )
+    unlabelled = rows.schema.names
+    if prepared.label in unlabelled:
+        unlabelled = [name for name in unlabelled if name != prepared.label]
+    is_empty = True
+    for batch in rows:
+        is_empty = False
+        chances = model.predict_on_batch(prepared(batch.select(unlabelled)))
+        yield batch.append_column(column, pa.array(chances, pa.float32()))
+    if is_empty:
+        raise DataError(f"{data!r} holds no rows to predict")

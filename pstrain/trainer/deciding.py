@@ -1,0 +1,189 @@
+"""How parts of closures that commit together are committed: at all servers or at none.
+
+Parts that change one server are one message to it. Those that change several are prepared at all
+but their home, decided at their home, then committed at the others. Parts that change nothing are
+decided by the coordinator's hearing of their end. What an element made counts as consumed, and is
+acknowledged, only then. Must not know when a part's turn comes, nor who waits for it. Invariant: no
+reply that was lost, no repeat and no end of this process leaves a part half applied: what was
+decided, somebody completes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from dataservice.errors import DataServiceError
+from pstrain.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    UnavailableError,
+)
+from pstrain.failpoints import reached
+from pstrain.trainer.cancelling import Cancelling, Fail, Pending, Send
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.decisions import by_server, decision, encoded_marks, tickets_of, with_changes
+from pstrain.trainer.outgoing import Answers, Header, Message, Pulls
+from pstrain.trainer.turns import Phase, Ticket, Turns
+from pstrain.wire import trainer_pb2 as pb
+
+# What servers say that is not about what somebody has changed.
+_NO_REFUSALS: Final = (UnavailableError, DeadlineExceededError, AbortedError, CancelledError)
+
+GiveUp = Callable[[Exception], None]
+
+
+def _is_refusal(error: Exception) -> bool:
+    return isinstance(error, DataServiceError) and not isinstance(error, _NO_REFUSALS)
+
+
+class Deciding(Cancelling):
+    """What of a committer is about servers, and who decides. Thread-safe.
+
+    ``trainer`` names this incarnation, by which servers fence it. ``give_up`` ends the stream to
+    the coordinator, which then takes the trainer for lost and settles what it left.
+    """
+
+    def __init__(
+        self,
+        parameters: RemoteParameters,
+        trainer: str,
+        send: Send,
+        give_up: GiveUp,
+        fail: Fail,
+    ) -> None:
+        super().__init__(send, fail)
+        self.trainer = trainer
+        self.low_water = 0
+        self._parameters = parameters
+        self._give_up = give_up
+        self._turns = Turns()
+        self._sent: dict[int, list[Ticket]] = {}
+        self._tries = 0
+        self._closed = False
+
+    def settle(self, closures: Iterable[int]) -> None:
+        """The coordinator has heard of the end of these."""
+        with self._changed:
+            tickets = [ticket for c in closures for ticket in self._sent.pop(c, ())]
+        self._use_up(tickets)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise CancelledError("this trainer's coordinator left, or took it for lost")
+
+    def _whose(self, group: list[Pending], error: Exception) -> dict[Pending, Exception]:
+        """Members that fail by ``error``: those whose changes servers refuse, or all of them."""
+        changing = [member for member in group if member.run.has_changes]
+        if not changing or not _is_refusal(error):
+            return dict.fromkeys(group, error)
+        if len(changing) == 1:
+            return {changing[0]: error}
+        refused: dict[Pending, Exception] = {}
+        for member in changing:
+            try:
+                self._check(member)
+            except Exception as raised:
+                if not _is_refusal(raised):
+                    return dict.fromkeys(group, raised)
+                refused[member] = raised
+        return refused or dict.fromkeys(group, error)
+
+    def _check(self, member: Pending) -> None:
+        """Raises what servers refuse of it; nothing is held there."""
+        check: Header = {"kind": "check"}
+        changes = by_server([member])
+        with self._giving_up():
+            self._parameters.exchange({ps: with_changes(check, changes[ps]) for ps in changes})
+
+    def _perform(self, group: list[Pending], pulls: Pulls, answers: Answers) -> None:
+        ended = [member.result for member in group if member.result is not None]
+        if any(member.run.has_changes for member in group):
+            self._decide(group, pulls, answers)
+        else:
+            self._let_decide(group, ended)
+        if ended:
+            self._tell(ended)
+
+    def _let_decide(self, group: list[Pending], ended: list[pb.ClosureResult]) -> None:
+        """The coordinator's hearing decides; until it says so the elements are not used up."""
+        tickets = tickets_of(group)
+        ended[-1].rows_json = encoded_marks(tickets)
+        for result in ended:
+            result.needs_settling = True
+        with self._changed:
+            for member in group:
+                self._sent[member.run.token.closure] = member.run.tickets
+            for ticket in tickets:
+                ticket.phase = Phase.SENT
+
+    def _decide(self, group: list[Pending], pulls: Pulls, answers: Answers) -> None:
+        """Adds to ``answers`` those to pulls from servers that the group changes."""
+        tickets = tickets_of(group)
+        messages = by_server(group)
+        first = group[0].run
+        header = {
+            "trainer": self.trainer,
+            "key": [first.token.closure, first.token.attempt, first.part],
+            "try": self._tries,
+            "low_water": self.low_water,
+        }
+        servers = sorted(messages)
+        home = servers[first.token.closure % len(servers)]
+        others = [ps for ps in servers if ps != home]
+        decide = with_changes(decision(header, group), messages[home])
+        if others:
+            with self._giving_up():
+                self._prepare(others, header, messages)
+        reached("prepared")
+        with self._giving_up(), self._aborting(others, header):
+            answers |= self._parameters.exchange_with({home: decide}, pulls)
+        reached("decided")
+        for member in group:
+            member.run.next_part()
+        self._use_up(tickets)
+        if others:
+            commit: Message = ({**header, "kind": "commit"}, None)
+            with self._giving_up():
+                answers |= self._parameters.exchange_with(dict.fromkeys(others, commit), pulls)
+
+    @contextlib.contextmanager
+    def _giving_up(self) -> Iterator[None]:
+        """Who cannot know what was decided, or complete it, leaves both to the coordinator.
+
+        Nothing more is said then, of these closures or others, as if this trainer were lost.
+        """
+        try:
+            yield
+        except (UnavailableError, DeadlineExceededError) as error:
+            with self._changed:
+                self._closed = True
+                self._changed.notify_all()
+            self._give_up(error)
+            raise CancelledError(f"left to the coordinator: {error}") from error
+
+    def _prepare(self, servers: list[int], header: Header, messages: dict[int, Any]) -> None:
+        prepare = {**header, "kind": "prepare"}
+        with self._aborting(servers, header):
+            self._parameters.exchange({ps: with_changes(prepare, messages[ps]) for ps in servers})
+
+    @contextlib.contextmanager
+    def _aborting(self, servers: list[int], header: Header) -> Iterator[None]:
+        """Where one refuses what the user asked for, these need not keep what they prepared."""
+        try:
+            yield
+        except DataServiceError as error:
+            if not _is_refusal(error):
+                raise
+            abort: Message = ({**header, "kind": "abort"}, None)
+            self._parameters.exchange(dict.fromkeys(servers, abort))
+            raise
+
+    def _use_up(self, tickets: Iterable[Ticket]) -> None:
+        with self._changed:
+            receipts = self._turns.finish(tickets)
+            self._changed.notify_all()
+        for receipt in receipts:
+            receipt.acknowledge()

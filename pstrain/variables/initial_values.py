@@ -1,0 +1,185 @@
+"""What a program gives for a variable's first values: checked, and made into an array.
+
+Makes no variables and knows no places. Invariant: no number becomes another one unsaid.
+"""
+
+from __future__ import annotations
+
+import inspect
+import numbers
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.variables.rows import check_range
+from pstrain.vocabulary import VARIABLE_DTYPES, InitializerSpec, ShardSpec, VariableSpec
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardInfo:
+    """Which part of a variable an initial value is asked for."""
+
+    shape: tuple[int, ...]
+    offset: tuple[int, ...]
+
+
+def check_dtype(dtype: str, name: str) -> None:
+    """InvalidArgumentError for a type that variables do not have."""
+    if dtype not in VARIABLE_DTYPES:
+        raise InvalidArgumentError(
+            f"dtype of {name!r} must be one of {VARIABLE_DTYPES}, got {dtype!r}{_instead_of(dtype)}"
+        )
+
+
+def _instead_of(dtype: str) -> str:
+    """What to write for a dtype that variables do not have; empty where nothing stands for it."""
+    if dtype == "bfloat16":
+        return (
+            ": give dtype='float32'; a strategy with transport_dtype='bfloat16' sends half as much"
+        )
+    if dtype == "uint16":
+        return ": give dtype='int32'"
+    if dtype in ("uint32", "uint64"):
+        return ": give dtype='int64'"
+    if dtype.startswith(("str", "bytes", "object")):
+        return ": variables hold numbers; layers.StringLookup gives rows to words"
+    return ""
+
+
+def value_of_shard(initial: Callable[..., Any], spec: VariableSpec, shard: ShardSpec) -> Array:
+    """What a function of one shard gives for it."""
+    rest = spec.shape[1:]
+    shape = (shard.row_stop - shard.row_start, *rest) if spec.shape else ()
+    offset = (shard.row_start, *(0 for _ in rest)) if spec.shape else ()
+    if "shard_info" in inspect.signature(initial).parameters:
+        value = initial(shard_info=ShardInfo(shape, offset))
+    else:
+        value = _of_partition(initial, shape, offset)
+        if np.shape(value) == spec.shape != shape and _takes_any_name(initial):
+            value = value[shard.row_start : shard.row_stop]
+    array = as_array(value, spec.name)
+    if array.shape != shape:
+        raise InvalidArgumentError(
+            f"the initial value of rows {offset} of variable {spec.name!r} has shape "
+            f"{array.shape}, expected {shape}"
+        )
+    return _converted(array, spec.dtype, spec.name)
+
+
+def _of_partition(
+    initial: Callable[..., Any], shape: tuple[int, ...], offset: tuple[int, ...]
+) -> Any:
+    """What a function gives for one shard; for all of them, where it looks at no arguments."""
+    try:
+        return initial(partition_shape=shape, partition_offset=offset)
+    except TypeError as error:
+        passed_on = "partition_" in str(error) and "keyword argument" in str(error)
+        if not (passed_on and _takes_any_name(initial)):
+            raise
+        return initial()
+
+
+def wants_shards(initial: Any, *, is_described: bool = False) -> bool:
+    """Whether a function gives the initial value of one shard at a time.
+
+    ``is_described``: shape and dtype are known without calling it. Then one that takes arguments of
+    any name is taken for one, as TensorFlow's initializers are.
+    """
+    if not callable(initial) or isinstance(initial, InitializerSpec):
+        return False
+    try:
+        names = set(inspect.signature(initial).parameters)
+    except (TypeError, ValueError):
+        return False
+    if "shard_info" in names or {"partition_shape", "partition_offset"} <= names:
+        return True
+    return is_described and _takes_any_name(initial)
+
+
+def _takes_any_name(initial: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(initial).parameters.values()
+    return any(each.kind is each.VAR_KEYWORD for each in parameters)
+
+
+def initial_array(value: Any, shape: Sequence[int] | None, dtype: str, name: str) -> Array:
+    """A value as an array of ``dtype``, repeated to ``shape`` where there is one."""
+    array = _converted(np.asarray(value), dtype, name)
+    try:
+        return array if shape is None else np.broadcast_to(array, tuple(shape))
+    except ValueError as error:
+        raise InvalidArgumentError(
+            f"initial value of shape {array.shape} does not fit variable {name!r} of shape "
+            f"{tuple(shape or ())}"
+        ) from error
+
+
+def value_of_call(initial: Callable[..., Any], name: str | None) -> Any:
+    """What a function without arguments gives."""
+    try:
+        inspect.signature(initial).bind()
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"the function that gives variable {name!r} its initial value is called without "
+            f"arguments, or for each shard with shard_info: {error}"
+        ) from error
+    except ValueError:
+        pass  # one that is written in C does not say what it takes
+    return initial()
+
+
+def dtype_name(dtype: Any, name: str | None) -> str:
+    """NumPy's name of a type, which :func:`check_dtype` may still refuse."""
+    try:
+        return np.dtype(dtype).name
+    except TypeError as error:
+        raise InvalidTypeError(
+            f"dtype of {name!r} must be one of {VARIABLE_DTYPES}, got {dtype!r}"
+            f"{_instead_of(str(dtype))}"
+        ) from error
+
+
+def sizes(shape: Any, name: str | None) -> tuple[int, ...]:
+    """A shape as a tuple; an integer is that of one axis."""
+    sizes = (shape,) if isinstance(shape, numbers.Integral) else shape
+    is_shape = isinstance(sizes, Iterable) and not isinstance(sizes, str)
+    if not is_shape or not all(isinstance(size, numbers.Integral) for size in sizes):
+        raise InvalidTypeError(
+            f"shape of variable {name!r} must be the sizes of its axes, which are integers, got "
+            f"{shape!r}"
+        )
+    return tuple(int(size) for size in sizes)
+
+
+def as_array(given: Any, name: str | None) -> Array:
+    """A value as an array of the type that NumPy finds for it."""
+    try:
+        return np.asarray(given)
+    except ValueError as error:
+        which = "a variable" if name is None else f"variable {name!r}"
+        raise InvalidArgumentError(f"the initial value of {which}: {error}") from error
+
+
+def _converted(given: Array, dtype: str, name: str) -> Array:
+    """InvalidArgumentError where whole numbers or bools would be others than were given."""
+    try:
+        check_range(given, dtype, name)
+        array = given.astype(dtype, copy=False)
+    except OverflowError as error:
+        raise InvalidArgumentError(
+            f"the initial value of variable {name!r} is outside of {dtype}: {error}"
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"the initial value of variable {name!r}: {error}") from error
+    kind = array.dtype.kind
+    if kind in "iub" and given.dtype.kind != kind and not np.all(array == given):
+        raise InvalidArgumentError(
+            f"the initial value of variable {name!r} cannot become {dtype} without loss: round it, "
+            "or give another dtype"
+        )
+    return array

@@ -1,0 +1,197 @@
+"""Parameters in this process: the values of what is made outside of any strategy's scope.
+
+Must not know of servers, closures or models. Invariant: what a variable does here is what it does
+on parameter servers, for both stand on one store.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dataservice.runtime.identity import new_id
+from pstrain import buffers
+from pstrain.features.key_map import Asked, KeyMaps
+from pstrain.paramserver.checkpoint import write
+from pstrain.paramserver.increments import Base
+from pstrain.paramserver.loading import can_stage, read_into, stage, verify
+from pstrain.paramserver.saved import Saved, Tracking
+from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.steps import ShardUpdate
+from pstrain.paramserver.store import Store
+from pstrain.variables.rows import (
+    as_rows,
+    look_up,
+    overlaps,
+    rows_of_value,
+    scatter_parts,
+    shape_of_rows,
+    update_parts,
+)
+from pstrain.vocabulary import Fetch, Lookup, OptimizerSpec, Update, VariableSpec
+
+Array = NDArray[Any]
+
+
+class LocalParameters:
+    """Parameters in this process, each variable one shard, for work without a cluster."""
+
+    def __init__(self) -> None:
+        self._store = Store()
+        self._ids = itertools.count()
+        self.key_maps = KeyMaps()
+
+    def next_id(self) -> int:
+        """An id no variable here has."""
+        return next(self._ids)
+
+    def create(self, spec: VariableSpec, value: Array | None = None) -> None:
+        rows = None if value is None else as_rows(spec, value, spec.rows)
+        for index, shard in enumerate(spec.shards):
+            part = None if rows is None else rows[shard.row_start : shard.row_stop]
+            self._store.create(spec, index, part)
+
+    def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
+        return [
+            self.read(variable) if ids is None else self._rows(variable, ids)
+            for variable, ids in requests
+        ]
+
+    def apply(
+        self,
+        updates: Sequence[Update],
+        optimizer: OptimizerSpec,
+        *,
+        iterations: VariableSpec | None = None,
+    ) -> None:
+        changes = [change for update in updates for change in self._changes(update)]
+        counter = None if iterations is None else self._store.shard(iterations.id, 0)
+        self._store.apply([self._store.checked_update(changes, optimizer, counter)])
+
+    def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
+        stop = spec.rows if stop is None else stop
+        shape = (stop - start, spec.width)
+        out = buffers.empty(shape) if spec.dtype == "float32" else np.empty(shape, spec.dtype)
+        for index, a, b in overlaps(spec, start, stop):
+            self._store.shard(spec.id, index).read(a, b, out[a - start : b - start])
+        return out.reshape(shape_of_rows(spec, stop - start))
+
+    def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
+        lookup = look_up(spec, ids)
+        rows = np.empty((len(lookup.unique), spec.width), spec.dtype)
+        self._gather(spec, lookup, rows)
+        return rows[lookup.inverse].reshape(shape_of_rows(spec, lookup.inverse.size))
+
+    def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
+        count = rows_of_value(spec, value, start)
+        rows = as_rows(spec, value, count)
+        self._store.apply(
+            partial(self._store.shard(spec.id, index).assign, op, a, rows[a - start : b - start])
+            for index, a, b in overlaps(spec, start, start + count)
+        )
+        self.key_maps.forget([spec.id])
+
+    def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
+        self._store.apply(
+            partial(self._store.shard(spec.id, index).scatter, op, part_ids, part)
+            for index, _, part_ids, part in scatter_parts(spec, ids, rows)
+        )
+        self.key_maps.forget([spec.id])
+
+    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+        rows = np.empty(len(asked.keys), np.int64)
+        for index, part, (keys, _, starts, stops, may_claim) in asked.by_shard(spec):
+            shard = self._store.shard(spec.id, index)
+            rows[part] = self._store.claim(shard, keys, starts, stops, may_claim)
+        return rows
+
+    def count_keys(self, spec: VariableSpec) -> dict[str, int]:
+        shards = [self._store.shard(spec.id, index) for index in range(len(spec.shards))]
+        used = sum(shard.count_keys() for shard in shards)
+        return {"used": used, "refused": sum(shard.refused for shard in shards)}
+
+    def barrier(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def check_current(self) -> None:
+        """Nobody else can have them."""
+
+    def snapshot(
+        self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
+    ) -> _LocalSnapshot:
+        return _LocalSnapshot(self._store, specs, tracking)
+
+    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+        try:
+            self._load(directory, self._named(specs), saved)
+        finally:
+            self.key_maps.forget(spec.id for spec in specs.values())
+
+    def _load(self, directory: str, targets: list[tuple[str, Shard]], saved: Saved) -> None:
+        with self._store.quiet():
+            if can_stage(targets, saved.shards):
+                staged = stage(directory, targets, saved.shards)
+                read_into(directory, targets, saved.shards, staged)
+                return
+        verify(directory, targets, saved.shards)
+        with self._store.quiet():
+            read_into(directory, targets, saved.shards)
+
+    def device(self, ps: int) -> str:  # noqa: ARG002
+        return "/job:localhost"
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "a variable made outside strategy.scope() lives in one process and cannot be sent to "
+            "trainers; create it (or its model, optimizer or metric) inside strategy.scope()"
+        )
+
+    def _named(self, specs: Mapping[str, VariableSpec]) -> list[tuple[str, Shard]]:
+        return [
+            (name, self._store.shard(spec.id, index))
+            for name, spec in specs.items()
+            for index in range(len(spec.shards))
+        ]
+
+    def _rows(self, spec: VariableSpec, ids: Array) -> Lookup:
+        lookup = look_up(spec, ids)
+        self._gather(spec, lookup, lookup.rows)
+        return lookup
+
+    def _gather(self, spec: VariableSpec, lookup: Lookup, out: Array) -> None:
+        for index in range(len(spec.shards)):
+            part = slice(lookup.offsets[index], lookup.offsets[index + 1])
+            self._store.shard(spec.id, index).gather(lookup.unique[part], out[part])
+
+    def _changes(self, update: Update) -> Iterator[ShardUpdate]:
+        for index, ids, gradient in update_parts(update):
+            yield ShardUpdate(self._store.shard(update.variable.id, index), ids, gradient)
+
+
+class _LocalSnapshot:
+    def __init__(
+        self, store: Store, specs: Mapping[str, VariableSpec], tracking: Tracking | None
+    ) -> None:
+        self._store = store
+        self.moment = new_id("snapshot")
+        names = {spec.id: name for name, spec in specs.items()}
+        self._snapshots, _ = store.take_snapshot(self.moment, names, tracking)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(snapshot.size_bytes for _, snapshot in self._snapshots)
+
+    def write(self, directory: str, base: Base | None = None) -> Saved:
+        return write(directory, self._snapshots, "local", base)
+
+    def close(self) -> None:
+        self._store.drop_snapshot(self.moment)
