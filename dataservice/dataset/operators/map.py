@@ -23,6 +23,12 @@ from dataservice.dataset.function import Function, call_user, call_user_per_row
 from dataservice.dataset.made_up_row import made_up_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
 from dataservice.dataset.operators.inferred import InferringOperator
+from dataservice.dataset.padded_columns import (
+    as_lists,
+    marked,
+    padded_names,
+    plain_schema_with_marks,
+)
 from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
@@ -62,7 +68,7 @@ class Map(InferringOperator):
             if not isinstance(self.schema, pa.Schema):
                 raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {self.schema!r}")
             require_distinct(self.schema.names, what=f"the schema given to {self.kind}")
-            object.__setattr__(self, "schema", plain_schema(self.schema))
+            object.__setattr__(self, "schema", plain_schema_with_marks(self.schema))
 
     def transform(self, context: RunContext) -> Transform:
         return self._applied(self.function.load(context.allow_functions), self.one_to_one)
@@ -151,7 +157,9 @@ def _numpy_call() -> _Call:
                 + _instead(result)
             )
         passed, kinds = as_given(batch, given, result, views.extended)
-        return from_numpy(passed, expected, what=_returned(kind), kinds=kinds)
+        lists, padded = as_lists(batch, given, result)
+        made = from_numpy({**passed, **lists}, expected, what=_returned(kind), kinds=kinds)
+        return marked(made, padded, expected)
 
     return call
 
@@ -174,7 +182,8 @@ def _call_arrow(
         )
     require_distinct(result.schema.names, what=_returned_batch(kind))
     plain = plain_batch(result, plain_schema(result.schema))
-    return plain if expected is None else conform(plain, expected, what=_returned(kind))
+    made = plain if expected is None else conform(plain, expected, what=_returned(kind))
+    return marked(made, padded_names(result.schema), expected)
 
 
 def _call_rows(
@@ -209,7 +218,9 @@ def _call_rows(
         )
     except (pa.ArrowException, OverflowError) as error:
         raise SchemaError(f"{_returned(kind)} hold values of different types: {error}") from error
-    return built if expected is None else conform(built, expected, what=_returned(kind))
+    if expected is not None:
+        built = conform(built, expected, what=_returned(kind))
+    return marked(built, [name for name in padded_names(batch.schema) if name in kinds], expected)
 
 
 def _kinds_of_passed(
