@@ -227,14 +227,19 @@ def _kinds_of_passed(
     schema: pa.Schema, sources: list[dict[str, Any]], made: list[Any]
 ) -> dict[str, pa.DataType]:
     """The types of columns whose values the function returns as it was given them."""
+    pairs = [
+        (row, source)
+        for result, source in zip(made, sources, strict=True)
+        if result is not LEFT_OUT
+        for row in _flattened([result])
+    ]
     return {
         field.name: field.type
         for field in schema
         if _tells_apart(field.type, [source[field.name] for source in sources])
         and all(
             isinstance(row, Mapping) and row.get(field.name, _MISSING) is source[field.name]
-            for row, source in zip(made, sources, strict=True)
-            if row is not LEFT_OUT
+            for row, source in pairs
         )
     }
 
