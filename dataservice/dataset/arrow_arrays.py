@@ -65,8 +65,8 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         extended = _to_extension(values, name, kind)
         if extended is not None:
             return extended
-    if kind is not None and pa.types.is_fixed_size_list(kind):
-        lists = _to_fixed_lists(values, name, kind)
+    if kind is not None and isinstance(values, np.ndarray) and values.ndim > 1:
+        lists = _to_lists(values, name, kind)
         if lists is not None:
             return lists
     # NumPy has the nulls in a list of integers as NaN, which is a value in a list of floats.
@@ -95,14 +95,20 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         raise SchemaError(f"column {name!r} cannot become an Arrow array: {error}") from error
 
 
-def _to_fixed_lists(values: Any, name: str, kind: pa.DataType) -> pa.Array | None:
+def _to_lists(values: np.ndarray, name: str, kind: pa.DataType) -> pa.Array | None:
     """Of an array with a dimension for them; None where the type is not that of the values."""
-    if not isinstance(values, np.ndarray) or values.ndim < 2 or values.shape[1] != kind.list_size:
+    width, is_fixed = values.shape[1], pa.types.is_fixed_size_list(kind)
+    is_large = pa.types.is_large_list(kind)
+    if not ((is_fixed and width == kind.list_size) or is_large or pa.types.is_list(kind)):
         return None
-    flat = to_arrow(values.reshape(-1, *values.shape[2:]), name, kind.value_type)
+    flat = to_arrow(values.reshape(len(values) * width, *values.shape[2:]), name, kind.value_type)
     if not flat.type.equals(kind.value_type):
         return None
-    return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    if is_fixed:
+        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+    offsets = pa.array(np.arange(len(values) + 1) * width, pa.int64() if is_large else pa.int32())
+    lists = pa.LargeListArray if is_large else pa.ListArray
+    return lists.from_arrays(offsets, flat, type=kind)
 
 
 def _to_extension(values: np.ndarray, name: str, kind: pa.BaseExtensionType) -> pa.Array | None:

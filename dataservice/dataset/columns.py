@@ -25,7 +25,9 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema, *, what: str) -> pa.Record
         return batch
     check_names(batch.schema.names, schema.names, what=what)
     arrays = [_cast(batch.column(field.name), field, what) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    # Not the marks of the schema: what is padded in other batches need not be in this one.
+    fields = [field.with_metadata(batch.schema.field(field.name).metadata) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))
 
 
 def check_names(got: Sequence[str], expected: Sequence[str], *, what: str) -> None:

@@ -101,7 +101,7 @@ def _view_of(field: pa.Field) -> _View:
 
 def _padded_to_numpy(array: pa.Array, name: str) -> np.ndarray:
     flat = array_to_numpy(array.flatten(), name)
-    return flat.reshape((len(array), -1) if len(array) and len(flat) else (len(array), 0))
+    return flat.reshape((len(array), len(flat) // max(1, len(array)), *flat.shape[1:]))
 
 
 def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:

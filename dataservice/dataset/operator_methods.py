@@ -307,6 +307,7 @@ class OperatorMethods:
     ) -> Self:
         """As `batch`, with the lists of each batch made equally long; 2-D arrays for `numpy`.
 
+        Arrays of two dimensions and more that functions make of these batches are such lists too.
         To the longest of the batch, or to the length given for a column; a longer list is an error.
         """
         batched = ops.Batch(self._node, batch_size, drop_remainder)

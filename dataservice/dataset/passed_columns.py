@@ -47,7 +47,7 @@ def _kinds(
         id(values): batch.column(name).type
         for name, values in given.items()
         if not isinstance(values, UntouchedColumn)
-        and (values.dtype not in PLAIN or name in extended)
+        and (values.dtype not in PLAIN or values.ndim > 1 or name in extended)
     }
     return {name: kinds[id(values)] for name, values in returned.items() if id(values) in kinds}
 

@@ -256,14 +256,14 @@ class RowCutter:
             self._chunk, self._chunk_state, self._row = None, None, 0
         state = self._stream.state()
         chunk = next(self._stream, None)
-        if chunk is None:
-            self._row = 0
-            return None
-        if self._row >= chunk.num_rows:
+        rows = 0 if chunk is None else chunk.num_rows
+        if self._row and self._row >= rows:
             raise FailedPreconditionError(
                 f"the saved position is row {self._row} of a chunk that now has "
-                f"{chunk.num_rows} rows; the input or a function has changed since it was saved"
+                f"{rows} rows; the input or a function has changed since it was saved"
             )
+        if chunk is None:
+            return None
         self._chunk, self._chunk_state = chunk, state
         return chunk
 

@@ -15,6 +15,7 @@ from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.splits import linearise, open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
+    FailedPreconditionError,
     InvalidArgumentError,
     SchemaError,
     SourceError,
@@ -132,14 +133,35 @@ def test_one_that_cannot_be_read_again_may_be_given_twice() -> None:
     assert values(run(data))
 
 
-def test_a_position_behind_the_end_is_an_error_and_no_loss() -> None:
-    rows = iter([{"x": x, "v": [0, 0]} for x in range(10)])
+@pytest.mark.parametrize(
+    ("batches", "error", "message"),
+    [
+        (1, FailedPreconditionError, "row 4 of a chunk that now has 0 rows"),
+        (5, SourceError, r"yields 0 rows now, and 16 were read before"),
+    ],
+)
+def test_a_position_behind_the_end_is_an_error_and_no_loss(
+    batches: int, error: type[Exception], message: str
+) -> None:
+    rows = iter([{"x": x, "v": [0, 0]} for x in range(30)])
     iterator = iter(Dataset.from_generator(lambda: rows, SCHEMA).batch(4))
-    next(iterator)
+    for _ in range(batches):
+        next(iterator)
     again = iter(Dataset.from_generator(lambda: iter([]), SCHEMA).batch(4))
     again.load_state_dict(iterator.state_dict())
-    with pytest.raises(SourceError, match=r"yields 0 rows now, and [1-4] were read before"):
+    with pytest.raises(error, match=message):
         next(again)
+
+
+def test_a_first_row_without_values_tells_no_type() -> None:
+    def spans(row: dict[str, Any]) -> dict[str, Any]:
+        return {"x": row["x"] or None, "upto": list(range(row["x"]))}
+
+    small = pa.schema([("x", pa.int64())])
+    dataset = Dataset.from_generator(lambda: ({"x": x} for x in range(20)), small)
+    dataset = dataset.map(spans, format="rows")
+    assert dataset.to_table().schema == dataset.schema
+    assert dataset.schema.types == [pa.int64(), pa.list_(pa.int64())]
 
 
 def test_bad_arguments() -> None:

@@ -129,6 +129,16 @@ def test_a_sample_tells_what_a_first_batch_of_nulls_does_not(
     assert both["t"].to_pylist()[20:40] == [f"{i}!" for i in range(20)]
 
 
+def letters(row: dict[str, Any]) -> dict[str, Any]:
+    return {"t": list(row["s"] or ""), "d": {"first": row["s"] and row["s"][0]}}
+
+
+def test_a_sample_tells_what_lists_without_values_do_not(files: Dataset) -> None:
+    made = files.skip(20).map(letters, format="rows")
+    assert all(batch.schema == made.schema for batch in made)
+    assert made.schema.types == [pa.list_(pa.string()), pa.struct({"first": pa.string()})]
+
+
 def test_rows_that_come_once_are_no_sample() -> None:
     rows = iter([{"s": None}, {"s": "a"}])
     schema = pa.schema([("s", pa.string())])

@@ -57,6 +57,13 @@ def test_what_is_passed_on_under_another_name_keeps_its_type(name: str) -> None:
     assert mapped.to_table().equals(table.rename_columns(["other"]))
 
 
+def test_rows_that_a_function_repeats_keep_their_types() -> None:
+    table = TABLE.append_column("none", pa.array([None] * 3, pa.int32()))
+    repeated = ds.Dataset.from_table(table).batch(1).flat_map(lambda r: [r, r], format="rows")
+    assert repeated.schema == table.schema
+    assert repeated.to_table().to_pylist() == [row for row in table.to_pylist() for _ in range(2)]
+
+
 def test_a_value_that_is_no_number_stays_one_in_a_list_of_floats() -> None:
     table = pa.table({"x": [[1.0, float("nan")], [float("nan")]]})
     mapped = ds.Dataset.from_table(table).map(lambda c: c).to_table()["x"].combine_chunks()

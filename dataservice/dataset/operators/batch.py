@@ -10,7 +10,14 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY, register_node
 from dataservice.dataset.operators.base import Operator
-from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State
+from dataservice.dataset.padded_columns import unmarked
+from dataservice.dataset.stream import (
+    BatchStream,
+    RowCutter,
+    RunContext,
+    State,
+    TransformStream,
+)
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import integer_at_least
 
@@ -36,7 +43,11 @@ class Batch(Operator):
         return True
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
-        return BatchCutStream(stream, self.rows, self.drop_remainder)
+        rows = rows_of(stream) if self.input.batched else stream
+        return BatchCutStream(rows, self.rows, self.drop_remainder)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        return unmarked(self.input.sample(context))
 
     def cardinality(self) -> int:
         rows = self.input.cardinality()
@@ -46,6 +57,11 @@ class Batch(Operator):
 
     def _batches(self, rows: int) -> int:
         return rows // self.rows if self.drop_remainder else -(-rows // self.rows)
+
+
+def rows_of(stream: BatchStream) -> BatchStream:
+    """The rows of batches, whose lists need not be equally long in what becomes of them."""
+    return TransformStream(stream, lambda batch, _location: unmarked(batch), one_to_one=True)
 
 
 class BatchCutStream(BatchStream):

@@ -1,8 +1,8 @@
 """Operators whose types are those of the first batch that a function makes.
 
-A column of which that batch has no value has the type that a sample tells, if it does. Invariant: a
-position holds the types, so that what follows it has them however the function's result looks where
-the reading goes on: the strings of a batch may all be missing.
+A column that has no value in that batch, or none in its lists, has the type that a sample tells, if
+it does. Invariant: a position holds the types, so that what follows it has them however the
+function's result looks where the reading goes on: the strings of a batch may all be missing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import pyarrow as pa
 from dataservice.dataset.columns import conform
 from dataservice.dataset.node import unrepeatable, walk
 from dataservice.dataset.operators.base import FunctionOperator
+from dataservice.dataset.operators.concatenate import completed_schema
+from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import BatchStream, RunContext, State, TransformStream
 from dataservice.errors import DataServiceError
 
@@ -81,7 +83,7 @@ class _InferringStream(TransformStream):
         operator = self._operator
         # What yields its rows once must not be asked for a sample of them meanwhile.
         once = unrepeatable(operator) or any(node.kind == "generator" for node in walk(operator))
-        if once or not any(pa.types.is_null(kind) for kind in schema.types):
+        if once or not any(map(lacks_type, schema.types)):
             return schema
         context = RunContext(allow_functions=self._context.allow_functions)
         try:
@@ -89,14 +91,7 @@ class _InferringStream(TransformStream):
         except DataServiceError as error:  # files or a service that this process does not see
             logger.info("no sample of %s tells its types: %s", operator.kind, error)
             return schema
-        known = {field.name: field.type for field in sample.schema}
-        told = [
-            field.with_type(known.get(field.name, field.type))
-            if pa.types.is_null(field.type)
-            else field
-            for field in schema
-        ]
-        return pa.schema(told, schema.metadata)
+        return completed_schema([schema, sample.schema])
 
     def _expect(self, schema: pa.Schema) -> None:
         known = dataclasses.replace(self._operator, schema=schema)  # type: ignore[call-arg]

@@ -18,6 +18,12 @@ from dataservice.dataset.made_up_row import made_up_row
 from dataservice.dataset.node import Node, register_node, rows_of_known
 from dataservice.dataset.numpy_views import NumpyViews, to_rows
 from dataservice.dataset.operators.inferred import InferringOperator
+from dataservice.dataset.padded_columns import (
+    as_lists,
+    marked,
+    padded_names,
+    plain_schema_with_marks,
+)
 from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
@@ -57,7 +63,7 @@ class Map(InferringOperator):
             if not isinstance(self.schema, pa.Schema):
                 raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {self.schema!r}")
             require_distinct(self.schema.names, what=f"the schema given to {self.kind}")
-            object.__setattr__(self, "schema", plain_schema(self.schema))
+            object.__setattr__(self, "schema", plain_schema_with_marks(self.schema))
 
     def transform(self, context: RunContext) -> Transform:
         return self._applied(self.function.load(context.allow_functions), self.one_to_one)
@@ -146,7 +152,9 @@ def _numpy_call() -> _Call:
                 + _instead(result)
             )
         passed, kinds = as_given(batch, given, result, views.extended)
-        return from_numpy(passed, expected, what=_returned(kind), kinds=kinds)
+        lists, padded = as_lists(batch, given, result)
+        made = from_numpy({**passed, **lists}, expected, what=_returned(kind), kinds=kinds)
+        return marked(made, padded, expected)
 
     return call
 
@@ -169,7 +177,8 @@ def _call_arrow(
         )
     require_distinct(result.schema.names, what=_returned_batch(kind))
     plain = plain_batch(result, plain_schema(result.schema))
-    return plain if expected is None else conform(plain, expected, what=_returned(kind))
+    made = plain if expected is None else conform(plain, expected, what=_returned(kind))
+    return marked(made, padded_names(result.schema), expected)
 
 
 def _call_rows(
@@ -204,21 +213,28 @@ def _call_rows(
         )
     except (pa.ArrowException, OverflowError) as error:
         raise SchemaError(f"{_returned(kind)} hold values of different types: {error}") from error
-    return built if expected is None else conform(built, expected, what=_returned(kind))
+    if expected is not None:
+        built = conform(built, expected, what=_returned(kind))
+    return marked(built, [name for name in padded_names(batch.schema) if name in kinds], expected)
 
 
 def _kinds_of_passed(
     schema: pa.Schema, sources: list[dict[str, Any]], made: list[Any]
 ) -> dict[str, pa.DataType]:
     """The types of columns whose values the function returns as it was given them."""
+    pairs = [
+        (row, source)
+        for result, source in zip(made, sources, strict=True)
+        if result is not LEFT_OUT
+        for row in _flattened([result])
+    ]
     return {
         field.name: field.type
         for field in schema
         if _tells_apart(field.type, [source[field.name] for source in sources])
         and all(
             isinstance(row, Mapping) and row.get(field.name, _MISSING) is source[field.name]
-            for row, source in zip(made, sources, strict=True)
-            if row is not LEFT_OUT
+            for row, source in pairs
         )
     }
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import ClassVar
 
+import pyarrow as pa
+
 from dataservice.dataset.node import UNKNOWN_CARDINALITY, register_node
 from dataservice.dataset.operators.base import Operator
-from dataservice.dataset.operators.batch import Batch
+from dataservice.dataset.operators.batch import Batch, rows_of
+from dataservice.dataset.padded_columns import unmarked
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.errors import InvalidArgumentError
 
@@ -31,7 +34,10 @@ class Unbatch(Operator):
         return False
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:  # noqa: ARG002
-        return stream
+        return rows_of(stream)
+
+    def sample(self, context: RunContext) -> pa.RecordBatch:
+        return unmarked(self.input.sample(context))
 
     def cardinality(self) -> int:
         inner = self.input

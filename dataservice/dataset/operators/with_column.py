@@ -18,8 +18,13 @@ from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import register_node, rows_of_known
 from dataservice.dataset.numpy_views import NumpyViews
 from dataservice.dataset.operators.inferred import InferringOperator
+from dataservice.dataset.padded_columns import (
+    as_lists,
+    marked,
+    padded_names,
+    plain_schema_with_marks,
+)
 from dataservice.dataset.passed_columns import as_given
-from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import InvalidTypeError, MissingColumnError, SchemaError
 
@@ -55,7 +60,7 @@ class WithColumn(InferringOperator):
                 f"the schema given to with_column({self.name!r}) has no column of that name, but "
                 f"{schema.names}"
             )
-        own = plain_schema(pa.schema([schema.field(self.name)]))
+        own = plain_schema_with_marks(pa.schema([schema.field(self.name)]))
         return None if pa.types.is_null(own.types[0]) else own
 
     @property
@@ -70,13 +75,14 @@ class WithColumn(InferringOperator):
 
         def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
             nonlocal expected
-            values = compute(batch, location)
+            values, padded = compute(batch, location)
             if expected is not None:
                 single = pa.RecordBatch.from_arrays([values], [self.name])
                 values = conform(single, expected, what=what).column(0)
-            elif infers and batch.num_rows:
-                expected = pa.schema([(self.name, values.type)])
-            return self._with_values(batch, values)
+            result = marked(self._with_values(batch, values), padded, expected)
+            if expected is None and infers and batch.num_rows:
+                expected = pa.schema([result.schema.field(self.name)])
+            return result
 
         return apply
 
@@ -93,25 +99,31 @@ class WithColumn(InferringOperator):
             return super().sample(context.sampling())
         nothing = self.input.sample(dataclasses.replace(context, sample_rows=0)).slice(0, 0)
         known = self._with_values(nothing, pa.nulls(0, self.schema.types[0]))
+        known = marked(known, padded_names(self.schema))
         return rows_of_known(known.schema, super().sample, context, self.kind)
 
-    def _compute(self, context: RunContext) -> Callable[..., pa.Array]:
+    def _compute(self, context: RunContext) -> Callable[..., tuple[pa.Array, list[str]]]:
         expression = self.function.expression
         if expression is not None:
-            return lambda batch, _location: expression.evaluate(batch)
+            return lambda batch, _location: (expression.evaluate(batch), [])
         function = self.function.load(context.allow_functions)
         views = NumpyViews(for_function=True)
 
-        def compute(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.Array:
+        def compute(
+            batch: pa.RecordBatch, location: Callable[[], str]
+        ) -> tuple[pa.Array, list[str]]:
             given = views.of(batch)
             result = call_user(function, dict(given), "with_column", location)
-            passed, kinds = as_given(batch, given, {self.name: result}, views.extended)
-            values = to_arrow(passed[self.name], self.name, kinds.get(self.name))
+            returned = {self.name: result}
+            passed, kinds = as_given(batch, given, returned, views.extended)
+            lists, padded = as_lists(batch, given, returned)
+            value = lists.get(self.name, passed[self.name])
+            values = to_arrow(value, self.name, kinds.get(self.name))
             if len(values) != batch.num_rows:
                 raise SchemaError(
                     f"the function given to with_column({self.name!r}) returned {len(values)} "
                     f"values for {batch.num_rows} rows"
                 )
-            return values
+            return values, padded
 
         return compute

@@ -22,7 +22,7 @@ from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import check_deterministic, register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.sources.base import Source
-from dataservice.dataset.stream import RunContext
+from dataservice.dataset.stream import SAMPLE_ROWS, RunContext
 from dataservice.errors import InvalidTypeError, SchemaError, SourceError
 from dataservice.runtime.arguments import check_choice
 from dataservice.sharding import Split
@@ -125,6 +125,9 @@ class GeneratorSource(Source):
 
         taken = take(1)
         form = self.format or (_form_of(taken[0], self.schema) if taken else "rows")
+        if form == "rows" and taken:
+            # Functions above tell their types by the first rows, and one may lack values.
+            taken += take(SAMPLE_ROWS - 1)
         while taken:
             if form == "rows":
                 yield self._of_rows(taken)
