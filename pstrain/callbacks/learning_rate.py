@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dataservice.runtime.arguments import check_callable, non_negative
@@ -13,18 +13,38 @@ from pstrain.callbacks.base import Callback, Logs
 class LearningRateScheduler(Callback):
     """Before each epoch the model's optimizer goes on with the rate ``schedule(epoch)``.
 
-    Epochs count from 0; a schedule of two arguments also gets the rate so far. The optimizer's
-    counter and slots stay. The rate is in the logs as ``learning_rate``.
+    Epochs count from 0; a schedule of two arguments also gets the rate so far, which is that of the
+    epoch before also where training goes on from a checkpoint. The optimizer's counter and slots
+    stay. The rate is in the logs as ``learning_rate``.
     """
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
         check_callable("schedule", schedule)
         self._schedule, self._verbose = schedule, verbose
         self._wants_rate = _arguments_of(schedule) > 1
+        self._epoch, self._before = -1, 0.0
+        self._restored: float | None = None
+
+    def on_train_begin(self) -> None:
+        self._epoch, self._before = -1, rate_now(self.model.optimizer)
+        self._restored = None
+
+    def state_dict(self) -> dict[str, Any]:
+        rate = self._before if self._epoch < 0 else rate_now(self.model.optimizer)
+        return {"epoch": self._epoch, "before": self._before, "rate": rate}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if state:
+            self._epoch, self._before = state["epoch"], state["before"]
+            self._restored = state["rate"]
 
     def on_epoch_begin(self, epoch: int) -> None:
         optimizer = self.model.optimizer
-        arguments = (epoch, rate_now(optimizer)) if self._wants_rate else (epoch,)
+        if epoch != self._epoch:  # one that is gone on with has begun before
+            so_far = rate_now(optimizer) if self._restored is None else self._restored
+            self._epoch, self._before = epoch, so_far
+        self._restored = None
+        arguments = (epoch, self._before) if self._wants_rate else (epoch,)
         rate = non_negative(self._schedule(*arguments), f"the learning rate of epoch {epoch}")
         if self._verbose:
             print(f"epoch {epoch + 1}: learning rate {rate:g}")

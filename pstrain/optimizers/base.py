@@ -24,9 +24,9 @@ from pstrain.optimizers.pairs import from_pairs
 from pstrain.optimizers.schedules import LearningRateSchedule, plain
 from pstrain.session import captured_changed, generation
 from pstrain.variables.base import new_handle
-from pstrain.variables.parameters import current_step
+from pstrain.variables.parameters import current_round, current_step
 from pstrain.variables.variable import Variable, create_variable
-from pstrain.vocabulary import OptimizerSpec
+from pstrain.vocabulary import OptimizerSpec, StepToken
 
 Rate = float | LearningRateSchedule
 
@@ -206,22 +206,24 @@ class _Iterations(Variable):
 class _StepCounter:
     """The number of the next step, as far as this process knows it. Thread safe.
 
-    Exact where one process steps; among several trainers behind by what the others did since
-    the last look, which is little beside what a schedule notices. After a restore, or where the
-    program sets the counter, it looks again, and so does each trainer, which gets the functions of
-    another generation anew.
+    Exact where one process steps, and in rounds, where each closure looks: its step is that of all
+    trainers. Else among several trainers behind by what the others did since the last look, which
+    is little beside what a schedule notices. After a restore, or where the program sets the
+    counter, it looks again, and so does each trainer, which gets the functions of another
+    generation anew.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._step = 0
         self._until_look = 0
-        self._generation = generation()
+        self._looked_in: tuple[int, StepToken | None] = (generation(), None)
 
     def next_step(self, iterations: Any) -> int:
         with self._lock:
-            if self._until_look <= 0 or self._generation != generation():
-                self._generation = generation()
+            present = (generation(), current_round())
+            if self._until_look <= 0 or self._looked_in != present:
+                self._looked_in = present
                 self._step = int(iterations)
                 self._until_look = _STEPS_PER_LOOK
             step = self._step

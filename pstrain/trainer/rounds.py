@@ -49,6 +49,7 @@ class RoundCommitter(Committer):
 
     def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
         run = ClosureRun(token, self, parts_decided, held, self._keeps_elements)
+        run.is_of_round = True
         self._latest = run
         self._open.begin(run)
         return run

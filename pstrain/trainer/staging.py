@@ -63,6 +63,7 @@ class ClosureRun:
         self.held = held
         self.keeps_elements = keeps_elements
         self.is_prepared = False
+        self.is_of_round = False  # no value changes until it has ended
         self.ran_s = 0.0  # when its function had ended
         self.is_ending = False  # its end is what it is: nobody can cancel it any more
         self.has_taken = self.has_met_end = False  # an element; the end of some

@@ -119,7 +119,12 @@ class KeyParameters(Protocol):
 
 
 class Staging(Protocol):
-    """Where the changes of a closure wait until they are made together."""
+    """Where the changes of a closure wait until they are made together.
+
+    ``is_of_round``: with those of other closures, as one step.
+    """
+
+    is_of_round: bool
 
     def add(self, ps: int, header: dict[str, Any], body: Any) -> None:
         """One more change, on parameter server ``ps``."""
@@ -161,6 +166,13 @@ def current_step() -> StepToken | None:
     """The token of the closure that this thread runs, or None."""
     step = _step.get()
     return None if step is None else step.token
+
+
+def current_round() -> StepToken | None:
+    """The token of the closure that this thread runs as its part of a round, or None."""
+    step = _step.get()
+    is_of_round = step is not None and step.staging is not None and step.staging.is_of_round
+    return step.token if step is not None and is_of_round else None
 
 
 def current_staging() -> Staging | None:

@@ -6,6 +6,7 @@ import csv
 import pathlib
 import struct
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -395,6 +396,32 @@ def test_a_schedule_may_want_the_rate_so_far() -> None:
     scheduler = ps.callbacks.LearningRateScheduler(lambda _epoch, rate: rate / 2)
     history = model().fit(data(), 3, callbacks=[scheduler], verbose=0)
     assert history.history["learning_rate"] == [0.25, 0.125, 0.0625]
+
+
+def test_the_rate_so_far_is_the_same_where_training_goes_on() -> None:
+    def begun() -> tuple[ps.callbacks.LearningRateScheduler, Callable[[int], float]]:
+        scheduler, trained = ps.callbacks.LearningRateScheduler(lambda _, rate: rate / 2), model()
+        scheduler.set_model(trained)
+        scheduler.on_train_begin()
+
+        def epoch(number: int) -> float:
+            scheduler.on_epoch_begin(number)
+            return float(trained.optimizer.learning_rate)
+
+        return scheduler, epoch
+
+    first, epoch = begun()
+    states = [first.state_dict()]
+    assert [epoch(0), epoch(1)] == [0.25, 0.125]
+    states.append(first.state_dict())
+    assert epoch(2) == 0.0625
+    for each, next_epoch in ((first, epoch), begun()):
+        each.load_state_dict(states[1])
+        assert [next_epoch(1), next_epoch(2)] == [0.125, 0.0625]
+        each.load_state_dict(states[1])
+        assert next_epoch(2) == 0.0625
+        each.load_state_dict(states[0])
+        assert next_epoch(0) == 0.25
 
 
 def test_the_rate_so_far_of_a_schedule_is_that_of_the_next_step() -> None:

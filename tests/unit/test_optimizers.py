@@ -22,10 +22,12 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
 from pstrain.paramserver.rules import BoundRule
+from pstrain.trainer.rounds import RoundCommitter
 from pstrain.variables.indexed_slices import IndexedSlices
+from pstrain.variables.parameters import step_scope
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
-from pstrain.vocabulary import OptimizerSpec, Update
+from pstrain.vocabulary import OptimizerSpec, StepToken, Update
 
 GRADIENT = np.array([0.5, -2.0, 0.0], dtype=np.float32)
 
@@ -261,6 +263,20 @@ def test_a_copy_in_another_process_goes_on_with_the_schedule() -> None:
     optimizer.apply_gradients([(GRADIENT, variable)])
     counter = pickle.loads(pickle.dumps(optimizer._counter))
     assert counter.next_step(optimizer.iterations) == 1
+
+
+def test_in_rounds_each_closure_looks_which_step_it_is_of() -> None:
+    """A trainer may have had no part in the rounds before."""
+    optimizer = SGD(0.1)
+    servers: Any = optimizer.iterations.parameters
+    committer = RoundCommitter(servers, "t", list, list, lambda result, _: result, False)
+    steps = []
+    for closure in range(3):
+        token = StepToken("s", closure, 1)
+        with step_scope(token, committer.new_run(token, 0)):
+            steps += [optimizer._counter.next_step(optimizer.iterations) for _ in "12"]
+        servers.assign(optimizer.iterations.spec, "add", 5)
+    assert steps == [0, 1, 5, 6, 10, 11]
 
 
 def test_after_a_restore_a_schedule_goes_on_where_the_checkpoint_was(tmp_path: Path) -> None:
