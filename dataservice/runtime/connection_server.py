@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import select
 import socket
 import threading
 import time
@@ -181,7 +182,13 @@ class ConnectionServer:
             logger.warning("%d exchanges of %s have not ended", late, self.address)
 
     def _accept(self, listener: socket.socket) -> None:
+        # Where a Unix socket was shut down, `accept` spins until its time-out: the kernel says that
+        # somebody waits, and then that nobody does.
+        clients = select.poll()
+        clients.register(listener, select.POLLIN)
         while not self._stopping.is_set():
+            if not clients.poll(_RECHECK_S * 1_000) or self._stopping.is_set():
+                continue
             try:
                 sock, _ = listener.accept()
             except (TimeoutError, ConnectionAbortedError):

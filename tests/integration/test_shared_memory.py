@@ -33,7 +33,13 @@ from dataservice.errors import (
     UnavailableError,
     UserFunctionError,
 )
-from dataservice.runtime import local_address, local_server, packet_socket, shared_memory
+from dataservice.runtime import (
+    connection_server,
+    local_address,
+    local_server,
+    packet_socket,
+    shared_memory,
+)
 from dataservice.runtime.connection_exchange import ConnectionExchange
 from dataservice.runtime.connection_server import ConnectionChannel
 from dataservice.runtime.flight import FlightServer
@@ -374,6 +380,15 @@ def test_stop_ends_open_exchanges(server: LocalServer) -> None:
         with pytest.raises(DataServiceError):
             exchange.recv(TIMEOUT_S)
         exchange.close()
+
+
+def test_a_stop_does_not_wait_for_the_listener_to_look_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_server, "_RECHECK_S", 2 * AT_MOST_S)
+    server = LocalServer(new_address(), token=TOKEN, exchanges=EXCHANGES).start()
+    open_to(server.address, "echo").close()
+    began_s = time.monotonic()
+    server.stop(timeout_s=AT_MOST_S)
+    assert time.monotonic() - began_s < AT_MOST_S
 
 
 def test_nothing_is_left_behind_by_many_exchanges(server: LocalServer) -> None:
