@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import PADDED, to_arrow
+from dataservice.dataset.arrow_arrays import to_arrow
+from dataservice.dataset.numpy_views import PADDED
 from dataservice.dataset.plain_types import plain_schema
 
 
