@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import sys
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -117,6 +118,22 @@ def test_a_function_that_fails_on_every_row_is_an_error_where_the_schema_is_soug
     dataset = Dataset.range(5).map(lambda _columns: 1 // 0, on_error="skip")
     with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
         _ = dataset.schema
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [
+        lambda parts: parts[0].concatenate(parts[1]),
+        lambda parts: Dataset.range(2).interleave(lambda row: parts[row["id"]], cycle_length=1),
+    ],
+)
+def test_a_first_part_that_all_fails_leaves_it_to_the_next_to_tell_the_schema(
+    joined: Callable[[list[Dataset]], Dataset],
+) -> None:
+    parts = [Dataset.range(3), Dataset.range(3, 8)]
+    dataset = joined(parts).map(failing_on({0, 1, 2}), on_error="skip")
+    assert dataset.schema.names == ["id", "double"]
+    assert read(dataset)[0] == [3, 4, 5, 6, 7]
 
 
 def test_what_may_leave_rows_out_cannot_be_counted_in_advance() -> None:
