@@ -294,7 +294,8 @@ class OperatorMethods:
     def cache(self, path: str | None = None) -> Self:
         """Keeps the elements of the first whole pass, in memory or in the local file `path`.
 
-        A shuffle before it keeps its order from then on; put one behind it to reshuffle.
+        A shuffle before it keeps its order from then on; put one behind it to reshuffle. Where a
+        service divides files or fills hints in, each share has a file of its own, `path.0-of-2`.
         """
         return self._over(ops.Cache(self._node, path))
 

@@ -111,7 +111,7 @@ def fill_hints(root: Node, index: int, count: int) -> Node:
     def fill(node: Node) -> Node:
         if isinstance(node, Shard) and node.is_hint:
             return Shard(node.input, count, index)
-        return _with_own_cache(node)
+        return _with_own_cache(node, index, count)
 
     return rewrite(root, fill)
 
@@ -129,16 +129,19 @@ def deal_files(root: Node, listing: Listing, index: int, count: int) -> Node:
 
     def deal(node: Node) -> Node:
         if not (isinstance(node, Source) and _has_files(node)):
-            return _with_own_cache(node)
+            return _with_own_cache(node, index, count)
         mine = next(dealt)[index::count]
         return _with_paths(node, mine)
 
     return rewrite(root, deal)
 
 
-def _with_own_cache(node: Node) -> Node:
-    """What the whole plan, or another share of it, kept in memory is not what a share yields."""
-    return dataclasses.replace(node) if isinstance(node, Cache) else node
+def _with_own_cache(node: Node, index: int, count: int) -> Node:
+    """What the whole plan, or another share of it, kept is not what a share yields."""
+    if not isinstance(node, Cache):
+        return node
+    path = None if node.path is None else f"{node.path}.{index}-of-{count}"
+    return dataclasses.replace(node, path=path)
 
 
 def _with_paths(source: Source, paths: Sequence[str]) -> Node:

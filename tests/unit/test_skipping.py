@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -16,6 +19,7 @@ from hypothesis import strategies as st
 
 from dataservice import Dataset
 from dataservice.dataset.ledger import Ledger, Outbox
+from dataservice.dataset.operators import base
 from dataservice.dataset.splits import linearise
 from dataservice.dataset.stream import RunContext
 from dataservice.dataset.tolerance import narrowed, tolerant
@@ -26,6 +30,7 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.omissions import FILES_KEPT, MESSAGES_KEPT, NOTHING, Omitted
+from tests.unit.checkpoint_checker import chunked
 
 
 def failing_on(bad: set[int], calls: list[int] | None = None) -> Any:
@@ -117,6 +122,30 @@ def test_a_function_that_fails_on_every_row_is_an_error_where_the_schema_is_soug
     dataset = Dataset.range(5).map(lambda _columns: 1 // 0, on_error="skip")
     with pytest.raises(UserFunctionError, match="ZeroDivisionError"):
         _ = dataset.schema
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [
+        lambda parts: parts[0].concatenate(parts[1]),
+        lambda parts: Dataset.range(2).interleave(lambda row: parts[row["id"]], cycle_length=1),
+    ],
+)
+def test_a_first_part_that_all_fails_leaves_it_to_the_next_to_tell_the_schema(
+    joined: Callable[[list[Dataset]], Dataset],
+) -> None:
+    parts = [Dataset.range(3), Dataset.range(3, 8)]
+    dataset = joined(parts).map(failing_on({0, 1, 2}), on_error="skip")
+    assert dataset.schema.names == ["id", "double"]
+    assert read(dataset)[0] == [3, 4, 5, 6, 7]
+
+
+def test_one_row_that_took_long_to_open_does_not_end_the_search_for_a_schema() -> None:
+    small = chunked(pa.table({"id": range(40)}), [1])
+    dataset = Dataset.from_table(small).map(failing_on({0}), on_error="skip")
+    ticks = itertools.count(0, 0.1)
+    with mock.patch.object(base, "time", SimpleNamespace(monotonic=lambda: next(ticks))):
+        assert dataset.schema.names == ["id", "double"]
 
 
 def test_what_may_leave_rows_out_cannot_be_counted_in_advance() -> None:

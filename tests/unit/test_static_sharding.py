@@ -113,12 +113,18 @@ def test_both_sides_of_a_zip_are_dealt_alike(files: pathlib.Path) -> None:
         assert all(row["x"] == row["y"] for row in rows)
 
 
+@pytest.mark.parametrize("cached", [None, "kept"])
 @pytest.mark.parametrize("policy", [FILE, HINT])
-def test_shares_do_not_read_each_others_caches(files: pathlib.Path, policy: ShardingPolicy) -> None:
+def test_shares_do_not_read_each_others_caches(
+    files: pathlib.Path, policy: ShardingPolicy, cached: str | None
+) -> None:
     dataset = parquet(files).shard(SHARD_HINT, 0) if policy is HINT else parquet(files)
-    node = dataset.cache().node
-    got = [values(Dataset(share_of(node, Share(policy, index, 2)))) for index in range(2)]
-    assert sorted(got[0] + got[1]) == list(range(15))
+    node = dataset.cache(cached and str(files / cached)).node
+    for _ in range(2):
+        got = [values(Dataset(share_of(node, Share(policy, index, 2)))) for index in range(2)]
+        assert sorted(got[0] + got[1]) == list(range(15))
+    kept = sorted(path.name for path in files.glob("kept*"))
+    assert kept == (["kept.0-of-2", "kept.1-of-2"] if cached else [])
 
 
 def test_too_few_files(files: pathlib.Path) -> None:

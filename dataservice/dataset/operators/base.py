@@ -31,8 +31,9 @@ from dataservice.dataset.stream import (
 from dataservice.dataset.tolerance import check_on_error, narrowed
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
-# Functions below are run on these too, and may take milliseconds for a row.
-_FURTHER_ROWS: Final = (256, 4_096)
+# Functions below are run on these too, and may take milliseconds for a row. The first is near a
+# sample of one row, as of a small part, of which the time tells what it takes to open files.
+_FURTHER_ROWS: Final = (32, 256, 4_096)
 # What a further look may take, as the one before tells.
 _PATIENCE_S: Final = 5.0
 _IN_EMPTY_SAMPLE: Final = "a sample of no rows, to find the schema; state it with schema="

@@ -9,11 +9,18 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import conform
+from dataservice.dataset.columns import concat_batches, conform
 from dataservice.dataset.node import Node, register_node, sum_of_cardinalities
 from dataservice.dataset.operators.base import RowOperator
 from dataservice.dataset.sources.reference import fits, lacks_type
-from dataservice.dataset.stream import BatchStream, RunContext, State, Transform, TransformStream
+from dataservice.dataset.stream import (
+    SAMPLE_ROWS,
+    BatchStream,
+    RunContext,
+    State,
+    Transform,
+    TransformStream,
+)
 from dataservice.errors import InvalidArgumentError
 
 _WHAT = "the rows of the dataset given to concatenate"
@@ -87,7 +94,9 @@ class Concatenate(Node):
         samples = [part.sample(context) for part in self.parts]
         schema = completed_schema([sample.schema for sample in samples])
         alike = [conform(sample, schema, what=_WHAT) for sample in samples]
-        return next((sample for sample in alike if sample.num_rows), alike[0])
+        some = [sample for sample in alike if sample.num_rows] or alike
+        # More are asked for where those of the first did not do.
+        return concat_batches(some) if context.sample_rows > SAMPLE_ROWS else some[0]
 
     def cardinality(self) -> int:
         return sum_of_cardinalities([part.cardinality() for part in self.parts])

@@ -106,18 +106,20 @@ class Interleave(Operator):
         return None if rows is None else rows.schema
 
     def _first_rows(self, context: RunContext) -> pa.RecordBatch | None:
-        """Of the first element that has rows, where these are asked for."""
+        """Of the first element that has rows, where these are asked for; of several for many."""
         where = "the first elements, to find the schema"
-        rows = None
+        wanted = context.sample_rows if context.sample_rows > SAMPLE_ROWS else 1
+        rows: list[pa.RecordBatch] = []
         for count in (SAMPLE_ROWS, _FURTHER_ELEMENTS):
+            rows.clear()
             sample = self.input.sample(context.sampling(count))
             size = sample.num_rows if self.input.batched else 1
             for first in range(0, min(sample.num_rows, count), max(1, size)):
                 element = sample.slice(first, size)
-                rows = self.nested(element, first, context, where).sample(context)
-                if rows.num_rows or not context.sample_rows:
-                    return rows
-        return rows
+                rows.append(self.nested(element, first, context, where).sample(context))
+                if not context.sample_rows or sum(part.num_rows for part in rows) >= wanted:
+                    return _joined(rows)
+        return _joined(rows) if rows else None
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         if self.schema is not None:
@@ -140,6 +142,16 @@ class Interleave(Operator):
     def cardinality(self) -> int:
         elements = self.input.cardinality()
         return elements if elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+
+
+def _joined(samples: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """Those of the schema of the first that has rows, as one; the last where none has."""
+    first = next((rows for rows in samples if rows.num_rows), samples[-1])
+    return concat_batches([first, *(s for s in samples if s is not first and _like(s, first))])
+
+
+def _like(rows: pa.RecordBatch, first: pa.RecordBatch) -> bool:
+    return bool(rows.num_rows) and rows.schema.equals(first.schema)
 
 
 @dataclasses.dataclass
