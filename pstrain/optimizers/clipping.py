@@ -8,13 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import positive
 from pstrain.errors import InvalidArgumentError
 from pstrain.vocabulary import Update
-
-Float32 = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +45,20 @@ class Clipping:
             bound = self.value
             return tuple(u._replace(gradient=np.clip(u.gradient, -bound, bound)) for u in updates)
         if self.norm is not None:
-            return tuple(_scaled(u, _square_sum(u.gradient), self.norm) for u in updates)
+            return tuple(_scaled(u, _square_sum(u), self.norm) for u in updates)
         if self.global_norm is not None:
-            total = sum(_square_sum(u.gradient) for u in updates)
+            total = sum(_square_sum(u) for u in updates)
             return tuple(_scaled(u, total, self.global_norm) for u in updates)
         return updates
 
 
-def _square_sum(gradient: Float32) -> float:
-    flat = gradient.reshape(-1)
-    return float(np.dot(flat, flat))
+def _square_sum(update: Update) -> float:
+    if update.lookup is None:
+        flat = update.gradient.reshape(-1)
+        return float(np.dot(flat, flat))
+    # Rows come shard by shard: sorted, their sum does not depend on how many shards there are.
+    of_rows = np.einsum("ij,ij->i", update.gradient, update.gradient)
+    return float(np.sum(np.sort(of_rows), dtype=np.float64))
 
 
 def _scaled(update: Update, square_sum: float, bound: float) -> Update:

@@ -21,10 +21,12 @@ from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
 from pstrain.optimizers import SGD, Adagrad, schedules
+from pstrain.optimizers.clipping import Clipping
 from pstrain.paramserver.rules import BoundRule
 from pstrain.trainer.rounds import RoundCommitter
 from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.variables.parameters import step_scope
+from pstrain.variables.rows import look_up
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
 from pstrain.vocabulary import OptimizerSpec, StepToken, Update
@@ -316,6 +318,19 @@ def test_a_global_norm_bounds_all_variables_together() -> None:
     np.testing.assert_allclose(variables[0].numpy(), [-0.6, 0.0], rtol=1e-6)
     np.testing.assert_allclose(variables[1].numpy(), [0.0, -0.8], rtol=1e-6)
     assert gradients[0][0] == 3.0, "the caller's gradient is not changed"
+
+
+@pytest.mark.parametrize("bound", ["norm", "global_norm"])
+def test_a_norm_of_rows_does_not_depend_on_how_shards_order_them(bound: str) -> None:
+    rng = np.random.default_rng(0)
+    table, rows = Variable(np.zeros((500, 3), np.float32)), rng.normal(size=(500, 3))
+    clipping, ends = Clipping(**{bound: 0.1}), []
+    for order in [np.arange(500), *(rng.permutation(500) for _ in range(20))]:
+        lookup = look_up(table.spec, order)
+        update = Update(table.spec, rows[order].astype(np.float32), lookup)
+        (clipped,) = clipping.clip((update,))
+        ends.append(clipped.gradient[np.argsort(order)])
+    assert all(np.array_equal(end, ends[0]) for end in ends)
 
 
 @pytest.mark.parametrize(
