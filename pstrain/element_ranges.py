@@ -7,10 +7,12 @@ one pass over the dataset, on whatever process it is read, as far as the dataset
 from __future__ import annotations
 
 import itertools
+import json
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from pstrain.errors import CancelledError
 from pstrain.trainer.context import InputContext
@@ -20,13 +22,29 @@ from pstrain.trainer.resources import open_dataset
 _KEPT_BYTES = 64 << 20
 # What an element counts at least, so that there is a bound on their number too.
 _SMALLEST_BYTES = 1 << 10
+# A bookmark travels with each range; a position that holds rows is no such thing.
+_BOOKMARK_BYTES: Final = 16 << 10
+# To take one may cost as much as some elements do: a fiftieth of the time at most.
+_BOOKMARK_EVERY_S: Final = 0.05
+_BOOKMARK_SHARE: Final = 50
+# To open files anew, and start again what runs ahead, is not for less.
+_FAR_S: Final = 1.0
+
+
+class Bookmark(NamedTuple):
+    """Where a pass stands before element ``at``: its position, as JSON text."""
+
+    at: int
+    position: str
 
 
 class RangeReader:
     """Reads ranges of one pass, best in ascending order. Thread-safe.
 
     Goes through the data once; elements that nobody asks for are passed over. A range that lies
-    further back than what is kept makes it start again. As an iterator it gives itself for ever.
+    further back than what is kept makes it begin again: at a bookmark before it, at the start
+    without any. ``bookmark`` is the newest of its own, for other readers of the pass; None where
+    positions are not known, or too large. As an iterator it gives itself for ever.
     """
 
     def __init__(self, dataset: Any, epoch: int = 0) -> None:
@@ -37,7 +55,11 @@ class RangeReader:
         self._next = 0
         self._kept: deque[Any] = deque()
         self._kept_bytes = 0
-        self._sizes = _Sizes()
+        self._sizes, self._pace = _Sizes(), _Pace()
+        self.bookmark: Bookmark | None = None
+        self._bookmark_due_s = 0.0
+        # A cache is made by who reads all.
+        self._takes_bookmarks = not getattr(dataset, "has_cache", False)
 
     def __iter__(self) -> RangeReader:
         return self
@@ -45,11 +67,14 @@ class RangeReader:
     def __next__(self) -> RangeReader:
         return self
 
-    def read(self, start: int, length: int) -> list[Any]:
-        """Those elements; fewer where the data end before. CancelledError once it is closed."""
+    def read(self, start: int, length: int, near: Bookmark | None = None) -> list[Any]:
+        """Those elements; fewer where the data end before. CancelledError once it is closed.
+
+        ``near``: a bookmark at ``start`` or before, for where what lies before it is to be read.
+        """
         try:
             with self._lock:
-                return self._read(start, length)
+                return self._read(start, length, near)
         finally:
             # Whoever closed it while the lock was held, if only just still, has left it to this.
             if self._is_closed:
@@ -67,15 +92,28 @@ class RangeReader:
             finally:
                 self._lock.release()
 
-    def _read(self, start: int, length: int) -> list[Any]:
+    def _read(self, start: int, length: int, near: Bookmark | None) -> list[Any]:
         try:
-            if self._elements is None or start < self._next - len(self._kept):
-                self._open()
-            return self._read_on(start, start + length)
+            if self._elements is None or start < self._first or self._is_far_before(near):
+                self._open(near)
+            began_s, before = time.perf_counter(), self._next
+            found = self._read_on(start, start + length)
+            self._pace.note(self._next - before, time.perf_counter() - began_s)
+            if len(found) == length and self._takes_bookmarks:
+                self._take_bookmark()
+            return found
         except BaseException:
             # What goes on after an error is not known to go on where it was.
             self._stop()
             raise
+
+    @property
+    def _first(self) -> int:
+        """Of the elements that are kept, or the next one."""
+        return self._next - len(self._kept)
+
+    def _is_far_before(self, near: Bookmark | None) -> bool:
+        return near is not None and self._pace.is_far(near.at - self._next)
 
     def _read_on(self, start: int, stop: int) -> list[Any]:
         assert self._elements is not None
@@ -83,21 +121,38 @@ class RangeReader:
             self._kept.append(element)
             self._next += 1
             self._kept_bytes += self._sizes.of(element)
-            while self._kept_bytes > _KEPT_BYTES and self._next - len(self._kept) < start:
+            while self._kept_bytes > _KEPT_BYTES and self._first < start:
                 self._kept_bytes -= self._sizes.of(self._kept.popleft())
-        first = self._next - len(self._kept)
+        first = self._first
         return list(itertools.islice(self._kept, max(0, start - first), stop - first))
 
-    def _open(self) -> None:
+    def _take_bookmark(self) -> None:
+        elements: Any = self._elements
+        began_s = time.perf_counter()
+        if began_s < self._bookmark_due_s or not hasattr(elements, "state_dict"):
+            return
+        position = json.dumps(elements.state_dict())
+        if len(position) <= _BOOKMARK_BYTES:
+            self.bookmark = Bookmark(self._next, position)
+        now_s = time.perf_counter()
+        pause_s = max(_BOOKMARK_EVERY_S, _BOOKMARK_SHARE * (now_s - began_s))
+        self._bookmark_due_s = now_s + pause_s
+
+    def _open(self, near: Bookmark | None) -> None:
         self._stop()
         if self._is_closed:
             raise CancelledError("these ranges are read no more: their pass is over")
-        self._elements = open_dataset(self._dataset, self._epoch, InputContext())
+        elements: Any = open_dataset(self._dataset, self._epoch, InputContext())
+        self._elements = elements
+        if near is not None:
+            elements.load_state_dict(json.loads(near.position))
+            self._next = near.at
 
     def _stop(self) -> None:
         elements, self._elements = self._elements, None
         self._kept.clear()
         self._next = self._kept_bytes = 0
+        self._pace = _Pace()
         if elements is not None and hasattr(elements, "close"):
             elements.close()
 
@@ -113,6 +168,27 @@ class _Sizes:
         if rows and not self._row_bytes:
             self._row_bytes = element.nbytes / rows
         return max(_SMALLEST_BYTES, int(rows * self._row_bytes))
+
+
+class _Pace:
+    """How long elements take, of one that was opened: its first ones tell what opening takes."""
+
+    def __init__(self) -> None:
+        self._opening_s: float | None = None
+        self._elements, self._took_s = 0, 0.0
+
+    def note(self, elements: int, took_s: float) -> None:
+        """So many were read in that time."""
+        if self._opening_s is None:
+            self._opening_s = took_s
+        else:
+            self._elements, self._took_s = self._elements + elements, self._took_s + took_s
+
+    def is_far(self, elements: int) -> bool:
+        """Whether to pass over so many takes longer than to open the data anew behind them."""
+        if self._opening_s is None or not self._elements:
+            return False
+        return elements * self._took_s / self._elements > max(_FAR_S, self._opening_s)
 
 
 class RangeSource:

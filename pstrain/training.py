@@ -50,14 +50,14 @@ def fit(
 
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that makes
     one, an Arrow table, a pandas DataFrame or a dict of arrays. Of what is not distributed,
-    trainers are given a few batches at a time, and each reads all up to its own. An epoch is one
-    pass over it, or ``steps_per_epoch`` steps over all trainers together: it goes on where the last
-    one stopped, and ends, with a warning, where a pass ends before. ``batch_size``: of tables,
-    dicts and Datasets without ``batch(n)``, the rows that one trainer takes at a time; in rounds
-    (sync) a step learns from ``num_replicas_in_sync`` such batches, so what Keras calls a (global)
-    batch size is to be divided by that. ``steps_per_execution``: how many steps are scheduled as
-    one, where the strategy's consistency is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2
-    a line per epoch. Blocks.
+    trainers are given a few batches at a time, and each reads all from where it came up to its own.
+    An epoch is one pass over it, or ``steps_per_epoch`` steps over all trainers together: it goes
+    on where the last one stopped, and ends, with a warning, where a pass ends before.
+    ``batch_size``: of tables, dicts and Datasets without ``batch(n)``, the rows that one trainer
+    takes at a time; in rounds (sync) a step learns from ``num_replicas_in_sync`` such batches, so
+    what Keras calls a (global) batch size is to be divided by that. ``steps_per_execution``: how
+    many steps are scheduled as one, where the strategy's consistency is "async". ``verbose``: 0
+    nothing, 1 (or "auto") a bar, 2 a line per epoch. Blocks.
 
     ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``, ``validation_sample_weight``:
     of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the

@@ -269,6 +269,13 @@ class ClusterCoordinator:
         """Indices of the trainers that are connected now."""
         return self._scheduler.live_trainers()
 
+    def has_ready_trainer(self) -> bool:
+        """Whether a trainer could run one more closure side by side with its own, and none waits.
+
+        Others may have more than they run side by side.
+        """
+        return self._scheduler.has_ready_trainer(self._options.closures_in_flight)
+
     def stats(self) -> dict[str, int]:
         """Counts of closures waiting, running, ended in one way or another, run again; trainers."""
         return {**self._scheduler.counts(), "restores": self.recovery.restores}

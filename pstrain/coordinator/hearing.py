@@ -120,7 +120,9 @@ class Hearing:
             return end.needs_settling
         core.paces.note(closure.function_id, end.seconds)
         closure.error = _error_that_counts(closure)
-        core.readings.note(trainer, end.rows)
+        # So may be those of one that failed; they count with the marks of these.
+        if not core.state.has_prepared(trainer):
+            core.readings.note(trainer, end.rows)
         settle = decide.finish if closure.error is None else decide.fail
         core.apply(settle(core.state, *run))
         return end.needs_settling

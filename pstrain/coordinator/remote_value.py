@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from dataservice.runtime.arguments import limit_s
@@ -124,6 +124,14 @@ class RemoteValue:
     def __repr__(self) -> str:
         state = "waiting" if not self._is_ready else "failed" if self._error else "ready"
         return f"<RemoteValue closure={self.closure} {'cancelled' if self.cancelled() else state}>"
+
+
+def await_any(values: Sequence[RemoteValue]) -> None:
+    """Blocks until one of them has ended; all are of one coordinator, the oldest first."""
+    first = values[0]
+    first._tell(blocks=True)
+    with first._changed:
+        first._changed.wait_for(lambda: any(value.has_ended for value in values))
 
 
 class RemoteValueFound(InvalidArgumentError):

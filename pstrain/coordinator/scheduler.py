@@ -235,6 +235,11 @@ class Scheduler(Hearing):
         with self._core.changed:
             return frozenset(self._core.state.trainers)
 
+    def has_ready_trainer(self, closures: int) -> bool:
+        """Whether a trainer has fewer than so many closures, and none waits for any trainer."""
+        with self._core.changed:
+            return self._core.state.has_ready(closures)
+
     def trainer_table(self) -> TrainerTable:
         """How each trainer does."""
         with self._core.changed:

@@ -152,6 +152,15 @@ class CoordinatorState:
         """Whether a closure waits of which a lost trainer has made a part."""
         return any(closure in self.waiting for closure in self.parts)
 
+    def has_prepared(self, trainer: int) -> bool:
+        """Whether a closure that it ran waits for its round to be decided."""
+        return any(run.trainer == trainer for run in self.round.prepared.values())
+
+    def has_ready(self, closures: int) -> bool:
+        """Whether a live trainer has fewer than so many, and none waits for any trainer."""
+        live = (trainer for trainer in self.trainers.values() if not trainer.is_silenced)
+        return not self.waiting and any(len(trainer.running) < closures for trainer in live)
+
     @property
     def slowest(self) -> int:
         """The least clock of the live trainers."""

@@ -17,8 +17,9 @@ from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, DataError
+from pstrain.execution.ahead import Ahead, Dealt
 from pstrain.execution.data import can_be_dealt, is_dealt
-from pstrain.execution.dealing import DealtDataset, DealtPass, Range
+from pstrain.execution.dealing import DealtDataset, DealtPass
 from pstrain.execution.executor import Report, StepFunction, never, share_of
 from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
@@ -50,13 +51,6 @@ class _Asked(NamedTuple):
     value: RemoteValue
     share: int
     losses: int
-
-
-class _Dealt(NamedTuple):
-    """A range that a closure was scheduled for."""
-
-    value: RemoteValue
-    range: Range
 
 
 class _Readers:
@@ -105,7 +99,7 @@ class ClusterExecutor:
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
         self._has_shares = False
-        self._in_flight: collections.deque[_Asked] | collections.deque[_Dealt] = collections.deque()
+        self._in_flight: collections.deque[_Asked] | collections.deque[Dealt] = collections.deque()
 
     def unreported(self) -> list[Report]:
         return [asked.value.peek() for asked in self._in_flight if asked.value.has_value]
@@ -161,33 +155,43 @@ class ClusterExecutor:
         is_stopped: Callable[[], bool],
     ) -> Iterator[Report]:
         """Every range is given to one closure, which runs until it has ended once."""
-        in_flight: collections.deque[_Dealt] = collections.deque()
-        self._in_flight = in_flight
-        window = 4 * self._coordinator.num_trainers
+        cluster = self._coordinator
+        ahead = Ahead(4 * cluster.num_trainers, cluster.has_ready_trainer, elements.note_bookmark)
+        self._in_flight = ahead.dealt
         on_range = OnRange(function)
         promised, ended = done, False
+
+        def goes_on() -> bool:
+            is_over = ahead.has_met_end and not elements.has_returned
+            return not (is_over or is_stopped()) and (steps is None or promised < steps)
+
         while True:
-            while (
-                len(in_flight) < window
-                and not is_stopped()
-                and (elements.has_returned or not ended)
-                and (steps is None or promised < steps)
-            ):
-                dealt = elements.deal(share_of(steps, promised, steps_per_execution))
-                value = self._coordinator.schedule(on_range, args=(elements.readers, *dealt))
-                elements.note_out(dealt, value)
-                in_flight.append(_Dealt(value, dealt))
-                promised += dealt.length
-            if not in_flight:
+            while ahead.has_room and goes_on():
+                share = share_of(steps, promised, steps_per_execution)
+                promised += self._deal(on_range, elements, ahead, share)
+            if not ahead.dealt:
                 return
-            report = self._fetch(in_flight[0].value)
-            dealt = in_flight.popleft().range
+            oldest = ahead.dealt[0].value
+            if not oldest.has_ended and goes_on():
+                ahead.wait()
+                continue
+            report = self._fetch(oldest)
+            dealt = ahead.pop()
             elements.note_done(dealt)
             promised += report["steps"] - dealt.length
             if ended and report["steps"]:
                 raise DataError(_DIFFERS.format(dealt.start))
             ended = ended or report["ended"]
             yield report
+
+    def _deal(self, on_range: OnRange, elements: DealtPass, ahead: Ahead, most: int) -> int:
+        """Schedules the next range, and says how long it is."""
+        dealt = elements.deal(most)
+        near = elements.bookmark_before(dealt)
+        value = self._coordinator.schedule(on_range, args=(elements.readers, *dealt, near))
+        elements.note_out(dealt, value)
+        ahead.add(Dealt(value, dealt))
+        return dealt.length
 
     def _run_shared(
         self,

@@ -76,7 +76,8 @@ def can_be_dealt(data: Any) -> bool:
 def is_dealt(data: Any) -> bool:
     """Whether training deals ``data`` a range at a time: exactly, whoever is lost or comes late.
 
-    Who comes late reads from the start to its first range, so data without an end are no such data;
-    and nobody but who is dealt the last range reads to the end, which a cache waits for.
+    Who comes late may have to read from the start to its first range, where positions are large, so
+    data without an end are no such data; and nobody but who is dealt the last range reads to the
+    end, which a cache waits for.
     """
     return can_be_dealt(data) and not data.is_endless and not data.has_cache

@@ -3,7 +3,7 @@
 A closure names its range, so one that runs again, on whatever trainer, trains on the same elements;
 who is there gets ranges, who is not gets none. Knows nothing of what is done with elements.
 Invariant: a position names every element of the pass that is not done once: those that were dealt,
-and all from the next one on; and which dataset they are elements of.
+and all from the next one on; which dataset they are elements of; and where to begin reading them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from pstrain.coordinator.per_worker import PerWorkerIterator, Trainers
-from pstrain.element_ranges import RangeSource
+from pstrain.element_ranges import Bookmark, RangeSource
 from pstrain.errors import InvalidArgumentError
+from pstrain.execution.bookmarks import Bookmarks
 
 _OF_AN_EPOCH = frozenset(("epoch", "is_known"))
 """What a position says that is the beginning of an epoch."""
@@ -95,16 +96,32 @@ class DealtPass:
         """The report on a range was heard."""
         with self._lock:
             del self._out[dealt]
+            self._bookmarks.forget_before(self._undone_from())
+
+    def note_bookmark(self, report: Mapping[str, Any]) -> None:
+        """How far the reader was that a report tells of."""
+        if report["bookmark"] is not None:
+            with self._lock:
+                self._bookmarks.add(report["bookmark"])
+
+    def bookmark_before(self, dealt: Range) -> Bookmark | None:
+        """Where who reads a range may begin; None: at the start."""
+        with self._lock:
+            return self._bookmarks.before(dealt.start)
 
     def state_dict(self) -> dict[str, Any]:
         """JSON-able. While no closure runs: what has ended then is done."""
         with self._lock:
             undone = [dealt for dealt, outcome in self._out.items() if not _is_done(outcome)]
+            again = sorted([*undone, *self._again])
+            starts = [*(dealt.start for dealt in again), self._next]
+            nearest = {self._bookmarks.before(start) for start in starts}
             return {
                 "epoch": self.epoch,
                 "data": self._data.identity(),
                 "next": self._next,
-                "again": [list(dealt) for dealt in sorted([*undone, *self._again])],
+                "again": [list(dealt) for dealt in again],
+                "bookmarks": sorted(list(each) for each in nearest if each is not None),
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -121,7 +138,9 @@ class DealtPass:
         if "next" in state:
             self._data = self._data.identified(state.get("data", {}))
         self.readers.close()
-        self._begin(epoch, int(state.get("next", 0)), state.get("again", ()))
+        self._begin(
+            epoch, int(state.get("next", 0)), state.get("again", ()), state.get("bookmarks", ())
+        )
         self._moved(epoch)
 
     def rewind(self) -> None:
@@ -133,7 +152,7 @@ class DealtPass:
         """Trainers stop reading."""
         self.readers.close()
 
-    def _begin(self, epoch: int, first: int = 0, again: Any = ()) -> None:
+    def _begin(self, epoch: int, first: int = 0, again: Any = (), bookmarks: Any = ()) -> None:
         with self._lock:
             self.epoch = epoch
             self.readers = PerWorkerIterator(
@@ -142,6 +161,12 @@ class DealtPass:
             self._next = first
             self._again = deque(Range(*each) for each in again)
             self._out: dict[Range, Outcome | None] = {}
+            self._bookmarks = Bookmarks(Bookmark(*each) for each in bookmarks)
+
+    def _undone_from(self) -> int:
+        """No element before it is left: what was returned is dealt first, and all in order."""
+        first = next(iter(self._out), None) or next(iter(self._again), None)
+        return self._next if first is None else first.start
 
     def _first_returned(self, most: int) -> Range | None:
         if not self._again:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from pstrain.element_ranges import Bookmark
 from pstrain.execution.executor import Report, StepFunction
 from pstrain.trainer.context import get_current_worker_index
 
@@ -23,17 +24,23 @@ class OnTrainer:
 
 
 class OnRange:
-    """Runs a function over a range of elements; waiting for them counts as it does elsewhere."""
+    """Runs a function over a range of elements; waiting for them counts as it does elsewhere.
+
+    Adds to a report how far its trainer's reader is, from where others may go on.
+    """
 
     def __init__(self, function: StepFunction) -> None:
         self._function = function
 
-    def __call__(self, readers: Any, start: int, count: int) -> Report:
+    def __call__(
+        self, readers: Any, start: int, count: int, near: Bookmark | None = None
+    ) -> Report:
         began_s = time.perf_counter()
-        elements = next(readers).read(start, count)
+        reader = next(readers)
+        elements = reader.read(start, count, near)
         read_s = time.perf_counter() - began_s
         report = self._function(iter(elements), count)
         for name in ("wait_s", "busy_s"):
             if name in report:
                 report[name] += read_s
-        return report
+        return {**report, "bookmark": reader.bookmark}

@@ -66,6 +66,19 @@ def test_as_many_wait_at_a_trainer_as_the_closure_allows() -> None:
     assert len(state.running) == 9
 
 
+def test_a_trainer_is_ready_that_has_few_while_none_wait() -> None:
+    state = running_state(closures=8, trainers=1, slots=9)
+    assert not state.has_ready(3)
+    apply(state, decide.join_trainer(state, 1, 9))
+    assert state.has_ready(3)
+    apply(state, decide.schedule(state, 8))
+    assert not state.has_ready(3)
+    apply(state, decide.assign(state))
+    assert state.has_ready(3)
+    apply(state, decide.silence_trainer(state, 1))
+    assert not state.has_ready(3)
+
+
 def test_a_short_closure_that_lost_its_trainer_takes_a_slot() -> None:
     state = CoordinatorState()
     apply(state, decide.join_trainer(state, 0, 1))

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 import dataservice as ds
+from pstrain import element_ranges
+from pstrain.element_ranges import Bookmark, RangeReader
 from pstrain.errors import InvalidArgumentError
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range
 
@@ -152,6 +154,62 @@ def test_each_element_is_done_once_over_any_number_of_resumes(seed: int) -> None
         elif event < 0.85:
             elements, out = resumed(elements.state_dict()), {}
     assert sorted(done) == list(range(size))
+
+
+def test_a_range_is_dealt_with_the_nearest_bookmark_and_a_position_keeps_what_it_needs() -> None:
+    elements = new_pass()
+    ranges = [elements.deal(8) for _ in range(4)]
+    for dealt in ranges:
+        elements.note_out(dealt, Closure())
+    assert elements.bookmark_before(ranges[3]) is None
+    for at in (24, 8, 12, 30, 12):
+        elements.note_bookmark({"bookmark": Bookmark(at, str(at))})
+    elements.note_bookmark({"bookmark": None})
+    assert elements.bookmark_before(ranges[2]) == (12, "12")
+    elements.note_done(ranges[0])
+    elements.note_done(ranges[1])
+    state = elements.state_dict()
+    assert state["bookmarks"] == [[12, "12"], [24, "24"], [30, "30"]]
+    later = resumed(state)
+    dealt = [later.deal(8) for _ in range(3)]
+    assert [later.bookmark_before(each) for each in dealt] == [(12, "12"), (24, "24"), (30, "30")]
+    del state["bookmarks"]  # as it was saved by an earlier version
+    assert resumed(state).bookmark_before(Range(16, 8)) is None
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_readers_that_come_and_go_find_each_element_once(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trainers are lost with their ranges, which others read; positions are gone on with."""
+    monkeypatch.setattr(element_ranges, "_BOOKMARK_EVERY_S", 0.0)
+    monkeypatch.setattr(element_ranges, "_KEPT_BYTES", 8 << 10)
+    monkeypatch.setattr(element_ranges._Pace, "is_far", lambda _, elements: elements > 40)
+    choose = random.Random(seed)
+    data = ds.Dataset.range(1_200).shuffle(90, seed=seed).batch(4)
+    elements, size = new_pass(data), 300
+    readers = [RangeReader(data) for _ in range(3)]
+    out: list[tuple[Range, Bookmark | None]] = []
+    found: list[int] = []
+    while len(found) < 1_200:
+        event = choose.random()
+        if event < 0.04:
+            readers[choose.randrange(3)] = RangeReader(data)
+        elif event < 0.06:
+            elements, out = resumed(elements.state_dict(), data), []
+        elif len(out) < 12 and (event < 0.5 or not out):
+            dealt = elements.deal(choose.randint(1, 9))
+            if dealt.start < size:
+                out.append((dealt, elements.bookmark_before(dealt)))
+            else:
+                elements.note_done(dealt)
+        else:
+            dealt, near = out.pop(choose.randrange(len(out)))
+            reader = choose.choice(readers)
+            found += [i for batch in reader.read(*dealt, near) for i in batch["id"].to_pylist()]
+            elements.note_bookmark({"bookmark": reader.bookmark})
+            elements.note_done(dealt)
+    assert sorted(found) == list(range(1_200))
 
 
 def test_a_position_can_be_asked_for_by_another_thread() -> None:

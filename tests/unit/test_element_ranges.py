@@ -12,7 +12,7 @@ import pytest
 
 import dataservice as ds
 from pstrain import element_ranges
-from pstrain.element_ranges import RangeReader, RangeSource
+from pstrain.element_ranges import Bookmark, RangeReader, RangeSource
 from pstrain.errors import CancelledError
 from pstrain.trainer.context import InputContext
 from pstrain.trainer.resources import open_dataset
@@ -36,6 +36,36 @@ class Large(Counting):
         self.opened += 1
         values = pa.array(np.zeros(1 << 17))
         return iter([pa.RecordBatch.from_arrays([values], [str(n)]) for n in range(100)])
+
+
+class Positioned:
+    """A thousand elements, of which each that is read is noted; ``padding`` is in its positions."""
+
+    def __init__(self, padding: str = "") -> None:
+        self.taken: list[int] = []
+        self._padding = padding
+
+    def iterator(self, epoch: int) -> Positioned:
+        assert epoch == 0
+        self._next = 0
+        return self
+
+    def __iter__(self) -> Positioned:
+        return self
+
+    def __next__(self) -> int:
+        if self._next == 1_000:
+            raise StopIteration
+        self.taken.append(self._next)
+        self._next += 1
+        return self.taken[-1]
+
+    def state_dict(self) -> dict[str, object]:
+        return {"next": self._next, "padding": self._padding}
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        assert isinstance(state["next"], int)
+        self._next = state["next"]
 
 
 def test_ranges_in_order_are_one_pass() -> None:
@@ -176,3 +206,77 @@ def test_a_source_gives_each_process_one_reader_an_epoch() -> None:
     for each in readers:
         each.close()
         each.close()
+
+
+def test_another_reader_begins_at_a_bookmark() -> None:
+    first = RangeReader(Positioned())
+    first.read(640, 8)
+    data = Positioned()
+    assert RangeReader(data).read(656, 4, first.bookmark) == [656, 657, 658, 659]
+    assert data.taken == list(range(648, 660))
+
+
+def test_a_range_further_back_than_what_is_kept_is_read_from_its_bookmark(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(element_ranges, "_KEPT_BYTES", 4 << 10)
+    data = Positioned()
+    reader = RangeReader(data)
+    reader.read(0, 100)
+    bookmark = reader.bookmark
+    reader.read(900, 4)
+    data.taken.clear()
+    assert reader.read(104, 2, bookmark) == [104, 105]
+    assert data.taken == list(range(100, 106))
+
+
+def test_a_reader_goes_to_a_bookmark_far_ahead_and_reads_on_to_a_near_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(element_ranges._Pace, "is_far", lambda _, elements: elements > 100)
+    data = Positioned()
+    reader = RangeReader(data)
+    reader.read(0, 10)
+    assert reader.read(100, 2, Bookmark(90, '{"next": 90}')) == [100, 101]
+    assert data.taken == list(range(102))
+    assert reader.read(600, 2, Bookmark(590, '{"next": 590}')) == [600, 601]
+    assert data.taken[102:] == list(range(590, 602))
+
+
+def test_what_is_far_takes_longer_to_pass_over_than_to_open() -> None:
+    pace = element_ranges._Pace()
+    pace.note(1, 3.0)  # opening takes this long, whatever an element does
+    assert not pace.is_far(1_000_000)
+    pace.note(10, 0.1)
+    assert [pace.is_far(elements) for elements in (-5, 299, 301)] == [False, False, True]
+
+
+def test_positions_that_hold_rows_and_those_before_a_cache_are_no_bookmarks() -> None:
+    large = RangeReader(Positioned(padding="x" * (16 << 10)))
+    assert (large.read(0, 2), large.bookmark) == ([0, 1], None)
+    cached = RangeReader(ds.Dataset.range(10).cache().batch(2))
+    cached.read(0, 2)
+    assert cached.bookmark is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_from_whatever_bookmark_elements_are_the_same(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(element_ranges, "_BOOKMARK_EVERY_S", 0.0)
+    monkeypatch.setattr(element_ranges, "_BOOKMARK_SHARE", 0)
+    choose = random.Random(seed)
+    data = ds.Dataset.range(3_000).filter(ds.col("id") % 7 != 3).shuffle(70, seed=seed)
+    data = data.map(lambda columns: {"id": columns["id"] * 2}).batch(9).shuffle(5, seed=1)
+    expected = [batch["id"].to_pylist() for batch in data.iterator(1)]
+    bookmarks: list[Bookmark] = []
+    for _ in range(25):
+        reader = RangeReader(data, epoch=1)
+        for _ in range(choose.randint(1, 3)):
+            start, count = choose.randrange(len(expected)), choose.randint(1, 8)
+            before = [bookmark for bookmark in bookmarks if bookmark.at <= start]
+            found = reader.read(start, count, choose.choice([None, *before]))
+            assert [batch["id"].to_pylist() for batch in found] == expected[start : start + count]
+            bookmarks += [reader.bookmark] if reader.bookmark is not None else []
+        reader.close()
+    assert len({bookmark.at for bookmark in bookmarks}) > 20

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 
+from pstrain.consistency import Sync
 from pstrain.coordinator.core import Core
+from pstrain.coordinator.orders import Ended, Outbox, RoundPart
+from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.scheduler import Scheduler
 
 
@@ -25,3 +28,20 @@ def test_a_service_that_is_named_later_is_told_of_those_lost_before() -> None:
     assert one.left_by(0, "trainer-0") == (frozenset(), {})
     assert one.reads_services(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
     assert one.reads_services(["a:1"]) == (frozenset(), ("trainer-0",))
+
+
+def test_a_stand_in_that_fails_uses_up_no_rows_of_what_its_trainer_has_prepared() -> None:
+    core = Core(attempts_max=3, consistency=Sync(), trainers_expected=3)
+    one = Scheduler(core, ids=itertools.count(), capacity=4, trainer_timeout_s=1.0)
+    for trainer in range(3):
+        one.trainer_joined(trainer, 1, Outbox())
+    for _ in range(3):
+        one.submit("step", b"", None)
+    one.trainer_silenced(1)
+    one.trainer_lost(1, Legacy({}, {}, {}))
+    first, both = ({"reader": "a", "marks": [["window", rows]]} for rows in (1, 2))
+    part = RoundPart("trainer-0", (0,), has_gradient=True, rows=(first,))
+    one.results(0, [Ended(0, 0, None, None, part=part)])
+    assert core.state.running[1].trainer == 0  # for the lost one; 2 holds up the round
+    one.results(0, [Ended(1, 1, None, ValueError("made up"), rows=(both,))])
+    assert one.left_by(0, "trainer-0")[1] == {}

@@ -1,0 +1,86 @@
+"""Closures of ranges that are out, and how far they run ahead of the oldest.
+
+Knows neither trainers nor what closures do. Invariant: they are in the order in which they were
+added, which is that in which their reports are heard; those that have ended before an older one
+take no room of others, but there are not more than ``_MOST`` times as many.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from pstrain.coordinator.remote_value import RemoteValue, await_any
+from pstrain.execution.dealing import Range
+from pstrain.execution.executor import Report
+
+_MOST: Final = 16
+
+
+class Dealt(NamedTuple):
+    """A range that a closure was scheduled for."""
+
+    value: RemoteValue
+    range: Range
+
+
+class Ahead:
+    """So that those who are ready get ranges while somebody is late with an old one.
+
+    ``room``: how many run, or wait to, at a time; more only while the oldest does and ``is_ready``
+    says that somebody has nothing to do, for those who are late may have them all. ``noted`` is
+    told each report once it is there, whichever are to be heard before it.
+    """
+
+    def __init__(
+        self, room: int, is_ready: Callable[[], bool], noted: Callable[[Report], None]
+    ) -> None:
+        self.dealt: deque[Dealt] = deque()
+        self.has_met_end = False
+        self._room, self._is_ready, self._noted = room, is_ready, noted
+        self._running: list[RemoteValue] = []
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more may be added."""
+        if self._is_full:
+            return False
+        return len(self._running) < self._room or (not self._oldest_has_ended and self._is_ready())
+
+    def add(self, dealt: Dealt) -> None:
+        """The next one."""
+        self.dealt.append(dealt)
+        self._running.append(dealt.value)
+
+    def wait(self) -> None:
+        """Blocks until the oldest has ended, or another and there is room behind it."""
+        await_any([self.dealt[0].value] if self._is_full else self._running)
+        self._note_ended()
+
+    @property
+    def _oldest_has_ended(self) -> bool:
+        return self.dealt[0].value.has_ended
+
+    def pop(self) -> Range:
+        """The oldest has ended."""
+        dealt = self.dealt.popleft()
+        if self._running and self._running[0] is dealt.value:
+            self._note(self._running.pop(0))
+        return dealt.range
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self.dealt) >= _MOST * self._room
+
+    def _note_ended(self) -> None:
+        for value in self._running:
+            if value.has_ended:
+                self._note(value)
+        self._running = [value for value in self._running if not value.has_ended]
+
+    def _note(self, value: RemoteValue) -> None:
+        if value.has_value:
+            report = value.peek()
+            self.has_met_end = self.has_met_end or report["ended"]
+            self._noted(report)
