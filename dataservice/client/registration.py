@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataservice.client.arguments import check_compression, check_dataset_id
+from dataservice.client.arguments import check_compression, check_dataset_id, checked_timeout_s
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.replay import warn_of_registered
 from dataservice.client.source import ServiceSource
@@ -46,6 +46,7 @@ def register_dataset(
     dataset = unread(dataset)
     check_on_error(on_error)
     check_compression(compression)
+    timeout_s = checked_timeout_s(timeout_s)
     if dataset_id is not None:
         dataset_id = check_dataset_id(dataset_id)
     if on_error == "skip":
