@@ -16,6 +16,7 @@ from dataservice.client.arguments import (
     CrossTrainerCache,
     check_compression,
     check_dataset_id,
+    checked_timeout_s,
 )
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.read_arguments import ReadArguments, check_endless
@@ -207,6 +208,7 @@ def release_readers(
     although the reader may not have told so; everything else goes to other readers. Final: the
     owner opens no reader any more, not even one that is on its way.
     """
+    timeout_s = checked_timeout_s(timeout_s)
     message = pb.ReleaseOwnedRequest(owner=owner)
     for reader_id, marks in (consumed or {}).items():
         reader = message.readers.add(reader_id=reader_id)

@@ -66,7 +66,9 @@ def check_dataset_id(dataset_id: str | int) -> str:
     if isinstance(dataset_id, bool) or not isinstance(dataset_id, str | int):
         raise InvalidTypeError(f"dataset_id must be a string or an int, got {dataset_id!r}")
     if dataset_id == "":
-        raise InvalidArgumentError("dataset_id must not be empty; register_dataset returns one")
+        raise InvalidArgumentError(
+            "dataset_id must not be empty; register_dataset, called without one, returns one"
+        )
     return str(dataset_id)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataservice.client.arguments import check_compression
+from dataservice.client.arguments import check_compression, check_dataset_id, checked_timeout_s
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.replay import warn_of_registered
 from dataservice.client.source import ServiceSource
@@ -45,6 +45,10 @@ def register_dataset(
     target = parse_target(service)
     dataset = unread(dataset)
     check_on_error(on_error)
+    check_compression(compression)
+    timeout_s = checked_timeout_s(timeout_s)
+    if dataset_id is not None:
+        dataset_id = check_dataset_id(dataset_id)
     if on_error == "skip":
         dataset = Dataset(tolerant(dataset.node))
     warn_of_registered(dataset.node)
@@ -78,7 +82,7 @@ def register_plan(
         schema=encode_schema(schema),
         cardinality=node.cardinality(),
         compression=check_compression(compression),
-        dataset_id=None if dataset_id is None else str(dataset_id),
+        dataset_id=dataset_id,
         fingerprint=fingerprint(node),
     )
     with Connection(target) as connection:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dataservice.client.arguments import check_saved_compression
+from dataservice.client.arguments import check_saved_compression, checked_timeout_s
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
 from dataservice.client.registration import Service, register_quietly
 from dataservice.dataset.dataset import Dataset
@@ -137,6 +137,7 @@ def save(
     checked = _checked_path(path)
     check_storage_options(storage_options)
     codec = check_saved_compression(compression)
+    timeout_s = checked_timeout_s(timeout_s)
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if dataset.cardinality() == INFINITE_CARDINALITY:

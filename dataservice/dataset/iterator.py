@@ -117,7 +117,12 @@ class DatasetIterator:
                     if not interrupts.let(error):
                         self._give_up()
                     raise
-            formed = form(self._kept[0])
+            try:
+                formed = form(self._kept[0])
+            except Exception:
+                # Told once: who goes on gets the next one, as without a service.
+                self._kept = None
+                raise
             interrupts.let_through()
         self._kept = None
         return formed

@@ -8,6 +8,7 @@ has moved for the given time.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ from dataservice.errors import (
     MissingFileError,
     error_from_dict,
 )
+from dataservice.runtime.arguments import limit_s
 
 logger = logging.getLogger(__name__)
 
@@ -41,12 +43,13 @@ def find_snapshot(
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise InvalidTypeError(f"load takes the path of a snapshot, got {path!r}")
     check_storage_options(options)
+    limit = limit_s(timeout_s, "timeout_s")
     folder = SnapshotFolder(os.fspath(path), options)
     found = _look(folder)
     if found is not None:
         return found
     if wait:
-        return _await(folder, timeout_s)
+        return _await(folder, math.inf if limit is None else limit)
     if folder.metadata() is None:
         raise MissingFileError(
             f"there is no snapshot at {folder.path}; check the path, or pass wait=True when one is "

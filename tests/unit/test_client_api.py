@@ -99,6 +99,35 @@ def test_a_dataset_is_distributed_by_the_names_of_tf_data() -> None:
         ds.Dataset.range(3).distribute(ds.ShardingPolicy.DYNAMIC, "localhost:1", "")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"dataset_id": b"clicks"}, "dataset_id must be a string or an int, got b'clicks'"),
+        ({"dataset_id": True}, "dataset_id must be a string or an int, got True"),
+        ({"dataset_id": ""}, "dataset_id must not be empty"),
+        ({"compression": "GZIP"}, "Invalid `compression` argument: 'GZIP'"),
+    ],
+)
+def test_register_dataset_checks_before_it_reads(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        ds.register_dataset(TARGET, ds.Dataset.from_csv("/no/such/file"), **arguments)
+
+
+@pytest.mark.parametrize("timeout_s", ["5", float("nan"), -1])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda **more: ds.register_dataset(TARGET, ds.Dataset.range(3), **more),
+        lambda **more: ds.release_readers(TARGET, "trainer", **more),
+        lambda **more: ds.save(ds.Dataset.range(3), "/no/such/folder", TARGET, **more),
+        lambda **more: ds.Dataset.load("/no/such/folder", wait=True, **more),
+    ],
+)
+def test_what_is_no_time_is_told_and_not_waited_for(call: Any, timeout_s: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=f"timeout_s .* got '?{timeout_s}"):
+        call(timeout_s=timeout_s)
+
+
 def test_from_dataset_id_checks_before_it_asks() -> None:
     with pytest.raises(InvalidArgumentError, match="job_name"):
         ds.from_dataset_id(ds.ShardingPolicy.DYNAMIC, TARGET, "1000", job_name="")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.dataset import anchor
+from dataservice.dataset import anchor, iterator
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
@@ -255,6 +255,17 @@ def test_an_element_that_could_not_take_its_form_does_not_come_again() -> None:
     with pytest.raises(KeyboardInterrupt):
         next(iterator)
     assert values([*seen, *iterator]) == [2 * x for x in range(20) if x != 3]
+
+
+@pytest.mark.parametrize("reads_service", [False, True])
+def test_after_an_element_that_could_not_take_its_form_the_next_one_comes(
+    reads_service: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(iterator, "goes_on_after_interrupt", lambda _: reads_service)
+    batches = iter(numbers(20).batch(5))
+    with pytest.raises(ZeroDivisionError):
+        batches.next_as(lambda _: 1 / 0)
+    assert values(list(batches)) == list(range(5, 20))
 
 
 @pytest.mark.parametrize("moves_every_s", [0.0, 3600.0])

@@ -141,6 +141,11 @@ def test_the_first_dataset_gives_the_schema() -> None:
         (lambda d: Dataset.sample_from_datasets([d], [1, 2]), InvalidArgumentError, "1 datasets"),
         (lambda d: Dataset.sample_from_datasets([d], [0]), InvalidArgumentError, "not all 0"),
         (lambda d: Dataset.sample_from_datasets([d], [-1]), InvalidArgumentError, "not negative"),
+        (
+            lambda d: Dataset.sample_from_datasets([d, d], [1e308, 1e308]),
+            InvalidArgumentError,
+            "finite, their sum too",
+        ),
         (lambda d: Dataset.sample_from_datasets([d], "a"), InvalidArgumentError, "numbers, got"),
         (lambda d: Dataset.sample_from_datasets([d], seed=0.5), InvalidArgumentError, "integer"),
         (lambda d: Dataset.sample_from_datasets([d, d.batch(2)]), InvalidArgumentError, "not both"),

@@ -166,9 +166,9 @@ def _checked_weights(weights: Any, datasets: int) -> tuple[float, ...]:
         raise InvalidArgumentError(
             f"weights must have one number per dataset: {datasets} datasets, got {list(listed)}"
         )
-    if not all(0 <= weight < float("inf") for weight in listed) or not sum(listed):
+    if not all(weight >= 0 for weight in listed) or not 0 < sum(listed) < float("inf"):
         raise InvalidArgumentError(
-            f"weights must be finite, not negative and not all 0, got {list(listed)}"
+            f"weights must be finite, their sum too, not negative and not all 0, got {list(listed)}"
         )
     return listed
 

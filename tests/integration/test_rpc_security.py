@@ -1,0 +1,202 @@
+"""Tokens and TLS: who is let in, what a stranger learns, and what is not waited for."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+import select
+import socket
+import struct
+import threading
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.rpc import RpcServer
+from dataservice.runtime.tls_probe import _speaks_tls
+from tests.integration.echo_service import (
+    DEADLINE_S,
+    TOKEN,
+    EchoBox,
+    Questions,
+    Text,
+    connect,
+    echo_box,
+    serve,
+)
+
+
+@pytest.fixture
+def box() -> Iterator[EchoBox]:
+    with echo_box() as box:
+        yield box
+
+
+@pytest.fixture
+def server(box: EchoBox) -> Iterator[RpcServer]:
+    with serve(box) as server:
+        yield server
+
+
+@pytest.mark.parametrize("token", ["the-toke", "the-token-", "other"])
+def test_a_wrong_token_is_refused(server: RpcServer, box: EchoBox, token: str) -> None:
+    with connect(server.port, token=token) as client:
+        with pytest.raises(UnauthenticatedError, match=rf"127.0.0.1:{server.port}.*DATASERVICE_"):
+            client.call("SayBack", Text())
+        with pytest.raises(UnauthenticatedError, match="token"):
+            client.call("SayTogether", iter([Text()]))
+        with pytest.raises(UnauthenticatedError, match="token"):
+            next(client.stream("SpellOut", Text(text="a")))
+        questions = Questions()
+        with pytest.raises(UnauthenticatedError, match="token"):
+            next(client.stream("ChatOn", questions))
+        questions.end()
+    assert box.calls == 0
+
+
+@pytest.mark.parametrize("path", ["/echo.EchoBox/SayBack", "/echo.EchoBox/NoSuchMethod"])
+def test_a_stranger_learns_nothing(server: RpcServer, box: EchoBox, path: str) -> None:
+    with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        call = channel.unary_unary(path)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(b"\xff not a message", timeout=DEADLINE_S)
+    assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+    assert TOKEN not in caught.value.details()
+    assert box.calls == 0
+
+
+@pytest.fixture(scope="module")
+def tls(tmp_path_factory: pytest.TempPathFactory) -> TlsConfig:
+    folder = tmp_path_factory.mktemp("tls")
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    paths = [str(folder / name) for name in ("cert.pem", "key.pem", "ca.pem")]
+    certificate.cert_chain_pems[0].write_to_path(paths[0])
+    certificate.private_key_pem.write_to_path(paths[1])
+    authority.cert_pem.write_to_path(paths[2])
+    return TlsConfig(cert_path=paths[0], key_path=paths[1], ca_path=paths[2])
+
+
+def test_tls(box: EchoBox, tls: TlsConfig) -> None:
+    with serve(box, tls=tls) as server:
+        with connect(server.port, tls=TlsConfig(ca_path=tls.ca_path)) as client:
+            assert client.call("SayBack", Text(text="hush")).text == "hush"
+        with (
+            connect(server.port, tls=TlsConfig(ca_path=tls.ca_path), token="other") as client,
+            pytest.raises(UnauthenticatedError),
+        ):
+            client.call("SayBack", Text())
+        for untrusting, reason in ((TlsConfig(), "of this system"), (None, "DATASERVICE_TLS_CA")):
+            with (
+                connect(server.port, tls=untrusting) as client,
+                pytest.raises(UnauthenticatedError, match=reason),
+            ):
+                client.call("SayBack", Text(), timeout_s=DEADLINE_S)
+    assert box.calls == 1
+
+
+def test_what_can_never_be_trusted_is_not_waited_for(
+    box: EchoBox, tls: TlsConfig, tmp_path: pathlib.Path
+) -> None:
+    other = tmp_path / "other.pem"
+    trustme.CA().cert_pem.write_to_path(str(other))
+    stranger = trustme.CA()
+    certificate = stranger.issue_cert("elsewhere.example")
+    paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca")}
+    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
+    certificate.private_key_pem.write_to_path(paths["key"])
+    stranger.cert_pem.write_to_path(paths["ca"])
+    elsewhere = TlsConfig(cert_path=paths["cert"], key_path=paths["key"], ca_path=paths["ca"])
+    waits: list[float] = []
+    for shown, ca_path, reason in (
+        (tls, str(other), r"other\.pem: name the CA"),
+        (elsewhere, paths["ca"], "(?i)mismatch.*issued for"),
+    ):
+        with (
+            serve(box, tls=shown) as server,
+            connect(server.port, tls=TlsConfig(ca_path=ca_path)) as client,
+            pytest.raises(UnauthenticatedError, match=reason),
+        ):
+            client.call_retrying("SayBack", Text(), timeout_s=DEADLINE_S, on_wait=waits.append)
+    assert waits == []
+
+
+def test_a_client_by_tls_of_a_server_without_it(box: EchoBox, tls: TlsConfig) -> None:
+    with (
+        serve(box) as server,
+        connect(server.port, tls=TlsConfig(ca_path=tls.ca_path)) as client,
+        pytest.raises(UnauthenticatedError, match="start it with --tls-cert"),
+    ):
+        client.call("SayBack", Text(), timeout_s=DEADLINE_S)
+
+
+def test_a_server_that_answered_once_is_not_asked_for_tls(
+    box: EchoBox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def ask(
+        failure: UnavailableError, address: str, *, by_tls: bool, **_: str | None
+    ) -> UnavailableError:
+        asked.append((address, by_tls))
+        return failure
+
+    monkeypatch.setattr("dataservice.runtime.rpc.client.explained", ask)
+    with serve(box) as server, connect(server.port) as client, connect(server.port) as late:
+        client.call("SayBack", Text())
+        server.stop()
+        for each in (client, late):
+            with pytest.raises(UnavailableError):
+                each.call("SayBack", Text(), timeout_s=DEADLINE_S)
+        assert asked == [(late.address, False)]
+
+
+def test_bad_certificates_are_named(box: EchoBox, tls: TlsConfig) -> None:
+    missing = TlsConfig(cert_path="no-such.pem", key_path=tls.key_path)
+    with pytest.raises(FailedPreconditionError, match=r"no-such\.pem"):
+        serve(box, tls=missing).start()
+    with pytest.raises(InvalidArgumentError, match=r"test_rpc_security\.py are no PEM files"):
+        serve(box, tls=TlsConfig(cert_path=__file__, key_path=__file__)).start()
+    with pytest.raises(InvalidArgumentError, match=r"test_rpc_security\.py holds no certificate"):
+        connect(1, tls=TlsConfig(ca_path=__file__))
+
+
+def test_looking_for_tls_leaves_no_socket_where_the_server_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As dispatchers that are killed do, between a connection and the first word of it."""
+    connect = socket.create_connection
+
+    def connect_and_lose(*arguments: Any) -> socket.socket:
+        connected = connect(*arguments)
+        poll = select.poll()
+        poll.register(connected, select.POLLRDHUP)
+        assert poll.poll(10_000), "the server has not ended the connection"
+        return connected
+
+    monkeypatch.setattr(socket, "create_connection", connect_and_lose)
+    with socket.create_server(("127.0.0.1", 0)) as listener, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        thread = threading.Thread(target=lambda: reset_next(listener))
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert _speaks_tls(address) is None
+        thread.join()
+        gc.collect()
+
+
+def reset_next(listener: socket.socket) -> None:
+    accepted, _ = listener.accept()
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    accepted.close()

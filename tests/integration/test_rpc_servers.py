@@ -1,0 +1,309 @@
+"""Servers that come and go, and peers in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dataservice import errors
+from dataservice.errors import (
+    AddressInUseError,
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from dataservice.runtime import retry
+from dataservice.runtime.rpc import RpcClient, RpcServer
+from tests.integration import echo_service
+from tests.integration.echo_service import (
+    AT_MOST_S,
+    DEADLINE_S,
+    SERVICE,
+    TOKEN,
+    EchoBox,
+    Questions,
+    Text,
+    connect,
+    echo_box,
+    serve,
+)
+from tests.ports import free_port
+
+
+@pytest.fixture
+def box() -> Iterator[EchoBox]:
+    with echo_box() as box:
+        yield box
+
+
+@pytest.fixture
+def server(box: EchoBox) -> Iterator[RpcServer]:
+    with serve(box) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: RpcServer) -> Iterator[RpcClient]:
+    with connect(server.port) as client:
+        yield client
+
+
+def test_a_taken_port_is_named(server: RpcServer, box: EchoBox) -> None:
+    second = serve(box, server.port)
+    with pytest.raises(AddressInUseError, match=rf"port {server.port} on 127.0.0.1.*--port"):
+        second.start()
+    second.stop()
+
+
+def test_a_host_that_is_not_ours() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"203\.0\.113\.1"):
+        RpcServer("203.0.113.1", 0, token=TOKEN).start()
+
+
+def test_life_of_a_server(box: EchoBox) -> None:
+    server = serve(box)
+    with pytest.raises(FailedPreconditionError, match="before it starts"):
+        _ = server.port
+    server.start()
+    port = server.port
+    server.start()
+    assert server.port == port
+    with pytest.raises(FailedPreconditionError, match="before the server starts"):
+        server.add_service(SERVICE, box)
+    server.stop()
+    server.stop()
+    with pytest.raises(FailedPreconditionError, match="cannot start again"):
+        server.start()
+    with serve(box, port) as successor, connect(successor.port) as client:
+        assert client.call("SayBack", Text(text="again")).text == "again"
+
+
+def test_stopping_is_bounded_whatever_runs(box: EchoBox) -> None:
+    server = serve(box)
+    server.start()
+    with connect(server.port) as client, ThreadPoolExecutor(1) as pool:
+        held = pool.submit(client.call, "HoldOn", Text())
+        assert box.holding.acquire(timeout=DEADLINE_S)
+        started_s = time.monotonic()
+        server.stop(grace_s=0.2)
+        assert time.monotonic() - started_s < AT_MOST_S
+        with pytest.raises((UnavailableError, CancelledError)):
+            held.result(DEADLINE_S)
+        with serve(box, server.port):
+            assert client.call_retrying("SayBack", Text(text="x"), timeout_s=DEADLINE_S).text == "x"
+
+
+def test_stopping_lets_a_short_call_finish(box: EchoBox) -> None:
+    server = serve(box)
+    server.start()
+    with connect(server.port) as client, ThreadPoolExecutor(2) as pool:
+        held = pool.submit(client.call, "HoldOn", Text(text="kept"))
+        assert box.holding.acquire(timeout=DEADLINE_S)
+        stopping = pool.submit(server.stop, DEADLINE_S)
+        box.release.set()
+        assert held.result(DEADLINE_S).text == "kept"
+        stopping.result(DEADLINE_S)
+
+
+def test_an_unreachable_server_fails_at_once() -> None:
+    port = free_port()
+    with (
+        connect(port) as client,
+        pytest.raises(UnavailableError, match=f"cannot reach the echo box at 127.0.0.1:{port}"),
+    ):
+        client.call("SayBack", Text(), timeout_s=DEADLINE_S)
+
+
+def test_waiting_for_a_server_warns_and_ends(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry, "FIRST_NOTICE_S", 0.2)
+    port = free_port()
+    started_s = time.monotonic()
+    with (
+        connect(port) as client,
+        pytest.raises(UnavailableError, match=rf"echo box at 127.0.0.1:{port}.*after 0\.6 s"),
+    ):
+        client.call_retrying("SayBack", Text(), timeout_s=0.6)
+    assert 0.5 < time.monotonic() - started_s < AT_MOST_S
+    assert f"waiting for the echo box at 127.0.0.1:{port}" in caplog.text
+
+
+def test_a_request_may_be_made_anew_for_each_attempt(server: RpcServer, box: EchoBox) -> None:
+    box.error = UnavailableError("not yet")
+    made: list[str] = []
+
+    def make() -> Any:
+        made.append(f"attempt {len(made)}")
+        box.error = box.error if len(made) < 3 else None
+        return Text(text=made[-1])
+
+    with connect(server.port) as client:
+        reply = client.call_retrying("SayBack", make, timeout_s=DEADLINE_S)
+    assert reply.text == "attempt 2"
+    assert len(made) == 3
+
+
+def test_a_server_that_starts_late_is_found(box: EchoBox) -> None:
+    server = serve(box, free_port())
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(connect(server._wanted_port))
+        waits_s: list[float] = []
+
+        def start_once(waited_s: float) -> None:
+            if not waits_s:
+                stack.enter_context(server)
+            waits_s.append(waited_s)
+
+        reply = client.call_retrying(
+            "SayBack", Text(text="late"), timeout_s=DEADLINE_S, on_wait=start_once
+        )
+        assert reply.text == "late"
+        assert waits_s
+
+
+def test_an_attempt_without_an_answer_is_repeated(client: RpcClient, box: EchoBox) -> None:
+    reply = client.call_retrying(
+        "HoldOn",
+        Text(text="second"),
+        timeout_s=DEADLINE_S,
+        attempt_timeout_s=0.2,
+        on_wait=lambda _: box.release.set(),
+    )
+    assert reply.text == "second"
+
+
+def test_waiting_can_be_stopped() -> None:
+    stop = threading.Event()
+    with connect(free_port()) as client, pytest.raises(CancelledError, match="echo box"):
+        client.call_retrying(
+            "SayBack",
+            Text(),
+            timeout_s=DEADLINE_S,
+            should_stop=stop.is_set,
+            on_wait=lambda _: stop.set(),
+        )
+
+
+def test_closing_ends_calls_streams_and_waits(server: RpcServer, box: EchoBox) -> None:
+    client, waiting = connect(server.port), connect(free_port())
+    calls: list[Callable[[], Any]] = [
+        lambda: client.call("HoldOn", Text()),
+        lambda: next(client.stream("ChatOn", Questions())),
+        lambda: waiting.call_retrying("SayBack", Text(), timeout_s=60.0),
+    ]
+    with ThreadPoolExecutor(3) as pool:
+        running = [pool.submit(call) for call in calls]
+        assert box.holding.acquire(timeout=DEADLINE_S)
+        client.close()
+        waiting.close()
+        for call in running:
+            with pytest.raises(CancelledError):
+                call.result(DEADLINE_S)
+    client.close()
+    with pytest.raises(CancelledError, match="closed"):
+        client.call("SayBack", Text())
+
+
+def test_retries_do_not_hide_other_errors(client: RpcClient, box: EchoBox) -> None:
+    box.error = errors.NotFoundError("no such job")
+    with pytest.raises(errors.NotFoundError, match="no such job"):
+        client.call_retrying("SayBack", Text(), timeout_s=DEADLINE_S)
+    assert box.calls == 1
+
+
+@pytest.fixture
+def peer() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    process = subprocess.Popen(
+        [sys.executable, echo_service.__file__, "serve"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert select.select([process.stdout], [], [], DEADLINE_S)[0], "the peer did not start"
+            yield process, int(process.stdout.readline())
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_a_frozen_server_is_noticed_by_keepalive(peer: tuple[subprocess.Popen[str], int]) -> None:
+    process, port = peer
+    with connect(port) as client, ThreadPoolExecutor(1) as pool:
+        questions = Questions()
+        replies = client.stream("ChatOn", questions)
+        questions.ask("one")
+        assert next(replies).text == "ONE"
+        held = pool.submit(client.call, "HoldOn", Text(), timeout_s=60.0)
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        frozen_s = time.monotonic()
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
+            next(replies)
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
+            held.result(DEADLINE_S)
+        assert time.monotonic() - frozen_s <= AT_MOST_S
+        process.send_signal(signal.SIGCONT)
+        reply = client.call_retrying("SayBack", Text(text="awake"), timeout_s=DEADLINE_S)
+        assert reply.text == "awake"
+        questions.end()
+
+
+def test_a_killed_server_is_noticed_at_once(peer: tuple[subprocess.Popen[str], int]) -> None:
+    process, port = peer
+    with connect(port) as client:
+        questions = Questions()
+        replies = client.stream("ChatOn", questions)
+        questions.ask("one")
+        assert next(replies).text == "ONE"
+        process.kill()
+        killed_s = time.monotonic()
+        with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
+            next(replies)
+        assert time.monotonic() - killed_s < AT_MOST_S
+        questions.end()
+
+
+@pytest.mark.long
+def test_an_idle_connection_is_kept(peer: tuple[subprocess.Popen[str], int]) -> None:
+    """Pings every 3 s are abuse by default: the fourth would end the connection."""
+    _, port = peer
+    with connect(port) as client:
+        questions = Questions()
+        replies = client.stream("ChatOn", questions)
+        with pytest.raises(DeadlineExceededError):
+            client.call("HoldOn", Text(), timeout_s=14.0)
+        questions.ask("still there")
+        assert next(replies).text == "STILL THERE"
+        questions.end()
+
+
+def test_a_forked_child_is_told_to_be_spawned_instead() -> None:
+    done = subprocess.run(
+        [sys.executable, echo_service.__file__, "fork"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    old, new = done.stdout.splitlines()
+    assert old.startswith("FailedPreconditionError: the client of the echo box")
+    assert new.startswith("FailedPreconditionError: a client of the echo box")
+    assert "multiprocessing_context='spawn'" in new

@@ -1,0 +1,115 @@
+"""Services of the dispatcher over journals that are lists, and what is asked of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.reports import ReaderReport
+from dataservice.dispatcher.requests import (
+    LeaseWindows,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+    Sync,
+)
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.job_options import JobOptions
+from dataservice.runtime.clock import ManualClock
+from dataservice.sharding import Split
+from dataservice.vocabulary import ShardingPolicy
+
+WAIT_S = 10.0
+
+
+def eventually(condition: Callable[[], object]) -> None:
+    """Gives other threads time until the condition holds; fails when it never does."""
+    pause = threading.Event()
+    for _ in range(10_000):
+        if condition():
+            return
+        pause.wait(0.001)
+    pytest.fail("the condition never came true")
+
+
+class ListJournal:
+    """Keeps frames; can hold appends back, and can fail."""
+
+    def __init__(self, frames: Sequence[bytes] = ()) -> None:
+        self.frames = list(frames)
+        self.writes: list[int] = []
+        self.may_write = threading.Event()
+        self.may_write.set()
+        self.writing = threading.Event()
+        self.failure: Exception | None = None
+
+    def append(self, frames: Sequence[bytes]) -> None:
+        self.writing.set()
+        assert self.may_write.wait(WAIT_S)
+        if self.failure is not None:
+            raise self.failure
+        self.frames.extend(frames)
+        self.writes.append(len(frames))
+
+    def replay(self) -> Iterator[bytes]:
+        return iter(self.frames)
+
+    def replace(self, frames: Sequence[bytes]) -> None:
+        self.frames = list(frames)
+
+    def close(self) -> None:
+        pass
+
+
+def plan_windows(plan: bytes, repetition: int, _options: JobOptions) -> WindowPlan:
+    """As many windows of one row as the plan has bytes."""
+    splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(len(plan)))
+    return WindowPlan(splits=splits, target_rows=1, repetition=repetition)
+
+
+def service_of(
+    journal: ListJournal | None = None, clock: ManualClock | None = None, **more: object
+) -> DispatcherService:
+    return DispatcherService(
+        clock=clock or ManualClock(),
+        planner=plan_windows,
+        journal=journal,
+        wall_clock=lambda: 1_000.0,
+        **more,
+    )
+
+
+def register(service: DispatcherService, windows: int = 4) -> str:
+    request = RegisterDataset(plan=b"p" * windows, schema=b"s", cardinality=-2, compression="AUTO")
+    return service.register_dataset(request)
+
+
+def add_worker(service: DispatcherService, name: str = "w1") -> None:
+    service.register_worker(RegisterWorker(worker_id=name, address=f"{name}:1"))
+
+
+def open_reader(service: DispatcherService, name: str = "r1", **more: object) -> str:
+    fields: dict[str, object] = {
+        "dataset_id": "1000",
+        "policy": ShardingPolicy.DYNAMIC,
+        "job_name": "train",
+        "repetition": 0,
+        "delivery": "exactly_once",
+        "reader_id": name,
+        "job_id": f"job-{name}",
+        "iteration_id": "i1",
+    }
+    answer, _, _ = service.openings.open(OpenIteration(**{**fields, **more}))
+    return answer.iteration_id
+
+
+def lease_request(reader: str = "r1", worker: str = "w1", count: int = 1) -> LeaseWindows:
+    return LeaseWindows(worker_id=worker, iteration_id="i1", reader_id=reader, count=count)
+
+
+def sync(service: DispatcherService, reader: str = "r1", **more: object) -> tuple[object, ...]:
+    request = Sync(reader_id=reader, iteration_id="i1", **more)
+    return tuple(service.sync(request, ReaderReport())[0])
