@@ -1,7 +1,8 @@
 """The coordinator: schedules closures on trainers.
 
-`decide` and `rounds` decide (pure), `events` are the facts, `state` is their sum, `service` owns
-lock and time, `link` is the connection to one trainer, `client` is what a program holds.
+`decide`, `assigning` and `rounds` decide (pure), `events` are the facts, `state` is their sum,
+`core` owns the lock, `scheduler` is what others ask, `link` is the connection to one trainer,
+`client` is what a program holds.
 """
 
 from pstrain.foreign_names import COORDINATOR, module_getattr

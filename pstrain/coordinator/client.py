@@ -27,7 +27,12 @@ from pstrain.consistency import Sync
 from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.hooks import Barrier, Outlast
 from pstrain.coordinator.join_progress import Report
-from pstrain.coordinator.options import QUEUE_CAPACITY, CoordinatorOptions, check_options
+from pstrain.coordinator.options import (
+    QUEUE_CAPACITY,
+    CoordinatorOptions,
+    check_manager,
+    check_options,
+)
 from pstrain.coordinator.packing import Packer
 from pstrain.coordinator.parts import make_parts
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
@@ -86,6 +91,8 @@ class ClusterCoordinator:
         checkpoint: CheckpointManager | None = None,
     ) -> None:
         options = CoordinatorOptions(closures_in_flight, queue_capacity, trainer_timeout_s)
+        if checkpoint is not None:
+            check_manager(checkpoint)
         if strategy.coordinator is self:
             self._options.check_asked_again(options)
             if checkpoint is not None:
@@ -118,6 +125,7 @@ class ClusterCoordinator:
 
     def recover_from(self, manager: CheckpointManager) -> None:
         """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
+        check_manager(manager)
         self.recovery.recover_from(manager)
 
     @property

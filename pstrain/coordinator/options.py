@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 from dataservice.runtime.arguments import integer_at_least, positive
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
@@ -58,6 +58,15 @@ def check_options(
     if priority and in_rounds:
         raise UnimplementedError(
             f"in rounds (sync) closures run in their order, got priority={priority}: leave it out"
+        )
+
+
+def check_manager(given: Any) -> None:
+    """InvalidTypeError for what is no CheckpointManager, such as a path or a Checkpoint."""
+    if not callable(getattr(given, "restore_or_initialize", None)):
+        raise InvalidTypeError(
+            f"checkpoint must be a CheckpointManager, got {given!r}; make one: "
+            "CheckpointManager(Checkpoint(model=model, ...), directory, max_to_keep=3)"
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.compute as pc
@@ -41,6 +42,17 @@ def test_a_wrong_type_is_a_type_error_and_a_value_error(call: Callable[[], Any])
         call()
     assert isinstance(caught.value, TypeError)
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("given", ["ckpt", ps.Checkpoint(x=ps.Variable(1.0)), 3])
+def test_what_is_no_manager_is_told_before_a_coordinator_begins(given: Any) -> None:
+    strategy: Any = SimpleNamespace(coordinator=None)
+    coordinator = object.__new__(ps.ClusterCoordinator)
+    with pytest.raises(InvalidTypeError, match=r"must be a CheckpointManager, got .*max_to_keep"):
+        coordinator.__init__(strategy, checkpoint=given)  # type: ignore[misc]
+    assert strategy.coordinator is None
+    with pytest.raises(InvalidTypeError, match="must be a CheckpointManager"):
+        coordinator.recover_from(given)
 
 
 @pytest.mark.parametrize(

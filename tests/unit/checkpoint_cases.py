@@ -1,0 +1,39 @@
+"""Objects that tests save in checkpoints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pstrain import initializers
+from pstrain.variables.variable import create_variable
+
+
+class Model:
+    """Variables of two names, the second twice."""
+
+    def __init__(self, rows: int = 4, *, seed: int = 1) -> None:
+        start = initializers.normal(seed=seed)
+        self.variables = [
+            create_variable(start, shape=(rows, 2), name="table"),
+            create_variable(start, shape=(3,), name="bias"),
+            create_variable(initializers.constant(seed), shape=(3,), name="bias"),
+        ]
+
+    def get_config(self) -> dict[str, Any]:
+        return {"rows": self.variables[0].shape[0]}
+
+    def values(self) -> list[Any]:
+        return [variable.numpy().tolist() for variable in self.variables]
+
+
+class Position:
+    """Data that knows where it is."""
+
+    def __init__(self, row: Any = 0) -> None:
+        self.row = row
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"row": self.row}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.row = state["row"]

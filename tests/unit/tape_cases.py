@@ -1,0 +1,23 @@
+"""What tests of tapes and tensors begin with, and one operation of theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pstrain.gradients.recording import record
+from pstrain.gradients.tensor import Tensor
+from pstrain.layers.base import whole
+from pstrain.variables.variable import Variable
+
+
+def vector(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
+
+
+def read(variable: Variable) -> Tensor:
+    return whole(variable, variable.numpy())
+
+
+def total(tensor: Tensor) -> Tensor:
+    """Sum of all values, as an operation of its own."""
+    return record(Tensor(tensor.value.sum()), (tensor,), lambda grad: np.full(tensor.shape, grad))
