@@ -61,6 +61,8 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
 
     Of type `kind`, where the values allow it. What a masked array masks is null.
     """
+    if kind is None and isinstance(values, pa.Array) and pa.types.is_primitive(values.type):
+        return values
     if isinstance(kind, pa.BaseExtensionType):
         extended = _to_extension(values, name, kind)
         if extended is not None:

@@ -27,10 +27,31 @@ def as_given(
     """`returned` with the nulls of columns that a function returns as it was given them, under any
     name, and the types of those that do not tell them. `extended`: columns of extension types.
     """
+    unwritten = _unwritten(given, extended)
     kinds = _kinds(batch, given, returned, extended)
-    passed = _with_nulls_of(batch, given, returned)
+    passed = _with_nulls_of(batch, given, returned, unwritten)
+    passed = {
+        name: batch.column(unwritten[id(values)]) if id(values) in unwritten else values
+        for name, values in passed.items()
+    }
     return passed, {
         name: kind for name, kind in kinds.items() if not isinstance(passed[name], pa.Array)
+    }
+
+
+def _unwritten(given: Mapping[str, np.ndarray], extended: Collection[str]) -> dict[int, int]:
+    """The numbers of the columns that are views of Arrow's memory, which no function can write
+    into, by the identity of their arrays. Of wide rows most columns only pass through functions,
+    and making each anew would be the larger part of the time.
+    """
+    return {
+        id(values): number
+        for number, (name, values) in enumerate(given.items())
+        if type(values) is np.ndarray
+        and not values.flags.writeable
+        and values.dtype in PLAIN
+        and values.ndim == 1
+        and name not in extended
     }
 
 
@@ -53,7 +74,10 @@ def _kinds(
 
 
 def _with_nulls_of(
-    batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
+    batch: pa.RecordBatch,
+    given: Mapping[str, np.ndarray],
+    returned: Mapping[str, Any],
+    unwritten: Collection[int],
 ) -> Mapping[str, Any]:
     """`returned`, where NaN in columns of `given` that stands for a null is null again.
 
@@ -62,7 +86,9 @@ def _with_nulls_of(
     columns = {
         id(values): batch.column(name)
         for name, values in given.items()
-        if not isinstance(values, UntouchedColumn) and _has_null_floats(batch.column(name))
+        if id(values) not in unwritten
+        and not isinstance(values, UntouchedColumn)
+        and _has_null_floats(batch.column(name))
     }
     if not columns:
         return returned

@@ -73,6 +73,16 @@ def test_many_rounds_are_put_together() -> None:
     check_positions(dataset)
 
 
+def test_rounds_are_put_together_also_where_slots_stay_empty() -> None:
+    lengths = [0, 20_000, 30_000]
+    longer = source(lengths).interleave(lambda row: Dataset.range(row["n"]), 8)
+    batches = run(longer)
+    both = [n for n in range(20_000) for _ in range(2)]
+    assert values(batches, "id") == both + list(range(20_000, 30_000))
+    assert len(batches) < 20
+    check_positions(source([0, 2, 9]).interleave(lambda row: Dataset.range(row["n"]), 8))
+
+
 def test_a_cycle_longer_than_any_list_opens_every_dataset() -> None:
     lengths = [2, 0, 3]
     dataset = source(lengths).interleave(part, 2**70)

@@ -12,7 +12,9 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.dataset.arrow_arrays import to_arrow
 from dataservice.dataset.numpy_views import to_function
+from dataservice.dataset.passed_columns import as_given
 from dataservice.errors import SchemaError
 
 TYPES = {
@@ -258,3 +260,15 @@ def test_a_function_may_put_other_values_into_a_column_of_nested_lists(value: An
 
     made = ds.Dataset.from_table(table).map(change).to_table()
     assert made["v"].to_pylist() == [value, value]
+
+
+def test_numbers_that_only_pass_through_a_function_are_not_made_anew() -> None:
+    batch = pa.record_batch({"a": [1, 2, 3], "f": [0.5, None, 2.5]}).slice(1)
+    given = to_function(batch)
+    given["f"][1] = 7.0
+    passed, _ = as_given(batch, given, {"other": given["a"], "new": given["a"] + 1, **given})
+    assert passed["other"].equals(batch["a"])
+    assert to_arrow(passed["other"], "other") is passed["other"]
+    assert isinstance(passed["new"], np.ndarray)
+    # An array that the function can write into may not hold what it held.
+    assert to_arrow(passed["f"], "f").to_pylist() == [None, 7.0]

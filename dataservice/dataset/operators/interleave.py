@@ -235,16 +235,21 @@ class _InterleaveStream(BatchStream):
 
     def _whole_rounds(self) -> int:
         """Rounds over all slots for which every one has its rows at hand."""
-        if self._cycle or self._block or self._grows() or not all(self._slots):
+        slots = self._open_slots()
+        # One that stays empty, after the last element, has no turn in them.
+        is_full = len(slots) == len(self._slots) or self._input_ended
+        if self._cycle or self._block or self._grows() or not (slots and is_full):
             return 0
-        slots = [slot for slot in self._slots if slot is not None]
         limit = CHUNK_ROWS // (len(slots) * self._node.block_length)
         if not limit:
             return 0
         return min(limit, *(s.rows.available() // self._node.block_length for s in slots))
 
+    def _open_slots(self) -> list[_Slot]:
+        return [slot for slot in self._slots if slot is not None]
+
     def _take_rounds(self, rounds: int) -> pa.RecordBatch:
-        slots = [slot for slot in self._slots if slot is not None]
+        slots = self._open_slots()
         rows = rounds * self._node.block_length
         pieces = [piece for slot in slots for piece in slot.rows.cut(rows)]
         self._location = slots[0].rows.location()
@@ -267,11 +272,13 @@ class _InterleaveStream(BatchStream):
                 for slot in self._slots
             ],
             "turn": [self._cycle, self._block, self._number],
+            "input_ended": self._input_ended,
         }
 
     def restore(self, state: State) -> None:
         self._input.restore(state["input"])
         self._cycle, self._block, self._number = (int(n) for n in state["turn"])
+        self._input_ended = bool(state.get("input_ended"))
         self._slots = [None] * len(state["slots"])
         for index, saved in enumerate(state["slots"]):
             if saved is not None:
