@@ -8,6 +8,8 @@ that each rule is compiled once. Ids must be distinct and in range.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -112,6 +114,12 @@ def adam_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
+def _raised(value: Any, power: Any) -> Any:
+    """``value ** power``; roots, which nearly everybody asks for, are the quickest of them."""
+    return np.sqrt(value) if power == np.float32(0.5) else value**power
+
+
+@njit(nogil=True, cache=True, error_model="numpy")
 def ftrl_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32) -> None:
     """FTRL-Proximal (McMahan et al. 2013), in the form Keras uses; slots: accumulator, linear.
 
@@ -130,7 +138,7 @@ def ftrl_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
             g = gradients[position, column]
             old = row[width + column]
             new = old + g * g
-            old_root, new_root = old ** (-power), new ** (-power)
+            old_root, new_root = _raised(old, -power), _raised(new, -power)
             linear = row[2 * width + column] + g + two * shrinkage * value
             linear -= (new_root - old_root) / rate * value
             clipped = min(max(linear, -l1), l1)

@@ -13,9 +13,22 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.vectors import LANES, load, plus_product, spread, store, zeros
+
 Array = NDArray[Any]
 
 _REORDER = {"reassoc", "contract", "nsz"}
+# Vectors whose sums with others are in registers together.
+_AT_ONCE = 4
+
+
+@njit(nogil=True, cache=True)
+def _store4(out: Array, row: int, column: int, a: Any, b: Any, c: Any, d: Any) -> None:
+    """Four vectors below each other."""
+    store(out, row, column, a)
+    store(out, row + 1, column, b)
+    store(out, row + 2, column, c)
+    store(out, row + 3, column, d)
 
 
 @njit(nogil=True, cache=True, fastmath=_REORDER)
@@ -55,34 +68,72 @@ def pair_sums_gradient(
             out[i, column] = 0
 
 
-@njit(nogil=True, cache=True, fastmath=_REORDER)
+@njit(nogil=True, cache=True)
 def pair_dots(vectors: Array, count: int, dim: int, out: Array) -> None:
-    """out[i] = <v_f, v_g> for f = 1, 2, ... and g < f, in this order; [n, count(count - 1)/2]."""
+    """out[i] = <v_f, v_g> for f = 1, 2, ... and g < f, in this order; [n, count(count - 1)/2].
+
+    A row of ``vectors``, float32, is contiguous.
+    """
+    columns = np.zeros((dim, count + LANES), np.float32)
+    found = np.empty((_AT_ONCE, count + LANES), np.float32)
     for i in range(out.shape[0]):
+        for f in range(count):
+            for k in range(dim):
+                columns[k, f] = vectors[i, f * dim + k]
         at = 0
-        for f in range(1, count):
-            for g in range(f):
-                total = np.float32(0)
+        for first in range(0, count, _AT_ONCE):
+            last = min(first + _AT_ONCE, count) - 1
+            # Those beyond the last vector are the last once more, and are left where they are.
+            f0, f1 = first * dim, min(first + 1, last) * dim
+            f2, f3 = min(first + 2, last) * dim, last * dim
+            for g in range(0, last, LANES):
+                t0, t1, t2, t3 = zeros(), zeros(), zeros(), zeros()
                 for k in range(dim):
-                    total += vectors[i, f * dim + k] * vectors[i, g * dim + k]
-                out[i, at] = total
-                at += 1
+                    column = load(columns, k, g)
+                    t0 = plus_product(t0, spread(vectors, i, f0 + k), column)
+                    t1 = plus_product(t1, spread(vectors, i, f1 + k), column)
+                    t2 = plus_product(t2, spread(vectors, i, f2 + k), column)
+                    t3 = plus_product(t3, spread(vectors, i, f3 + k), column)
+                _store4(found, 0, g, t0, t1, t2, t3)
+            for f in range(first, last + 1):
+                for g in range(f):
+                    out[i, at + g] = found[f - first, g]
+                at += f
 
 
 @njit(nogil=True, cache=True)
 def pair_dots_gradient(gradient: Array, vectors: Array, count: int, dim: int, out: Array) -> None:
     """Gradient of :func:`pair_dots`; further columns of ``out`` become 0."""
+    weights = np.zeros((count + _AT_ONCE, count), np.float32)
+    found = np.empty((_AT_ONCE, LANES), np.float32)
     for i in range(out.shape[0]):
-        for column in range(out.shape[1]):
-            out[i, column] = 0
         at = 0
         for f in range(1, count):
             for g in range(f):
-                weight = gradient[i, at]
+                weights[f, g] = weights[g, f] = gradient[i, at]
                 at += 1
-                for k in range(dim):
-                    out[i, f * dim + k] += weight * vectors[i, g * dim + k]
-                    out[i, g * dim + k] += weight * vectors[i, f * dim + k]
+        for first in range(0, count, _AT_ONCE):
+            column = 0
+            while column + LANES <= dim:
+                t0, t1, t2, t3 = zeros(), zeros(), zeros(), zeros()
+                for g in range(count):
+                    vector = load(vectors, i, g * dim + column)
+                    t0 = plus_product(t0, spread(weights, first, g), vector)
+                    t1 = plus_product(t1, spread(weights, first + 1, g), vector)
+                    t2 = plus_product(t2, spread(weights, first + 2, g), vector)
+                    t3 = plus_product(t3, spread(weights, first + 3, g), vector)
+                _store4(found, 0, 0, t0, t1, t2, t3)
+                for f in range(first, min(first + _AT_ONCE, count)):
+                    store(out, i, f * dim + column, load(found, f - first, 0))
+                column += LANES
+            for f in range(first, min(first + _AT_ONCE, count)):
+                for k in range(column, dim):
+                    total = np.float32(0)
+                    for g in range(count):
+                        total += weights[f, g] * vectors[i, g * dim + k]
+                    out[i, f * dim + k] = total
+        for column in range(count * dim, out.shape[1]):
+            out[i, column] = 0
 
 
 def warm_up() -> None:

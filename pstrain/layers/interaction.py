@@ -95,11 +95,12 @@ class Interaction(Layer):
     def _dots(self, vectors: Tensor) -> Tensor:
         pairs = self.count * (self.count - 1) // 2
         output = Tensor(buffers.empty((len(vectors), pairs)))
-        kernels.pair_dots(vectors.value, self.count, self.dim, output.value)
+        rows = _contiguous_rows(vectors.value)
+        kernels.pair_dots(rows, self.count, self.dim, output.value)
 
         def backward(gradient: Float32) -> Float32:
             found = buffers.empty(vectors.shape)
-            kernels.pair_dots_gradient(gradient, vectors.value, self.count, self.dim, found)
+            kernels.pair_dots_gradient(gradient, rows, self.count, self.dim, found)
             return found
 
         return record(output, (vectors,), backward)
@@ -116,6 +117,13 @@ class Interaction(Layer):
             return found
 
         return record(output, (vectors,), backward)
+
+
+def _contiguous_rows(values: NDArray[Any]) -> Float32:
+    """As float32 with each row in one piece, as kernels of vectors read it; most are so already."""
+    if values.dtype == np.float32 and values.strides[1] == values.itemsize:
+        return values
+    return np.ascontiguousarray(values, np.float32)
 
 
 class Cross(Layer):

@@ -32,6 +32,8 @@ Array = NDArray[Any]
 Targets = Sequence[tuple[str, Shard]]
 # Rows from a number on, or those of an array, and their columns.
 _Rows = tuple[int | NDArray[np.int64], list[Array]]
+# What a file has of a part of a variable.
+_BlocksOf = Callable[[SavedShard], Iterator[_Rows]]
 
 
 class _Pair(NamedTuple):
@@ -115,16 +117,16 @@ def read_into(
     done = staged.files if staged.is_current else frozenset()
     for file, pairs in _by_file(targets, saved).items():
         if file not in done:
-            read = _dense_blocks if file.endswith(DENSE) else _table_blocks
+            blocks_of = _dense_file if file.endswith(DENSE) else _table_file
             with pa.memory_map(os.path.join(directory, file)) as source:
-                _restore_parts(pairs, source, read)
+                _restore_parts(pairs, blocks_of(source, file))
 
 
 def _read_checked(directory: str, pairs: _Pairs) -> None:
     part = pairs[0].part
     try:
         with InputFile(directory, part) as source, pa.PythonFile(source, mode="r") as file:
-            _restore_parts(pairs, file, _table_blocks)
+            _restore_parts(pairs, _table_file(file, part.file))
     except FileNotFoundError:
         raise _missing(os.path.join(directory, part.file), part) from None
 
@@ -133,16 +135,14 @@ def _tables(files: Mapping[str, _Pairs]) -> dict[str, _Pairs]:
     return {file: pairs for file, pairs in files.items() if not file.endswith(DENSE)}
 
 
-def _restore_parts(
-    pairs: _Pairs,
-    source: pa.NativeFile,
-    read: Callable[[pa.NativeFile, SavedShard], Iterator[_Rows]],
-) -> None:
+def _restore_parts(pairs: _Pairs, blocks_of: _BlocksOf) -> None:
     """What a file holds, into the shards that want it."""
-    for part in {pair.part: None for pair in pairs}:
-        mine = [pair for pair in pairs if pair.part == part]
+    by_part: dict[SavedShard, _Pairs] = {}
+    for pair in pairs:
+        by_part.setdefault(pair.part, []).append(pair)
+    for part, mine in by_part.items():
         _tell_of_lost_slots(mine)
-        for rows, columns in read(source, part):
+        for rows, columns in blocks_of(part):
             if isinstance(rows, int):
                 _restore(mine, rows, columns)
             else:
@@ -152,8 +152,11 @@ def _restore_parts(
 def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]:
     """Who wants what of each file, in the order in which they are to be read."""
     files: dict[str, _Pairs] = {}
+    by_name: dict[str, list[SavedShard]] = {}
+    for each in saved:
+        by_name.setdefault(each.name, []).append(each)
     for name, shard in targets:
-        parts = _parts(name, shard, saved)
+        parts = _parts(name, shard, by_name.get(name, ()))
         if not parts:
             continue
         model = _model(shard, parts)
@@ -162,8 +165,8 @@ def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]
     return files
 
 
-def _parts(name: str, shard: Shard, saved: Sequence[SavedShard]) -> list[SavedShard]:
-    mine = sorted((s for s in saved if s.name == name), key=lambda s: s.row_start)
+def _parts(name: str, shard: Shard, of_name: Sequence[SavedShard]) -> list[SavedShard]:
+    mine = sorted(of_name, key=lambda s: s.row_start)
     if not mine:
         raise NotFoundError(f"the checkpoint holds no variable {name!r}")
     for part in mine:
@@ -197,22 +200,30 @@ def _missing(path: str, part: SavedShard) -> NotFoundError:
     return NotFoundError(f"file {path} of variable {part.name!r} is missing from the checkpoint")
 
 
-def _table_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[_Rows]:
+def _table_file(source: pa.NativeFile, _name: str) -> _BlocksOf:
     reader = pa.ipc.open_file(source)
     is_numbered = reader.schema.names[0] == ROW
-    start = part.row_start
-    for position in range(reader.num_record_batches):
-        batch = reader.get_batch(position)
-        columns = [_column(batch, index) for index in range(is_numbered, batch.num_columns)]
-        yield batch.column(0).to_numpy() if is_numbered else start, columns
-        start += batch.num_rows
+
+    def blocks_of(part: SavedShard) -> Iterator[_Rows]:
+        start = part.row_start
+        for position in range(reader.num_record_batches):
+            batch = reader.get_batch(position)
+            columns = [_column(batch, index) for index in range(is_numbered, batch.num_columns)]
+            yield batch.column(0).to_numpy() if is_numbered else start, columns
+            start += batch.num_rows
+
+    return blocks_of
 
 
-def _dense_blocks(source: pa.NativeFile, part: SavedShard) -> Iterator[_Rows]:
-    found = safetensors.read(np.frombuffer(source.read_buffer(), np.uint8), part.file)
-    source.seek(0)
-    rows = part.row_stop - part.row_start
-    yield part.row_start, [found[tensor.name].reshape(rows, -1) for tensor in tensors_of(part)]
+def _dense_file(source: pa.NativeFile, name: str) -> _BlocksOf:
+    # Once for all variables of it, which may be thousands: the header describes all of them.
+    found = safetensors.read(np.frombuffer(source.read_buffer(), np.uint8), name)
+
+    def blocks_of(part: SavedShard) -> Iterator[_Rows]:
+        rows = part.row_stop - part.row_start
+        yield part.row_start, [found[tensor.name].reshape(rows, -1) for tensor in tensors_of(part)]
+
+    return blocks_of
 
 
 def _model(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:

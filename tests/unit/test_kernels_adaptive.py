@@ -61,6 +61,7 @@ CASES: list[tuple[Any, Twin, int, int, list[float]]] = [
     (adaptive.rmsprop_momentum_rows, _rmsprop, 2, 0, [0.1, 0.01, 0.9, 1e-3, 0.8]),
     (adaptive.adam_rows, _adam, 2, 1, [0.1, 0.01, 0.9, 0.99, 1e-4]),
     (adaptive.ftrl_rows, _ftrl, 2, 0, [0.1, 0, -0.5, 0.05, 0.1, 0.01, 0.2]),
+    (adaptive.ftrl_rows, _ftrl, 2, 0, [0.1, 0, -0.3, 0.05, 0.1, 0.01, 0.2]),
     (adaptive.rowwise_adagrad_rows, _rowwise, 0, 1, [0.1, 0.01, 1e-4]),
 ]
 

@@ -7,7 +7,7 @@ import pytest
 
 from pstrain.kernels import interaction
 
-SHAPES = [(1, 1, 0), (2, 3, 0), (5, 16, 3), (27, 8, 0)]
+SHAPES = [(1, 1, 0), (2, 3, 0), (5, 16, 3), (9, 11, 1), (27, 8, 0)]
 
 
 def _vectors(count: int, dim: int, spare: int) -> tuple[np.ndarray, np.ndarray]:

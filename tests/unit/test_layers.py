@@ -309,6 +309,13 @@ def test_interaction_takes_numbers_of_any_dtype() -> None:
         np.testing.assert_array_equal(layer(vectors.astype(dtype)).value, [[3, 5, 23]])
 
 
+def test_interaction_takes_tensors_of_any_dtype_and_layout() -> None:
+    vectors = np.arange(12.0).reshape(2, 6)
+    for value in (vectors, np.asfortranarray(vectors, np.float32)):
+        found = Interaction(3, 2)(Tensor(value))
+        np.testing.assert_array_equal(found.value, [[3, 5, 23], [111, 137, 179]])
+
+
 def test_concatenation_hands_each_part_its_gradient() -> None:
     layers = [Dense(2, input_size=3, name="a"), Dense(1, input_size=3, name="b")]
     inputs = RANDOM.normal(size=(4, 3)).astype(np.float32)

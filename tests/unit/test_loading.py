@@ -11,7 +11,7 @@ import pytest
 
 from pstrain import initializers
 from pstrain.errors import DataLossError, NotFoundError
-from pstrain.paramserver import checkpoint, loading, output
+from pstrain.paramserver import checkpoint, loading, output, safetensors
 from pstrain.paramserver.input import InputFile
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.saved import Saved, SavedShard
@@ -199,3 +199,21 @@ def test_a_large_table_of_bools_comes_back(tmp_path: pathlib.Path) -> None:
     flip(tmp_path / part.file, 1_000_000)
     with pytest.raises(DataLossError, match=part.file):
         loading.verify(str(tmp_path), [(NAME, target)], [part])
+
+
+def test_the_file_of_small_variables_is_parsed_once_for_all_of_them(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "SMALL_BYTES", 1 << 20)
+    made = [(f"m/{n}", Shard(make_spec(2, 3, id=n), 0)) for n in range(5)]
+    for n, (_, shard) in enumerate(made):
+        shard.assign("set", 0, np.full((2, 3), n, np.float32))
+    saved = checkpoint.write(str(tmp_path), [(name, s.snapshot()) for name, s in made], "ps0")
+    parsed: list[str] = []
+    read = safetensors.read
+    monkeypatch.setattr(safetensors, "read", lambda *file: [parsed.append(file[1]), read(*file)][1])
+    found = [(name, Shard(make_spec(2, 3, id=9), 0)) for name, _ in made]
+    loading.read_into(str(tmp_path), found, saved.shards)
+    assert parsed == ["ps0-dense.safetensors"]
+    for n, (_, shard) in enumerate(found):
+        np.testing.assert_array_equal(shard.slab, np.full((2, 3), n, np.float32))
