@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pathlib
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
 from dataservice.dataset.linearise import linearise
 from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.dataset.sources.base import SplitStream
 from dataservice.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
@@ -148,3 +150,23 @@ def test_bad_arguments(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UnsplittableError, match=r"dataset with cache cannot.*OFF"):
         linearise(numbers(3).cache().node)
     assert np.array_equal(values(run(numbers(3).cache(str(tmp_path / "a")))), [0, 1, 2])
+
+
+def test_a_file_keeps_what_a_data_service_yields(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "kept.arrow"
+    dataset = numbers(9).cache(str(path))
+    # Of a service, positions are no JSON values.
+    with mock.patch.object(SplitStream, "state", return_value=object()):
+        assert values(run(dataset)) == list(range(9))
+    with open_stream(dataset) as stream:
+        first = values([next(stream)])
+        state = stream.state()
+    with open_stream(dataset) as again:
+        again.restore(state)
+        assert first + values(list(again)) == list(range(9))
+    path.unlink()
+    with (
+        open_stream(dataset) as lost,
+        pytest.raises(FailedPreconditionError, match=r"kept\.arrow', which is not there"),
+    ):
+        lost.restore(state)

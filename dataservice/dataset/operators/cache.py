@@ -145,12 +145,14 @@ class _CacheStream(BatchStream):
         if self._ended:
             return {"batch": self._next, "input": None, "seeds": list(self._content_seeds())}
         self._begin()
-        inner: State | None = None
+        position: State = {"batch": self._next, "seeds": list(self._content_seeds())}
         if self._stream is not None:
-            inner = self._stream.state()
-        elif self._contents is not None and self._next < len(self._contents):
-            inner = self._contents.state(self._next)
-        return {"batch": self._next, "input": inner, "seeds": list(self._content_seeds())}
+            return {**position, "input": self._stream.state()}
+        assert self._contents is not None
+        if self._next >= len(self._contents):
+            return {**position, "input": None}
+        inner = self._contents.state(self._next)
+        return {**position, "input": inner, **({} if inner else {"only_kept": True})}
 
     def _content_seeds(self) -> tuple[int, ...]:
         return self._node.seeds() if self._contents is None else self._contents.seeds
@@ -162,6 +164,12 @@ class _CacheStream(BatchStream):
             raise FailedPreconditionError(
                 f"the position was saved over another cache than {self._node.path!r} has now, with "
                 "rows in another order; give the shuffles before cache a seed, or keep the file"
+            )
+        if self._contents is None and state.get("only_kept"):
+            raise FailedPreconditionError(
+                f"the position was saved over the cache {self._node.path!r}, which is not there, "
+                "and what the data service hands out now is in another order; keep the file, or "
+                "begin anew without the state"
             )
         if state["input"] is None and self._contents is None:
             self._ended = True

@@ -39,8 +39,8 @@ class Contents(ABC):
         """One of them."""
 
     @abstractmethod
-    def state(self, number: int) -> State:
-        """The position of the input before it."""
+    def state(self, number: int) -> State | None:
+        """The position of the input before it; None where only the run that filled it knew."""
 
     @abstractmethod
     def close(self) -> None:
@@ -152,10 +152,10 @@ class _FileContents(Contents):
             raise _damaged(self._path, error) from error
         return pa.RecordBatch.from_arrays(batch.columns, schema=self._schema)
 
-    def state(self, number: int) -> State:
+    def state(self, number: int) -> State | None:
         try:
             _, metadata = self._reader.get_batch_with_custom_metadata(number)
-            state: State = json.loads(metadata[_STATE])
+            state: State | None = json.loads(metadata[_STATE])
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
             raise _damaged(self._path, error) from error
         return state
@@ -194,7 +194,7 @@ class FileWriter(CacheWriter):
         if self._writer is None:
             self._open(batch.schema)
         try:
-            self._writer.write_batch(batch, {_STATE: json.dumps(state).encode()})
+            self._writer.write_batch(batch, {_STATE: _encoded(state)})
         except (pa.ArrowException, OSError) as error:
             self.abandon()
             raise SourceError(f"the cache {self._path!r} cannot be written: {error}") from error
@@ -213,6 +213,14 @@ class FileWriter(CacheWriter):
     def abandon(self) -> None:
         if self._discard is not None:
             self._discard()
+
+
+def _encoded(state: State) -> bytes:
+    """As JSON; null for the position of a data service, which is an object of the run."""
+    try:
+        return json.dumps(state).encode()
+    except TypeError:
+        return b"null"
 
 
 def _discard(sink: Any, partial: str) -> None:
