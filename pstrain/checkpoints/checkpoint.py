@@ -31,6 +31,7 @@ from pstrain.variables.base import BaseVariable
 from pstrain.variables.deferred import Restored, RestoreStatus, defer
 from pstrain.variables.names import Key, Named, grouped, has_variables, key_of, variables_of
 from pstrain.variables.parameters import ParametersSnapshot
+from pstrain.vocabulary import VariableSpec
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint", "read_config"]
 
@@ -294,8 +295,13 @@ class Checkpoint(Telling):
                     f"checkpoint {path} holds no object {name!r}; it holds "
                     f"{', '.join(sorted(contents['objects']))}"
                 )
+        wholes = variable_names.wholes(self._objects)
         for group in grouped(named, stored):
             for name, spec in group.specs.items():
+                whole = wholes.get((id(group.parameters), spec.id))
+                if whole is not None and (name not in stored or stored[name].shape != spec.shape):
+                    kind = InvalidArgumentError if name in stored else NotFoundError
+                    raise kind(_other_parts(path, name, spec, whole))
                 if name not in stored:
                     raise NotFoundError(
                         f"checkpoint {path} holds no variable {name!r}; it holds "
@@ -321,6 +327,16 @@ class Checkpoint(Telling):
 
     def _named(self) -> list[Named]:
         return variable_names.named(self._objects)
+
+
+def _other_parts(path: str, name: str, spec: VariableSpec, whole: BaseVariable) -> str:
+    rows = ", ".join(str(shard.row_stop - shard.row_start) for shard in whole.spec.shards)
+    return (
+        f"variable {whole.name!r} was joined of parts with {rows} rows, which are saved each for "
+        f"itself, and checkpoint {path} holds no part {name!r} of shape {spec.shape}: join parts "
+        "of the names and shapes that were saved; a Variable made under a strategy with a "
+        "variable_partitioner is restored into any number of shards"
+    )
 
 
 def check_objects(objects: Mapping[str, Any]) -> None:

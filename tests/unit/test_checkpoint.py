@@ -27,7 +27,7 @@ from pstrain.layers import Dense
 from pstrain.metrics import Mean
 from pstrain.paramserver import checkpoint as shard_files
 from pstrain.variables.scope import local_parameters
-from pstrain.variables.variable import Variable, create_variable
+from pstrain.variables.variable import ShardedVariable, Variable, create_variable
 
 
 class Model:
@@ -246,6 +246,22 @@ def test_a_variable_that_is_not_there_is_named(tmp_path: pathlib.Path) -> None:
     larger.variables.append(Variable(0.0, name="extra"))
     with pytest.raises(NotFoundError, match=r"'model/extra'.*model/bias#2"):
         Checkpoint(model=larger).restore(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("cut", "error"), [((3, 3, 4), InvalidArgumentError), ((4, 6, 1), NotFoundError)]
+)
+def test_parts_that_were_joined_otherwise_are_refused_by_their_variable(
+    tmp_path: pathlib.Path, cut: tuple[int, ...], error: type[Exception]
+) -> None:
+    def joined(*rows: int) -> ShardedVariable:
+        parts = [Variable(np.zeros((n, 2)), name=f"part{i}") for i, n in enumerate(rows)]
+        return ShardedVariable(parts, name="table")
+
+    path = Checkpoint(table=joined(4, 6)).save(tmp_path)
+    Checkpoint(table=joined(4, 6)).restore(path)
+    with pytest.raises(error, match=f"'table' was joined of parts with {', '.join(map(str, cut))}"):
+        Checkpoint(table=joined(*cut)).restore(path)
 
 
 def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> None:
