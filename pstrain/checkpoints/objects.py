@@ -11,11 +11,12 @@ from typing import Any, Protocol
 
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.manifest import Path
-from pstrain.errors import InvalidTypeError, NotFoundError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError, NotFoundError
 from pstrain.paramserver.saved import SavedShard, check_shape
 from pstrain.variables import names as variable_names
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.names import Named, grouped, has_variables, key_of
+from pstrain.vocabulary import VariableSpec
 
 
 def check_objects(objects: Mapping[str, Any]) -> None:
@@ -58,14 +59,29 @@ def check_held(
                 f"{type(objects[name]).__qualname__} here and was a {saved['class']} when it was "
                 "saved: leave it out, or give it another name"
             )
+    wholes = variable_names.wholes(objects)
     for group in grouped(named, stored):
         for name, spec in group.specs.items():
+            whole = wholes.get((id(group.parameters), spec.id))
+            if whole is not None and (name not in stored or stored[name].shape != spec.shape):
+                kind = InvalidArgumentError if name in stored else NotFoundError
+                raise kind(_other_parts(path, name, spec, whole))
             if name not in stored:
                 raise NotFoundError(
                     f"checkpoint {path} holds no variable {name!r}; it holds "
                     f"{', '.join(sorted(stored))}"
                 )
             check_shape(name, spec.shape, spec.dtype, stored[name])
+
+
+def _other_parts(path: str, name: str, spec: VariableSpec, whole: BaseVariable) -> str:
+    rows = ", ".join(str(shard.row_stop - shard.row_start) for shard in whole.spec.shards)
+    return (
+        f"variable {whole.name!r} was joined of parts with {rows} rows, which are saved each for "
+        f"itself, and checkpoint {path} holds no part {name!r} of shape {spec.shape}: join parts "
+        "of the names and shapes that were saved; a Variable made under a strategy with a "
+        "variable_partitioner is restored into any number of shards"
+    )
 
 
 def _is_found(

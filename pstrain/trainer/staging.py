@@ -8,13 +8,19 @@ a run that waits for its turn holds up nobody by elements of a later part.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from pstrain.errors import OutOfRangeError
 from pstrain.paramserver.messages import LateBody
 from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.turns import Ticket
 from pstrain.vocabulary import StepToken
+
+_USED_UP: Final = (
+    "the step had taken elements before it met the end of its trainer's data: those whose changes "
+    "are not committed are used up and trained by nobody, and other trainers may have some left; "
+    "a step that takes several goes on with fewer by next(iterator, None) for all but the first"
+)
 
 
 class Held(Protocol):
@@ -83,6 +89,12 @@ class ClosureRun:
         """Whether a run that ends with this did nothing but meet the end of its data."""
         is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
         return is_end and not self.has_taken and not self.part
+
+    def tell_of_taken(self, error: BaseException) -> None:
+        """Adds to an error by which data end inside a step what becomes of what the step took."""
+        is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
+        if is_end and self.has_taken:
+            error.add_note(_USED_UP)
 
     @property
     def was_decided(self) -> bool:

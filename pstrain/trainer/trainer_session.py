@@ -146,6 +146,7 @@ class TrainerSession:
                     args, kwargs = self._arguments(closure)
                     result.value = _bounded(results.encode(function(*args, **kwargs)))
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
+            run.tell_of_taken(error)
             result.error_json = remote_errors.encode(error, self._where)
             result.met_end = run.only_met_end(error)
         run.ran_s = time.perf_counter()

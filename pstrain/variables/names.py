@@ -60,6 +60,12 @@ def named(objects: Mapping[str, Any]) -> list[Named]:
     return list(found.values())
 
 
+def wholes(objects: Mapping[str, Any]) -> dict[Key, BaseVariable]:
+    """For each variable that users have joined to others, what it is a part of."""
+    members = (v for prefix, value in objects.items() for v in _members(prefix, value))
+    return {key_of(part): whole for whole in members for part in _own(_joined(whole))}
+
+
 def grouped(variables: Iterable[Named], stored: Mapping[str, Any] | None = None) -> list[Group]:
     """By parameters; under the names that they have in ``stored``, None: their first."""
     groups: dict[int, Group] = {}

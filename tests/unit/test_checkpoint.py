@@ -25,7 +25,7 @@ from pstrain.errors import (
 )
 from pstrain.paramserver import checkpoint as shard_files
 from pstrain.variables.scope import local_parameters
-from pstrain.variables.variable import Variable
+from pstrain.variables.variable import ShardedVariable, Variable
 from tests.unit.checkpoint_cases import Model, Position
 
 
@@ -223,6 +223,22 @@ def test_a_state_that_is_not_there_is_named_before_anything_changes(tmp_path: pa
     with pytest.raises(NotFoundError, match="no state of 'data', which is a Position here"):
         Checkpoint(step=step, data=Position()).restore(tmp_path)
     assert int(step) == 5
+
+
+@pytest.mark.parametrize(
+    ("cut", "error"), [((3, 3, 4), InvalidArgumentError), ((4, 6, 1), NotFoundError)]
+)
+def test_parts_that_were_joined_otherwise_are_refused_by_their_variable(
+    tmp_path: pathlib.Path, cut: tuple[int, ...], error: type[Exception]
+) -> None:
+    def joined(*rows: int) -> ShardedVariable:
+        parts = [Variable(np.zeros((n, 2)), name=f"part{i}") for i, n in enumerate(rows)]
+        return ShardedVariable(parts, name="table")
+
+    path = Checkpoint(table=joined(4, 6)).save(tmp_path)
+    Checkpoint(table=joined(4, 6)).restore(path)
+    with pytest.raises(error, match=f"'table' was joined of parts with {', '.join(map(str, cut))}"):
+        Checkpoint(table=joined(*cut)).restore(path)
 
 
 def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> None:

@@ -29,6 +29,7 @@ def test_a_job_may_have_holes() -> None:
     assert spec.task_indices("worker") == [0, 2]
     assert spec.job_tasks("worker") == ["a:1", None, "b:2"]
     assert spec.as_dict() == {"worker": {0: "a:1", 2: "b:2"}}
+    assert ClusterSpec(spec.as_cluster_def()) == spec
 
 
 @pytest.mark.parametrize("bad", [["a:1"], {"worker": "a:1"}, {1: ["a:1"]}, {"worker": [1]}])

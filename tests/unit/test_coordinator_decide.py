@@ -73,7 +73,7 @@ def test_a_trainer_is_ready_that_has_few_while_none_wait() -> None:
     assert state.has_ready(3)
     apply(state, decide.schedule(state, 8))
     assert not state.has_ready(3)
-    apply(state, decide.assign(state))
+    apply(state, assigning.assign(state))
     assert state.has_ready(3)
     apply(state, decide.silence_trainer(state, 1))
     assert not state.has_ready(3)

@@ -12,7 +12,7 @@ from dataservice.dispatcher.requests import LeaseWindows
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.clock import ManualClock
-from tests.unit.test_dispatcher_service import (
+from tests.unit.dispatcher_services import (
     ListJournal,
     add_worker,
     open_reader,

@@ -96,6 +96,20 @@ def test_a_run_knows_whether_it_only_met_the_end(
         assert run.only_met_end(error) is only
 
 
+@pytest.mark.parametrize(("took", "error"), [(1, KeyError("price")), (0, StopIteration())])
+def test_an_end_inside_a_step_tells_of_what_the_step_took(took: int, error: Exception) -> None:
+    iterator = TrainerIterator(lambda: iter(range(took)), lambda _source, _receipt: None)
+    commits: Any = None
+    run = ClosureRun(StepToken("s", 1, 0), commits)
+    with step_scope(run.token, run):
+        assert list(iterator) == list(range(took))
+    run.tell_of_taken(error)
+    assert not hasattr(error, "__notes__")
+    end = StopIteration()
+    run.tell_of_taken(end)
+    assert ["used up" in note for note in getattr(end, "__notes__", ())] == [True] * took
+
+
 def test_one_that_was_never_used_opens_nothing_once_it_is_closed() -> None:
     iterator = TrainerIterator(lambda: pytest.fail("it was opened"))
     iterator.close()
