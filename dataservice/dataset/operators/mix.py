@@ -28,6 +28,7 @@ from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State, TransformStream
 from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.runtime.number_arrays import from_numbers, to_numbers
 from dataservice.sharding import order_key
 
 _ALL_ROWS: Final = 1 << 62
@@ -261,7 +262,7 @@ class _Given(_Choices):
             )
         if rows.column(0).null_count:
             raise SchemaError("choose_from_datasets: the choice_dataset has nulls")
-        numbers = rows.column(0).to_numpy().astype(np.int64)
+        numbers = to_numbers(rows.column(0)).astype(np.int64)
         bad = numbers[(numbers < 0) | (numbers >= self._datasets)]
         if bad.size:
             raise InvalidArgumentError(
@@ -344,7 +345,7 @@ class _MixStream(BatchStream):
             return rows
         order = np.empty(len(choices), np.int64)
         order[np.argsort(choices, kind="stable")] = np.arange(len(choices))
-        return rows.take(pa.array(order))
+        return rows.take(from_numbers(order))
 
     def _ready(self, choices: np.ndarray) -> int:
         """How many of the choices can be served from the chunks that the datasets are at."""
