@@ -20,6 +20,7 @@ from dataservice.dataset.numpy_types import has_zeros_inside, is_masked, stored_
 from dataservice.dataset.plain_types import plain_array, plain_type
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
+from dataservice.runtime.number_arrays import from_numbers
 
 # Numbers that lie in memory as Arrow has them.
 PLAIN: Final = {
@@ -71,6 +72,8 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         lists = _to_lists(values, name, kind)
         if lists is not None:
             return lists
+    if type(values) is np.ndarray and values.ndim == 1 and kind == PLAIN.get(values.dtype, ""):
+        return from_numbers(values)
     # NumPy has the nulls in a list of integers as NaN, which is a value in a list of floats.
     for nan_is_null in () if kind is None else (False, True):
         with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):

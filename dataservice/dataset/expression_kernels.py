@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from dataservice.dataset.arrow_arrays import apply_in_pool
 from dataservice.dataset.hashing import hash_buckets
 from dataservice.errors import InvalidArgumentError, MissingColumnError, SchemaError
+from dataservice.runtime.number_arrays import from_numbers, to_numbers
 
 Datum: TypeAlias = Any  # pa.Array or pa.Scalar
 
@@ -149,7 +150,7 @@ def _by_numpy(function: Callable[..., np.ndarray]) -> Callable[[Datum, Datum], D
         with np.errstate(divide="ignore", invalid="ignore"):
             result = function(_filled(left, 0), divisor)
         nulls = _null_mask(left) | _null_mask(right)
-        return pa.array(result, mask=nulls if np.any(nulls) else None)
+        return pa.array(result, mask=nulls) if np.any(nulls) else from_numbers(result)
 
     return compute
 
@@ -170,8 +171,7 @@ def _filled(value: Datum, replacement: int) -> np.ndarray:
         return np.array(replacement if value.as_py() is None else value.as_py(), dtype=kind)
     if value.null_count:
         value = value.fill_null(pa.scalar(replacement, type=value.type))
-    values: np.ndarray = value.to_numpy(zero_copy_only=True)
-    return values
+    return to_numbers(value)
 
 
 def _null_mask(value: Datum) -> Any:

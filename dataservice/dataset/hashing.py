@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dataservice.dataset.arrow_arrays import apply_in_pool
 from dataservice.errors import SchemaError
+from dataservice.runtime.number_arrays import to_numbers
 from dataservice.sharding import GOLDEN_GAMMA
 
 _GAMMA: Final = np.uint64(GOLDEN_GAMMA)
@@ -76,8 +77,7 @@ def _hash(array: pa.Array, out: np.ndarray) -> None:
 def _integers(array: pa.Array) -> np.ndarray:
     filled = array.fill_null(0) if array.null_count else array
     target = np.uint64 if pa.types.is_unsigned_integer(array.type) else np.int64
-    values: np.ndarray = filled.to_numpy(zero_copy_only=True)
-    return values.astype(target, copy=False)
+    return to_numbers(filled).astype(target, copy=False)
 
 
 def _hash_bytes(array: pa.Array, offset_type: type[np.integer[Any]]) -> np.ndarray:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dataservice.runtime.number_arrays import from_numbers
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
@@ -92,9 +93,9 @@ def _converted(values: Any) -> pa.Array:
         return pa.array(values)
     array = np.asarray(values)
     if array.ndim == 2 and array.shape[1]:
-        flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+        flat = from_numbers(np.ascontiguousarray(array).reshape(-1))
         return pa.FixedSizeListArray.from_arrays(flat, array.shape[1])
-    return pa.array(array)
+    return from_numbers(array)
 
 
 def _holds_lists(values: Sequence[Any]) -> bool:

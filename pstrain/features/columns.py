@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import DTypeLike, NDArray
 
+from dataservice.runtime.number_arrays import to_numbers
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features.bags import is_list
 from pstrain.kernels import hashing, keys
@@ -162,7 +163,7 @@ def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
 
 def singles(column: pa.Array) -> pa.Array:
     """The values of a column of lists that have one each, as labels [n, 1] have; others as is."""
-    if not is_list(column.type) or not (pc.list_value_length(column).to_numpy(False) == 1).all():
+    if not is_list(column.type) or not (to_numbers(pc.list_value_length(column)) == 1).all():
         return column
     return column.flatten()
 
@@ -177,6 +178,8 @@ def vector(what: str, values: Any, dtype: DTypeLike = np.float32) -> NDArray[Any
         values = singles(values)
         if values.null_count:
             raise DataError(f"{what} hold {values.null_count} nulls: filter them out")
+        if pa.types.is_integer(values.type) or pa.types.is_floating(values.type):
+            values = to_numbers(values)
     try:
         return np.ascontiguousarray(values, dtype=dtype).reshape(-1)
     except (TypeError, ValueError) as error:

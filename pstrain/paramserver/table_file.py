@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dataservice.runtime.number_arrays import from_numbers
 from pstrain.errors import InternalError
 from pstrain.paramserver.output import OutputFile
 from pstrain.paramserver.snapshot import Block, Snapshot
@@ -46,9 +47,9 @@ def write_rows(output: OutputFile, schema: pa.Schema, snapshot: Snapshot) -> Non
 def _rows_of(
     block: Block, rows: NDArray[np.int64], schema: pa.Schema, row_start: int
 ) -> pa.RecordBatch:
-    columns = [pa.array(rows + row_start)]
+    columns = [from_numbers(rows + row_start)]
     for column, field in zip(block.columns_of(rows), list(schema)[1:], strict=True):
-        values = pa.array(column.reshape(-1))
+        values = from_numbers(column.reshape(-1))
         columns.append(pa.FixedSizeListArray.from_arrays(values, type=field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dataservice.runtime.number_arrays import from_numbers
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import columns
 from pstrain.features.bags import Lists, is_list
@@ -37,7 +38,7 @@ class HoldOut:
         # 2^53: the share must mean the same in integers and in float64.
         is_held_out = (_hash_rows(batch, self.seed) >> np.uint64(11)) < int(self.share * 2**53)
         wanted = is_held_out if self.part == "validation" else ~is_held_out
-        return batch.filter(pa.array(wanted))
+        return batch.filter(from_numbers(wanted))
 
 
 def _hash_rows(batch: pa.RecordBatch, seed: int) -> NDArray[np.uint64]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dataservice.dataset.stream import RowCutter, State
 from dataservice.errors import InvalidArgumentError, SchemaError
+from dataservice.runtime.number_arrays import to_numbers
 from dataservice.sharding import order_key
 
 _BLOCK: Final = 4_096  # elements whose datasets are drawn from one key
@@ -110,7 +111,7 @@ class GivenChoices(Choices):
             )
         if rows.column(0).null_count:
             raise SchemaError("choose_from_datasets: the choice_dataset has nulls")
-        numbers = rows.column(0).to_numpy().astype(np.int64)
+        numbers = to_numbers(rows.column(0)).astype(np.int64)
         bad = numbers[(numbers < 0) | (numbers >= self._datasets)]
         if bad.size:
             raise InvalidArgumentError(

@@ -13,6 +13,7 @@ from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidTypeError, SchemaError
 from dataservice.runtime.arguments import is_integer
+from dataservice.runtime.number_arrays import from_numbers
 
 
 @register_node
@@ -47,7 +48,7 @@ class Enumerate(Operator):
 def _with_numbers(batch: pa.RecordBatch, name: str, numbers: np.ndarray) -> pa.RecordBatch:
     if name in batch.schema.names:
         raise SchemaError(f"enumerate: there is a column {name!r} already; give another name")
-    return batch.append_column(name, pa.array(numbers))
+    return batch.append_column(name, from_numbers(numbers))
 
 
 class _EnumerateStream(BatchStream):

@@ -18,6 +18,7 @@ from dataservice.dataset.operators.base import FunctionOperator
 from dataservice.dataset.stream import SAMPLE_ROWS, RunContext, Transform
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
+from dataservice.runtime.number_arrays import from_numbers
 
 # Masks that may hold nulls, such as a boolean column that the function returns as it got it.
 _WITH_NULLS: Final = (UntouchedColumn, pa.Array, pa.ChunkedArray)
@@ -74,7 +75,7 @@ class Filter(FunctionOperator):
                     "the function given to filter must return a boolean array of "
                     f"{batch.num_rows} rows; it returned {mask.dtype} of shape {mask.shape}"
                 )
-            return pa.array(mask)
+            return from_numbers(mask)
 
         return mask_of
 

@@ -39,6 +39,7 @@ from dataservice.dataset.stream import (
 )
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.number_arrays import from_numbers
 
 _ALL_ROWS: Final = 1 << 62
 # A generator's first chunk is one element, which may have no rows. Each of these may be a file.
@@ -257,7 +258,7 @@ class _InterleaveStream(BatchStream):
             return pieces[0]
         order = np.arange(len(slots) * rows).reshape(len(slots), rounds, -1)
         joined = concat_batches([self._conformed(piece) for piece in pieces])
-        return joined.take(pa.array(order.transpose(1, 0, 2).reshape(-1)))
+        return joined.take(from_numbers(order.transpose(1, 0, 2).reshape(-1)))
 
     def _conformed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._schema is None:

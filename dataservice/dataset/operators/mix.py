@@ -28,6 +28,7 @@ from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State, TransformStream
 from dataservice.errors import InvalidArgumentError
+from dataservice.runtime.number_arrays import from_numbers
 
 _ALL_ROWS: Final = 1 << 62
 
@@ -226,7 +227,7 @@ class _MixStream(BatchStream):
             return rows
         order = np.empty(len(choices), np.int64)
         order[np.argsort(choices, kind="stable")] = np.arange(len(choices))
-        return rows.take(pa.array(order))
+        return rows.take(from_numbers(order))
 
     def _ready(self, choices: np.ndarray) -> int:
         """How many of the choices can be served from the chunks that the datasets are at."""

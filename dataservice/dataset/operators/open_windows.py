@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.columns import concat_batches
+from dataservice.runtime.number_arrays import from_numbers
 
 # How many elements fill the window of a key.
 SizeOf: TypeAlias = Callable[[int], int]
@@ -214,7 +215,7 @@ def _gathered(rows: _Rows, runs: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch
 def _taken(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
     if (np.diff(rows) == 1).all():
         return batch.slice(int(rows[0]), len(rows))
-    return batch.take(pa.array(rows))
+    return batch.take(from_numbers(rows))
 
 
 def group_starts(values: np.ndarray) -> np.ndarray:

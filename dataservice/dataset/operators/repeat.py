@@ -14,6 +14,7 @@ from dataservice.dataset.node import INFINITE_CARDINALITY, Node, register_node, 
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RunContext, State
 from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.number_arrays import from_numbers
 from dataservice.sharding import epoch_of
 
 # What several passes that are made at once take at most.
@@ -129,7 +130,7 @@ class _RepeatStream(BatchStream):
             times = min(times, self._count)
         if times <= 1:
             return rows
-        return rows.take(pa.array(np.arange(times * rows.num_rows) % rows.num_rows))
+        return rows.take(from_numbers(np.arange(times * rows.num_rows) % rows.num_rows))
 
     def _opened(self) -> BatchStream:
         if self._stream is None:

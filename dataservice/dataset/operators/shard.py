@@ -14,6 +14,7 @@ from dataservice.dataset.sources.range import RangeSource
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
 from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.number_arrays import from_numbers
 from dataservice.vocabulary import SHARD_HINT
 
 
@@ -100,7 +101,7 @@ class _ShardStream(BatchStream):
             self._skip = kept[-1] + self._shards - elements
             if self._whole_batches or self._shards == 1:
                 return batch
-            return batch.take(pa.array(np.arange(first, elements, self._shards)))
+            return batch.take(from_numbers(np.arange(first, elements, self._shards)))
 
     def state(self) -> State:
         return {"input": self._stream.state(), "skip": self._skip}

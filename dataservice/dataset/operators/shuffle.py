@@ -23,6 +23,7 @@ from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.number_arrays import from_numbers
 from dataservice.sharding import WINDOW_ROWS, order_key
 
 # Windows whose rows are counted have fewer, unless row groups are larger.
@@ -102,7 +103,7 @@ class _RowShuffleStream(BatchStream):
             self._fill()
         assert self._rows is not None
         chosen = self._order[self._row : self._row + CHUNK_ROWS]
-        batch = self._rows.take(pa.array(chosen))
+        batch = self._rows.take(from_numbers(chosen))
         self._row += len(chosen)
         if self._row >= len(self._order):
             self._rows, self._row = None, 0

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from dataservice.dataset.columns import require_distinct
+from dataservice.dataset.columns import no_rows, require_distinct
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.files import InputFile, first_readable
@@ -107,7 +107,7 @@ class CsvSource(WholeFilesSource):
                 yield batch.select(schema.names)
 
     def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=self._row_schema)
+        return no_rows(self._row_schema)
 
     @functools.cached_property
     def reference(self) -> Reference:

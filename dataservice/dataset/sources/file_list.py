@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files
@@ -65,7 +66,7 @@ class FileListSource(Source):
             yield _named(paths[first : first + CHUNK_ROWS])
 
     def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
+        return no_rows(_SCHEMA)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         return _named(list(itertools.islice(self._paths(), max(1, context.sample_rows))))

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataservice.dataset.columns import require_columns, require_distinct
+from dataservice.dataset.columns import no_rows, require_columns, require_distinct
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_batch, plain_schema
@@ -190,7 +190,7 @@ class ParquetSource(Source):
         return batch if len(wanted) == batch.num_columns else batch.select(wanted)
 
     def empty(self) -> pa.RecordBatch:
-        empty = pa.RecordBatch.from_pylist([], schema=self._read_schema)
+        empty = no_rows(self._read_schema)
         return self.refine(empty)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:

@@ -9,10 +9,12 @@ from typing import ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
 from dataservice.dataset.sources.base import Source, index_splits
 from dataservice.dataset.stream import CHUNK_ROWS, RunContext
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.runtime.number_arrays import from_numbers
 from dataservice.sharding import Split
 
 _SCHEMA: Final = pa.schema([pa.field("id", pa.int64())])
@@ -68,10 +70,10 @@ class RangeSource(Source):
             if self.step != 1:
                 values *= self.step
             values += self.start + first * self.step
-            yield pa.RecordBatch.from_arrays([pa.array(values)], schema=_SCHEMA)
+            yield pa.RecordBatch.from_arrays([from_numbers(values)], schema=_SCHEMA)
 
     def empty(self) -> pa.RecordBatch:
-        return pa.RecordBatch.from_pylist([], schema=_SCHEMA)
+        return no_rows(_SCHEMA)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         return f"range rows {split.start + first_row}..{split.start + end_row - 1}"

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 import pyarrow as pa
 
-from dataservice.dataset.columns import require_distinct
+from dataservice.dataset.columns import no_rows, require_distinct
 from dataservice.dataset.node import register_node, rows_of_known
 from dataservice.dataset.plain_types import plain_schema
 from dataservice.dataset.sources.opening import opened
@@ -100,7 +100,7 @@ class TFRecordSource(WholeFilesSource):
 
     def empty(self) -> pa.RecordBatch:
         schema = _RECORDS if self.features is None else self.features
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return no_rows(schema)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         if self.features is None:

@@ -1,0 +1,48 @@
+"""Plain numbers between NumPy and Arrow, without what Arrow imports for everything else.
+
+`pa.array`, `pa.scalar` and `Array.to_numpy` import pandas wherever it is installed, which takes as
+long as all else that a server imports. Knows nothing of columns and schemas. Invariant: what comes
+out is what Arrow itself would have made.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+__all__ = ["from_numbers", "to_numbers"]
+
+
+def from_numbers(values: np.ndarray) -> pa.Array:
+    """As `pa.array`, of the same memory."""
+    if type(values) is not np.ndarray or values.ndim != 1:
+        return pa.array(values)
+    size = len(values)
+    if values.dtype == np.bool_:
+        bits = np.packbits(values, bitorder="little")
+        return pa.Array.from_buffers(pa.bool_(), size, [None, pa.py_buffer(bits)], 0)
+    layout = values.flags
+    if not (_is_number(values.dtype) and layout.c_contiguous and layout.aligned):
+        return pa.array(values)
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, size, [None, pa.py_buffer(values)], 0)
+
+
+def to_numbers(array: pa.Array) -> np.ndarray:
+    """As `Array.to_numpy`: a view that is read-only, of others than plain numbers a copy."""
+    kind = array.type
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or array.null_count:
+        values: Any = array.to_numpy(zero_copy_only=False)
+        return values
+    dtype = np.dtype(kind.to_pandas_dtype())
+    if not len(array):
+        return np.empty(0, dtype)
+    values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
+    values.flags.writeable = False
+    return values
+
+
+def _is_number(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iuf" and dtype.isnative and dtype.itemsize <= 8

@@ -1,0 +1,36 @@
+"""Programs that use pandas import it, not every process that Arrow's arrays go through."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PIPELINE = """
+import dataservice as ds
+data = ds.Dataset.range(100).enumerate("place").filter(ds.col("id") > 3).shuffle(10, seed=1)
+data = data.with_column("log", ds.col("id").log1p()).map(lambda c: {**c, "twice": c["id"] * 2.0})
+data = data.concatenate(data.shard(2, 0).repeat(2))
+assert sum(batch.num_rows for batch in data.batch(8)) == 192
+"""
+STEP = """
+import numpy as np, pstrain as ps
+from dataservice.runtime.number_arrays import from_numbers
+schema = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(8)}, label="y")
+model, optimizer, auc = ps.models.WideDeep(schema, dim=4), ps.optimizers.SGD(0.1), ps.metrics.AUC()
+batch = {"x": np.ones(4, "f4"), "c": np.arange(4), "y": np.arange(4) % 2}
+with ps.GradientTape() as tape:
+    loss = model.loss(batch)
+optimizer.apply_gradients(tape.gradients(loss))
+auc.update_state(from_numbers(batch["y"]), model.predict_on_batch(batch))
+"""
+TELL = "import sys\nprint('pandas' in sys.modules)\n"
+
+
+@pytest.mark.parametrize("program", [PIPELINE, STEP])
+def test_what_handles_numbers_does_not_import_it(program: str) -> None:
+    command = [sys.executable, "-c", program + TELL]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.strip() == "False"

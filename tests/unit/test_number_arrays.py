@@ -1,0 +1,61 @@
+"""Numbers that go between NumPy and Arrow on the short way are those of Arrow's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dataservice.runtime.number_arrays import from_numbers, to_numbers
+
+_ONE_TO_SIX = np.arange(1, 7)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        *(_ONE_TO_SIX.astype(kind) for kind in ("i1", "i4", "i8", "u1", "u8", "f2", "f4", "f8")),
+        np.array([np.nan, -0.0, np.inf]),
+        np.array([True, False] * 5),
+        np.zeros(0, np.int64),
+        np.zeros(0, bool),
+        _ONE_TO_SIX[::2],
+        np.array(["a", None], object),
+        np.array(["2024-01-01"], "datetime64[s]"),
+        np.ma.masked_array([1, 2], [True, False]),
+    ],
+    ids=str,
+)
+def test_arrays_are_those_of_arrow(values: np.ndarray) -> None:
+    found = from_numbers(values)
+    found.validate(full=True)
+    # As text, for NaN equals nothing.
+    assert (found.type, str(found)) == (pa.array(values).type, str(pa.array(values)))
+
+
+def test_the_memory_is_shared() -> None:
+    values = np.arange(6)
+    assert np.shares_memory(to_numbers(from_numbers(values)), values)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([1, 2, 3], pa.int16()),
+        pa.array([1, 2, 3], pa.uint64())[1:],
+        pa.array([0.5, None, 2.5]),
+        pa.array([1, None]),
+        pa.array([True, False]),
+        pa.array([], pa.float32()),
+        pa.array(["a"]),
+    ],
+    ids=str,
+)
+def test_values_are_those_of_arrow(array: pa.Array) -> None:
+    found, wanted = to_numbers(array), array.to_numpy(zero_copy_only=False)
+    assert found.dtype == wanted.dtype
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_what_is_seen_of_an_array_is_read_only() -> None:
+    assert not to_numbers(pa.array([1, 2])).flags.writeable
