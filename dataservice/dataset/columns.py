@@ -47,13 +47,30 @@ def _cast(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
     if array.type.equals(field.type):
         return array
     try:
-        return array.cast(field.type, safe=True)
+        return _as_tensors(array, field.type).cast(field.type, safe=True)
     except pa.ArrowException as error:
         raise SchemaError(
             f"{what}: column {field.name!r} is of type {array.type}, expected {field.type}, "
             f"and its values do not convert ({error}); convert it in the function, "
             "or state the types with schema="
         ) from error
+
+
+def _as_tensors(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Lists of lists of the tensors' shape as these, which Arrow does not cast; others as given."""
+    if not isinstance(kind, pa.FixedShapeTensorType):
+        return array
+    values, shape = array, list(kind.shape)
+    if list(kind.permutation or ()) not in ([], list(range(len(shape)))):
+        return array
+    for size in shape:
+        is_list = pa.types.is_fixed_size_list(values.type) and values.type.list_size == size
+        if not is_list or values.null_count:
+            return array
+        values = values.flatten()
+    values = values.cast(kind.value_type)
+    storage = pa.FixedSizeListArray.from_arrays(values, type=kind.storage_type)
+    return pa.ExtensionArray.from_storage(kind, storage)
 
 
 def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -35,6 +35,8 @@ def check_constant(value: Any) -> None:
         raise InvalidArgumentError(
             f"an expression holds numbers, strings, bytes, dates, times and booleans; got {value!r}"
         )
+    if isinstance(value, _TIMES) and value != value:
+        raise InvalidArgumentError(f"an expression holds no {value!r}; use None, or is_null()")
     if isinstance(value, decimal.Decimal) and not value.is_finite():
         raise InvalidArgumentError(f"Arrow has no {value!r}; use float({str(value)!r})")
     if isinstance(value, datetime.time) and value.tzinfo is not None:

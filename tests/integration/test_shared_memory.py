@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import socket
@@ -11,10 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -22,10 +19,8 @@ import pytest
 
 from dataservice.errors import (
     CancelledError,
-    DataLossError,
     DataServiceError,
     DeadlineExceededError,
-    FailedPreconditionError,
     InternalError,
     InvalidArgumentError,
     NotFoundError,
@@ -33,90 +28,27 @@ from dataservice.errors import (
     UnavailableError,
     UserFunctionError,
 )
-from dataservice.runtime import (
-    connection_server,
-    local_address,
-    local_server,
-    packet_socket,
-    shared_memory,
-)
+from dataservice.runtime import connection_server, local_address, local_server
 from dataservice.runtime.connection_exchange import ConnectionExchange
-from dataservice.runtime.connection_server import ConnectionChannel
-from dataservice.runtime.flight import FlightServer
 from dataservice.runtime.local_address import NotLocalError, dial, socket_name
 from dataservice.runtime.local_connection import LocalConnection
 from dataservice.runtime.local_server import LocalServer
-from dataservice.runtime.message import Kind
 from dataservice.runtime.segment_pool import HELD_BYTES, POOL_BYTES
-from dataservice.runtime.shared_memory import OwnSegment, PeerSegment, is_supported
-from dataservice.runtime.transport import open_exchange
+from dataservice.runtime.shared_memory import is_supported
 from tests.exchanges import answer_to
+from tests.integration.local_exchanges import (
+    AT_MOST_S,
+    EXCHANGES,
+    MIB,
+    SEEN_CANCELLED,
+    SENT_BODIES,
+    TIMEOUT_S,
+    TOKEN,
+    new_address,
+    open_to,
+)
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
-
-TOKEN = "secret-of-the-test"
-MIB = 1 << 20
-TIMEOUT_S = 60.0
-AT_MOST_S = 30.0
-
-
-def echo(_command: dict[str, Any], channel: ConnectionChannel) -> None:
-    while (message := channel.recv()) is not None:
-        channel.send(message.header, message.body)
-
-
-def count(command: dict[str, Any], channel: ConnectionChannel) -> None:
-    for index in range(command["n"]):
-        body = np.full(command["size"], index % 251, np.uint8).tobytes()
-        channel.send(str(index).encode(), body)
-
-
-def fail(command: dict[str, Any], channel: ConnectionChannel) -> None:
-    if command.get("after_message"):
-        channel.recv()
-    if command["how"] == "user":
-        raise UserFunctionError("map failed", user_traceback="x" * 100_000, source="part-7")
-    raise ZeroDivisionError("division by nothing")
-
-
-def wait_until_cancelled(_command: dict[str, Any], channel: ConnectionChannel) -> None:
-    give_up_s = time.monotonic() + TIMEOUT_S
-    while not channel.cancelled():
-        if time.monotonic() > give_up_s:
-            return
-        time.sleep(0.005)
-    SEEN_CANCELLED.set()
-
-
-class LargeBody:
-    """Writes itself; whether it is still there can be told."""
-
-    room = MIB
-
-    def write_into(self, target: pa.Buffer) -> tuple[int, int]:
-        return 0, target.size
-
-
-def send_until_gone(_command: dict[str, Any], channel: ConnectionChannel) -> None:
-    while True:
-        body = LargeBody()
-        SENT_BODIES.append(weakref.ref(body))
-        channel.send(b"h", body)
-
-
-SEEN_CANCELLED = threading.Event()
-SENT_BODIES: list[weakref.ref[LargeBody]] = []
-EXCHANGES = {
-    "echo": echo,
-    "count": count,
-    "fail": fail,
-    "wait": wait_until_cancelled,
-    "endless": send_until_gone,
-}
-
-
-def new_address() -> str:
-    return f"test-{os.getpid()}-{time.monotonic_ns()}:1"
 
 
 @pytest.fixture
@@ -124,12 +56,6 @@ def server() -> Iterator[LocalServer]:
     running = LocalServer(new_address(), token=TOKEN, exchanges=EXCHANGES).start()
     yield running
     running.stop()
-
-
-def open_to(address: str, name: str, *, token: str = TOKEN, **command: Any) -> ConnectionExchange:
-    asked = {"exchange": name, **command}
-    connection = LocalConnection(dial(address))
-    return ConnectionExchange(connection, address, asked, token=token, timeout_s=TIMEOUT_S)
 
 
 def send_for(
@@ -466,222 +392,3 @@ def test_a_frozen_peer_is_a_deadline(peer: tuple[subprocess.Popen[str], str]) ->
                 )
         finally:
             process.send_signal(signal.SIGCONT)
-
-
-def test_a_segment_cannot_be_cut_under_its_reader() -> None:
-    own = OwnSegment(MIB)
-    assert own.descriptor is not None
-    for size in (0, 2 * MIB):
-        with pytest.raises(PermissionError):
-            os.ftruncate(own.descriptor, size)
-    peer = PeerSegment(os.dup(own.descriptor))
-    np.frombuffer(own.buffer, np.uint8)[:] = 7
-    assert np.frombuffer(peer.buffer, np.uint8).min() == 7
-    assert not peer.buffer.is_mutable
-    own.forget_descriptor()
-
-
-def test_what_is_no_sealed_segment_is_refused(tmp_path: Any) -> None:
-    path = tmp_path / "plain"
-    path.write_bytes(bytes(4096))
-    unsealed = os.memfd_create("unsealed")
-    os.ftruncate(unsealed, 4096)
-    before = len(os.listdir("/proc/self/fd"))
-    for descriptor in (os.open(path, os.O_RDWR), os.dup(unsealed)):
-        with pytest.raises(DataLossError, match="segment"):
-            PeerSegment(descriptor)
-    assert len(os.listdir("/proc/self/fd")) <= before
-    os.close(unsealed)
-
-
-def test_a_release_that_finds_the_socket_full_goes_later() -> None:
-    sent: list[int] = []
-    is_full = True
-
-    def send(segment: int) -> bool:
-        if not is_full:
-            sent.append(segment)
-        return not is_full
-
-    holdings = shared_memory.Holdings(send)
-    own = OwnSegment(MIB)
-    assert own.descriptor is not None
-    for segment in (1, 2):
-        holdings.add(segment, os.dup(own.descriptor))
-    first, second = holdings.take(1, 0, 100), holdings.take(2, 0, 100)
-    del first
-    holdings.flush()
-    assert not sent
-    is_full = False
-    del second
-    holdings.flush()
-    assert sent == [1, 2]
-    own.forget_descriptor()
-
-
-def test_a_small_segment_goes_back_with_the_next_message() -> None:
-    sent: list[int] = []
-    holdings = shared_memory.Holdings(lambda segment: not sent.append(segment))
-    own = OwnSegment(MIB // 2)
-    assert own.descriptor is not None
-    for segment in (1, 2):
-        holdings.add(segment, os.dup(own.descriptor))
-    first, second = holdings.take(1, 0, 100), holdings.take(2, 0, 100)
-    del first
-    assert not sent
-    assert holdings.held_bytes == 2 * (MIB // 2)
-    del second  # only one of them waits
-    assert sent == [2]
-    assert (holdings.carry(), holdings.carry()) == (1, None)
-    assert holdings.held_bytes == 0
-    own.forget_descriptor()
-
-
-def test_an_answer_gives_back_what_the_request_came_in() -> None:
-    client, server = connected()
-    body = bytes(MIB // 4)
-    try:
-        for _ in range(50):
-            client.send(Kind.MESSAGE, b"ask", body, deadline_s=time.monotonic() + TIMEOUT_S)
-            request = server.receive(time.monotonic() + TIMEOUT_S)
-            assert request is not None
-            assert request.body == pa.py_buffer(body)
-            del request
-            server.send(Kind.MESSAGE, b"answer", deadline_s=time.monotonic() + TIMEOUT_S)
-            assert client.receive(time.monotonic() + TIMEOUT_S) is not None
-            assert client._pool.lent_bytes == 0
-        assert client._pool.total_bytes <= MIB // 2
-    finally:
-        client.close()
-        server.close()
-
-
-def test_a_message_that_could_not_go_keeps_nothing() -> None:
-    sender, receiver = connected()
-    body = bytes(MIB // 4)
-    try:
-        sender.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + TIMEOUT_S)
-        assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None  # and is dropped
-        assert send_until_refused(receiver, b"") > 10
-        for _ in range(3):
-            with pytest.raises(DeadlineExceededError):
-                receiver.send(Kind.MESSAGE, b"m", deadline_s=time.monotonic() + 0.02)
-        while sender._pool.lent_bytes:
-            assert sender.receive(time.monotonic() + TIMEOUT_S) is not None
-    finally:
-        sender.close()
-        receiver.close()
-
-
-def connected() -> tuple[LocalConnection, LocalConnection]:
-    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    return LocalConnection(ends[0]), LocalConnection(ends[1])
-
-
-def send_until_refused(connection: LocalConnection, body: bytes, patience_s: float = 0.05) -> int:
-    for count in range(10_000):
-        try:
-            connection.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + patience_s)
-        except DeadlineExceededError:
-            return count
-    raise AssertionError("nothing holds the sender back")
-
-
-def test_what_nobody_asked_for_holds_the_sender_back() -> None:
-    sender, receiver = connected()
-    body = bytes(MIB)
-    try:
-        assert send_until_refused(sender, body) >= HELD_BYTES // MIB
-        for _ in range(3):
-            # One is read, one may follow; were all read, they would be copied without end.
-            assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
-            assert send_until_refused(sender, body) == 1
-    finally:
-        sender.close()
-        receiver.close()
-
-
-def test_a_receiver_that_waits_gives_back_as_soon_as_it_can(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(packet_socket, "SLICE_S", 30.0)
-    sender, receiver = connected()
-    sent = send_until_refused(sender, bytes(MIB))
-    try:
-        assert send_until_refused(receiver, b"") > 10  # the way back is full
-        with ThreadPoolExecutor(2) as pool:
-            for _ in range(sent):  # dropped at once, and none can be given back
-                assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
-            next_one = pool.submit(receiver.receive, time.monotonic() + TIMEOUT_S)
-            began_s = time.monotonic()
-            # It needs a segment back, which comes behind all that fills the way.
-            sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=began_s + TIMEOUT_S)
-            assert next_one.result(TIMEOUT_S) is not None
-            assert time.monotonic() - began_s < AT_MOST_S
-    finally:
-        sender.close()
-        receiver.close()
-
-
-@pytest.fixture
-def flight() -> Iterator[FlightServer]:
-    def echo_once(_command: dict[str, Any], channel: Any) -> None:
-        while (message := channel.recv()) is not None:
-            channel.send(message.header, message.body)
-
-    running = FlightServer("127.0.0.1", 0, token=TOKEN, exchanges={"echo": echo_once}).start()
-    yield running
-    running.stop()
-
-
-@pytest.mark.parametrize(
-    ("wanted", "is_local", "taken"),
-    [
-        (None, True, "shared_memory"),
-        (None, False, "flight"),
-        ("shared_memory", True, "shared_memory"),
-        ("flight", True, "flight"),
-        ("grpc", True, "flight"),
-    ],
-)
-def test_the_way_is_chosen(
-    flight: FlightServer, wanted: str | None, is_local: bool, taken: str
-) -> None:
-    local = LocalServer(flight.address, token=TOKEN, exchanges=EXCHANGES)
-    if is_local:
-        local.start()
-    command = {"exchange": "echo"}
-    with open_exchange(
-        flight.address, command, protocol=wanted, token=TOKEN, tls=None, timeout_s=TIMEOUT_S
-    ) as exchange:
-        assert exchange.protocol == taken
-        assert answer_to(exchange, b"h", bytes(100_000), timeout_s=TIMEOUT_S).body == bytes(100_000)
-    local.stop()
-
-
-def test_shared_memory_that_was_asked_for_and_cannot_be_had(flight: FlightServer) -> None:
-    def ask() -> None:
-        with open_exchange(
-            flight.address,
-            {"exchange": "echo"},
-            protocol="shared_memory",
-            token=TOKEN,
-            tls=None,
-            timeout_s=TIMEOUT_S,
-        ):
-            pass
-
-    with pytest.raises(FailedPreconditionError, match=flight.address):
-        ask()
-    flight.stop()
-    with pytest.raises(UnavailableError):
-        ask()
-
-
-def test_a_protocol_that_is_none() -> None:
-    asked = json.loads('{"exchange": "echo"}')
-    with (
-        pytest.raises(InvalidArgumentError, match="pigeon"),
-        open_exchange("h:1", asked, protocol="pigeon", token="", tls=None, timeout_s=1),
-    ):
-        pass

@@ -306,6 +306,16 @@ def test_conform_orders_and_casts_safely() -> None:
         conform(from_numpy({"a": [1.5], "b": [1.0]}), schema, what="the rows")
 
 
+@pytest.mark.parametrize("shape", [(4,), (2, 2)])
+def test_arrays_become_the_tensors_that_a_schema_states(shape: tuple[int, ...]) -> None:
+    schema = pa.schema({"t": pa.fixed_shape_tensor(pa.float32(), shape)})
+    made = np.arange(12.0).reshape(3, *shape)
+    column = from_numpy({"t": made}, schema).slice(1).column(0)
+    assert np.array_equal(column.to_numpy_ndarray(), made[1:])
+    with pytest.raises(SchemaError, match="'t' is of type fixed_size_list"):
+        from_numpy({"t": np.ones((3, 3, 2))}, schema)
+
+
 def test_plain_drops_metadata_and_dictionaries() -> None:
     field = pa.field(
         "d", pa.dictionary(pa.int8(), pa.string()), nullable=False, metadata={"k": "v"}

@@ -324,6 +324,12 @@ def test_json_keeps_the_meaning(expression: Expression) -> None:
     assert again.evaluate(BATCH).equals(expression.evaluate(BATCH))
 
 
+def test_the_null_of_pandas_is_refused_with_what_stands_for_it() -> None:
+    pandas = pytest.importorskip("pandas")
+    with pytest.raises(InvalidArgumentError, match=r"holds no NaT; use None, or is_null\(\)"):
+        assert col("t") != pandas.NaT
+
+
 def test_constants_of_64_bits_without_a_sign() -> None:
     batch = pa.RecordBatch.from_pydict({"h": pa.array([1, 1 << 63, (1 << 64) - 1], pa.uint64())})
     assert (col("h") >= 1 << 63).evaluate(batch).to_pylist() == [False, True, True]

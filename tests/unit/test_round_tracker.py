@@ -1,4 +1,4 @@
-"""One consumer of coordinated reads: what it asks for, when it speaks, how long it waits."""
+"""One consumer of coordinated reads: what it may hand out and ask for, and when it speaks."""
 
 from __future__ import annotations
 
@@ -17,14 +17,9 @@ from dataservice.client.rounds import (
     RoundPacing,
     RoundTracker,
 )
-from dataservice.errors import (
-    DeadlineExceededError,
-)
+from dataservice.errors import DeadlineExceededError
 from dataservice.wire.elements import Ask, asks_of, pack_asks, unpack
-
-
-def answer_of(*blocks: Block, version: int = 0, complete: int = 0, begin: int = 0) -> Answer:
-    return Answer(blocks, version, complete, begin, begin)
+from tests.unit.round_cluster import answer_of
 
 
 def tracker_with(answer: Answer, window: int = 8) -> RoundTracker[str]:

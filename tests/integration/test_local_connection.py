@@ -1,0 +1,178 @@
+"""Segments of shared memory, and the connections that lend them and get them back."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dataservice.errors import DataLossError, DeadlineExceededError
+from dataservice.runtime import packet_socket, shared_memory
+from dataservice.runtime.local_connection import LocalConnection
+from dataservice.runtime.message import Kind
+from dataservice.runtime.segment_pool import HELD_BYTES
+from dataservice.runtime.shared_memory import OwnSegment, PeerSegment, is_supported
+from tests.integration.local_exchanges import AT_MOST_S, MIB, TIMEOUT_S
+
+pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
+
+
+def test_a_segment_cannot_be_cut_under_its_reader() -> None:
+    own = OwnSegment(MIB)
+    assert own.descriptor is not None
+    for size in (0, 2 * MIB):
+        with pytest.raises(PermissionError):
+            os.ftruncate(own.descriptor, size)
+    peer = PeerSegment(os.dup(own.descriptor))
+    np.frombuffer(own.buffer, np.uint8)[:] = 7
+    assert np.frombuffer(peer.buffer, np.uint8).min() == 7
+    assert not peer.buffer.is_mutable
+    own.forget_descriptor()
+
+
+def test_what_is_no_sealed_segment_is_refused(tmp_path: Any) -> None:
+    path = tmp_path / "plain"
+    path.write_bytes(bytes(4096))
+    unsealed = os.memfd_create("unsealed")
+    os.ftruncate(unsealed, 4096)
+    before = len(os.listdir("/proc/self/fd"))
+    for descriptor in (os.open(path, os.O_RDWR), os.dup(unsealed)):
+        with pytest.raises(DataLossError, match="segment"):
+            PeerSegment(descriptor)
+    assert len(os.listdir("/proc/self/fd")) <= before
+    os.close(unsealed)
+
+
+def test_a_release_that_finds_the_socket_full_goes_later() -> None:
+    sent: list[int] = []
+    is_full = True
+
+    def send(segment: int) -> bool:
+        if not is_full:
+            sent.append(segment)
+        return not is_full
+
+    holdings = shared_memory.Holdings(send)
+    own = OwnSegment(MIB)
+    assert own.descriptor is not None
+    for segment in (1, 2):
+        holdings.add(segment, os.dup(own.descriptor))
+    first, second = holdings.take(1, 0, 100), holdings.take(2, 0, 100)
+    del first
+    holdings.flush()
+    assert not sent
+    is_full = False
+    del second
+    holdings.flush()
+    assert sent == [1, 2]
+    own.forget_descriptor()
+
+
+def test_a_small_segment_goes_back_with_the_next_message() -> None:
+    sent: list[int] = []
+    holdings = shared_memory.Holdings(lambda segment: not sent.append(segment))
+    own = OwnSegment(MIB // 2)
+    assert own.descriptor is not None
+    for segment in (1, 2):
+        holdings.add(segment, os.dup(own.descriptor))
+    first, second = holdings.take(1, 0, 100), holdings.take(2, 0, 100)
+    del first
+    assert not sent
+    assert holdings.held_bytes == 2 * (MIB // 2)
+    del second  # only one of them waits
+    assert sent == [2]
+    assert (holdings.carry(), holdings.carry()) == (1, None)
+    assert holdings.held_bytes == 0
+    own.forget_descriptor()
+
+
+def test_an_answer_gives_back_what_the_request_came_in() -> None:
+    client, server = connected()
+    body = bytes(MIB // 4)
+    try:
+        for _ in range(50):
+            client.send(Kind.MESSAGE, b"ask", body, deadline_s=time.monotonic() + TIMEOUT_S)
+            request = server.receive(time.monotonic() + TIMEOUT_S)
+            assert request is not None
+            assert request.body == pa.py_buffer(body)
+            del request
+            server.send(Kind.MESSAGE, b"answer", deadline_s=time.monotonic() + TIMEOUT_S)
+            assert client.receive(time.monotonic() + TIMEOUT_S) is not None
+            assert client._pool.lent_bytes == 0
+        assert client._pool.total_bytes <= MIB // 2
+    finally:
+        client.close()
+        server.close()
+
+
+def test_a_message_that_could_not_go_keeps_nothing() -> None:
+    sender, receiver = connected()
+    body = bytes(MIB // 4)
+    try:
+        sender.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + TIMEOUT_S)
+        assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None  # and is dropped
+        assert send_until_refused(receiver, b"") > 10
+        for _ in range(3):
+            with pytest.raises(DeadlineExceededError):
+                receiver.send(Kind.MESSAGE, b"m", deadline_s=time.monotonic() + 0.02)
+        while sender._pool.lent_bytes:
+            assert sender.receive(time.monotonic() + TIMEOUT_S) is not None
+    finally:
+        sender.close()
+        receiver.close()
+
+
+def connected() -> tuple[LocalConnection, LocalConnection]:
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    return LocalConnection(ends[0]), LocalConnection(ends[1])
+
+
+def send_until_refused(connection: LocalConnection, body: bytes, patience_s: float = 0.05) -> int:
+    for count in range(10_000):
+        try:
+            connection.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + patience_s)
+        except DeadlineExceededError:
+            return count
+    raise AssertionError("nothing holds the sender back")
+
+
+def test_what_nobody_asked_for_holds_the_sender_back() -> None:
+    sender, receiver = connected()
+    body = bytes(MIB)
+    try:
+        assert send_until_refused(sender, body) >= HELD_BYTES // MIB
+        for _ in range(3):
+            # One is read, one may follow; were all read, they would be copied without end.
+            assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
+            assert send_until_refused(sender, body) == 1
+    finally:
+        sender.close()
+        receiver.close()
+
+
+def test_a_receiver_that_waits_gives_back_as_soon_as_it_can(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(packet_socket, "SLICE_S", 30.0)
+    sender, receiver = connected()
+    sent = send_until_refused(sender, bytes(MIB))
+    try:
+        assert send_until_refused(receiver, b"") > 10  # the way back is full
+        with ThreadPoolExecutor(2) as pool:
+            for _ in range(sent):  # dropped at once, and none can be given back
+                assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
+            next_one = pool.submit(receiver.receive, time.monotonic() + TIMEOUT_S)
+            began_s = time.monotonic()
+            # It needs a segment back, which comes behind all that fills the way.
+            sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=began_s + TIMEOUT_S)
+            assert next_one.result(TIMEOUT_S) is not None
+            assert time.monotonic() - began_s < AT_MOST_S
+    finally:
+        sender.close()
+        receiver.close()
