@@ -20,7 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class Hearing:
-    """The side of a scheduler that trainers speak to. Thread-safe."""
+    """The side of a scheduler that trainers speak to.
+
+    Thread-safe; ``next_order`` and ``wait_for_round`` block, nothing else does.
+    """
 
     def __init__(self, core: Core, waiting: Waiting) -> None:
         self._core = core

@@ -28,7 +28,7 @@ from pstrain.errors import FailedPreconditionError
 
 
 class Scheduler(Hearing):
-    """Thread-safe; ``submit``, ``wait_idle`` and ``cancel`` block, nothing else does.
+    """Thread-safe. Of what programs ask, ``submit``, ``wait_idle`` and ``cancel`` block.
 
     ``ids``: of its closures, ascending. ``capacity``: how many closures wait at most for any
     trainer, and for each that closures are bound to. ``holding`` is its part in saves, ``redoing``

@@ -21,6 +21,7 @@ from pstrain.foreign_arguments import Called, instead_of
 from pstrain.foreign_names import Telling
 from pstrain.gradients.recording import wants_gradient
 from pstrain.gradients.tensor import value_of
+from pstrain.variables.batch_scatter import set_rows
 from pstrain.variables.indexed_slices import taken_apart
 from pstrain.variables.operators import ValueOperators
 from pstrain.variables.parameters import Parameters, current_step
@@ -158,15 +159,8 @@ class BaseVariable(ValueOperators, Telling):
         if where.ndim == 1:
             self.scatter("set", where, values)
             return
-        batch = where.shape[:-1]
-        if batch != self.shape[: len(batch)] or len(self.shape) < where.ndim:
-            raise InvalidArgumentError(
-                f"ids of shape {where.shape} do not fit variable {self.name!r} of shape "
-                f"{self.shape}: all axes but the last must be the same"
-            )
         current = self.numpy()
-        lead = np.meshgrid(*(np.arange(n) for n in where.shape), indexing="ij")[:-1]
-        current[(*lead, where)] = values
+        set_rows(current, where, values, self.name)
         self.assign(current)
 
     @instead_of("sparse_read", foreign_arguments.READ_OF_VARIABLE)

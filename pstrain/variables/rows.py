@@ -73,15 +73,20 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
             f"value of shape {array.shape} does not fit variable {spec.name!r}, "
             f"which needs {expected}"
         )
-    if not _fits_kind(array.dtype, np.dtype(spec.dtype)):
-        raise InvalidArgumentError(
-            f"value of dtype {array.dtype} cannot become {spec.dtype} of variable {spec.name!r} "
-            f"without loss; convert it first"
-        )
-    check_range(array, spec.dtype, spec.name)
+    check_kind(array, spec.dtype, spec.name)
     full = np.full(expected, array, spec.dtype) if array.shape != expected else array
     # Kernels are compiled for arrays that can be written to.
     return np.require(full, spec.dtype, ("C", "W")).reshape(rows, spec.width)
+
+
+def check_kind(array: Array, dtype: str, name: str) -> None:
+    """InvalidArgumentError where values would be others in a variable of ``dtype``."""
+    if not _fits_kind(array.dtype, np.dtype(dtype)):
+        raise InvalidArgumentError(
+            f"value of dtype {array.dtype} cannot become {dtype} of variable {name!r} "
+            f"without loss; convert it first"
+        )
+    check_range(array, dtype, name)
 
 
 def _fits_kind(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:

@@ -226,6 +226,14 @@ def test_batches_of_rows_are_updated(cut: None) -> None:  # noqa: ARG001
     assert nested.numpy().tolist() == [[1, 0, 0, 2], [0, 3, 4, 0]]
     with pytest.raises(InvalidArgumentError, match="all axes but the last"):
         nested.batch_scatter_update([[0], [1], [2]], [[1.0], [1.0], [1.0]])
+    before = nested.numpy().tolist()
+    for ids in ([[-1], [0]], [[4], [0]], [[0.5], [0]]):
+        with pytest.raises(InvalidArgumentError, match=r"outside \[0, 4\)|must be integers"):
+            nested.batch_scatter_update(ids, [[1.0], [1.0]])
+    assert nested.numpy().tolist() == before
+    counts = ps.Variable(np.zeros((2, 2), np.int64))
+    with pytest.raises(InvalidArgumentError, match="without loss"):
+        counts.batch_scatter_update([[0], [1]], [[1.5], [1.0]])
 
 
 # -- copies per trainer
