@@ -62,6 +62,22 @@ class TestPaddedBatch:
         assert run(empty)[0].column("v").to_pylist() == [[]]
         assert next(iter(empty.numpy()))["v"].shape == (1, 0)
 
+    @pytest.mark.parametrize("kind", [pa.int8(), pa.float32(), pa.uint64(), pa.float64()])
+    @pytest.mark.parametrize("listed", [pa.list_, pa.large_list])
+    def test_numbers_are_padded_alike_with_and_without_a_null_among_them(
+        self, kind: pa.DataType, listed: Any
+    ) -> None:
+        plain = [[9], [1, 2, 3], None, [], [4, 5]]
+        nulled = [[9], [1, 2, 3, None], None, [], [4, 5]]
+        for lists, width in ((plain, 3), (nulled, 4)):
+            table = pa.table({"v": pa.array(lists, listed(kind))}).slice(1)
+            (batch,) = run(Dataset.from_table(table).padded_batch(4, {"v": 5}, {"v": 7}))
+            expected = [[*(v or []), *[7] * (5 - len(v or []))] for v in lists[1:]]
+            assert batch.column("v").to_pylist() == expected
+            assert batch.column("v").type == listed(kind)
+            (batch,) = run(Dataset.from_table(table).padded_batch(4))
+            assert {len(v) for v in batch.column("v").to_pylist()} == {width}
+
     def test_a_length_may_be_written_as_a_shape(self) -> None:
         short = texts([1]).padded_batch(1, {"tokens": [3]})
         assert next(iter(short.numpy()))["tokens"].shape == (1, 3)

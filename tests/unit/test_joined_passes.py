@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -104,3 +106,11 @@ def test_a_position_saved_within_choices_that_came_in_pieces_is_read() -> None:
     with dataset.node.open(RunContext()) as stream:
         stream.restore(old)
         assert ids(list(stream)) == whole[4:]
+
+
+def test_of_a_large_table_a_pass_cuts_the_chunks_that_are_taken_alone() -> None:
+    chunks = pa.chunked_array([pa.array([x]) for x in range(20_000)])
+    with Dataset.from_table(pa.table({"x": chunks})).take(3).node.open(RunContext()) as stream:
+        before = sys.getallocatedblocks()
+        assert next(stream)["x"].to_pylist() == [0]
+        assert sys.getallocatedblocks() - before < 2_000

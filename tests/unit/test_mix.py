@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
 from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
+from dataservice.dataset.operators import mix
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
 from dataservice.errors import InvalidArgumentError, SchemaError, UnsplittableError
 from tests.unit.checkpoint_checker import check_positions, chunked, numbers, run, values
@@ -40,6 +42,18 @@ def test_every_row_comes_once_and_in_the_order_of_its_dataset() -> None:
     check_positions(dataset)
     check_positions(dataset.batch(6), epoch=3)
     assert values(run(decode_plan(encode_plan(dataset.node)))) == rows
+
+
+def test_batches_are_drawn_a_block_at_a_time_and_anew_where_a_dataset_has_ended() -> None:
+    datasets = [part(0, 9).batch(1), part(100, 400).batch(1), part(900, 400).batch(1)]
+    mixed = Dataset.sample_from_datasets(datasets, [0.6, 0.3, 0.1], seed=3)
+    drawn = mix._Drawn._draw
+    with mock.patch.object(mix._Drawn, "_draw", autospec=True, side_effect=drawn) as d:
+        rows = values(run(mixed))
+    assert (len(rows), d.call_count) == (809, 3)
+    check_positions(
+        Dataset.sample_from_datasets([part(0, 5).batch(1), part(9, 9).batch(2)], seed=1)
+    )
 
 
 def test_weights_are_chances() -> None:

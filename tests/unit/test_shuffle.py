@@ -40,6 +40,12 @@ def test_the_order_does_not_depend_on_chunks() -> None:
     assert values(run(numbers(40).shuffle(15, 3))) == values(run(numbers(40, []).shuffle(15, 3)))
 
 
+def test_a_buffer_of_one_row_leaves_the_rows_and_their_chunks_as_they_are() -> None:
+    plain = numbers(40)
+    assert run(plain.shuffle(1, 3)) == run(plain)
+    check_positions(plain.shuffle(1, 3))
+
+
 def test_a_drawn_seed_stays_with_the_dataset() -> None:
     dataset = numbers(40).shuffle(40)
     assert values(run(dataset)) == values(run(dataset))

@@ -53,21 +53,27 @@ class DrawnChoices(Choices):
         self._key = (seed, epoch)
         self._position = 0
         self._block = -1
-        self._chances: np.ndarray = np.empty(0)
+        self._without: frozenset[int] = frozenset()
+        self._drawn = np.empty(0, np.int64)  # the block, from the datasets that are not `without`
 
     def peek(self, exhausted: set[int]) -> np.ndarray:
+        block, first = divmod(self._position, _BLOCK)
+        # Once for all elements of a block: of batches, each asks anew.
+        if block != self._block or exhausted != self._without:
+            self._drawn = self._draw(block, exhausted)
+            self._block, self._without = block, frozenset(exhausted)
+        return self._drawn[first:]
+
+    def _draw(self, block: int, exhausted: set[int]) -> np.ndarray:
         weights = self._weights.copy()
         weights[list(exhausted)] = 0
         if not weights.sum():
             return np.empty(0, np.int64)
-        block, first = divmod(self._position, _BLOCK)
-        if block != self._block:
-            # NumPy keeps the raw bits of Philox stable over versions.
-            bits = np.random.Philox(key=order_key(*self._key, block)).random_raw(_BLOCK)
-            self._chances = (bits >> np.uint64(11)) * 2.0**-53
-            self._block = block
+        # NumPy keeps the raw bits of Philox stable over versions.
+        bits = np.random.Philox(key=order_key(*self._key, block)).random_raw(_BLOCK)
+        chances = (bits >> np.uint64(11)) * 2.0**-53
         bounds = np.cumsum(weights)
-        drawn = np.searchsorted(bounds, self._chances[first:] * bounds[-1], side="right")
+        drawn = np.searchsorted(bounds, chances * bounds[-1], side="right")
         return np.minimum(drawn, int(np.flatnonzero(weights)[-1]))
 
     def advance(self, count: int) -> None:

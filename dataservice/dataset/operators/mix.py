@@ -195,7 +195,7 @@ class _MixStream(BatchStream):
             choices = self._choices.peek(self._exhausted)
             if not choices.size:
                 break
-            left = np.flatnonzero(~np.isin(choices, list(self._exhausted)))
+            left = self._left_of(choices)
             if not left.size:
                 self._choices.advance(len(choices))
                 continue
@@ -206,6 +206,12 @@ class _MixStream(BatchStream):
                 break
             self._exhausted.add(self._last)
         raise StopIteration
+
+    def _left_of(self, choices: np.ndarray) -> np.ndarray:
+        """Which of the choices are of datasets that have not ended."""
+        if not self._exhausted:
+            return np.arange(len(choices))
+        return np.flatnonzero(~np.isin(choices, list(self._exhausted)))
 
     def _block(self, choices: np.ndarray, left: np.ndarray) -> pa.RecordBatch:
         """The next elements, by the choices numbered `left`: the others' datasets have ended."""

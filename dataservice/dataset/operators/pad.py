@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dataservice.dataset.arrow_arrays import PLAIN
 from dataservice.dataset.columns import require_columns
 from dataservice.dataset.node import register_node
 from dataservice.dataset.numpy_views import PADDED
@@ -22,6 +23,8 @@ from dataservice.dataset.operators.base import RowOperator
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 from dataservice.runtime.arguments import integer_at_least
+
+_DTYPES: Final = {kind: dtype for dtype, kind in PLAIN.items()}
 
 
 @register_node
@@ -108,7 +111,7 @@ def _padded(array: pa.Array, name: str, length: int | None, value: Any) -> pa.Ar
             f"padded_batch: column {name!r} of type {array.type} has lists in lists; flatten or "
             "drop it before"
         )
-    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy().astype(np.int64)
+    lengths = _lengths(array)
     longest = int(lengths.max(initial=0))
     if length is not None and longest > length:
         raise SchemaError(
@@ -116,17 +119,30 @@ def _padded(array: pa.Array, name: str, length: int | None, value: Any) -> pa.Ar
             f"{length} of padded_shapes; raise it or cut the lists before"
         )
     width = longest if length is None else length
-    flat = array.flatten()
-    # What is no value of a list takes the filler, which follows them all.
     inside = np.arange(width) < lengths[:, None]
+    values = _filled(array.flatten(), inside, _filler(kind, value, name))
+    offsets = np.arange(len(array) + 1) * width
+    if pa.types.is_large_list(array.type):
+        return pa.LargeListArray.from_arrays(pa.array(offsets), values, type=array.type)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=array.type)
+
+
+def _lengths(array: pa.Array) -> np.ndarray:
+    """Of each list; 0 of a null."""
+    lengths = pc.list_value_length(array)
+    return (pc.fill_null(lengths, 0) if array.null_count else lengths).to_numpy()  # type: ignore
+
+
+def _filled(flat: pa.Array, inside: np.ndarray, filler: pa.Array) -> pa.Array:
+    """`flat` where `inside` is true, and `filler` elsewhere; row after row."""
+    if flat.null_count == 0 and (dtype := _DTYPES.get(flat.type)) is not None:
+        filled = np.full(inside.shape, filler.to_numpy()[0], dtype)
+        filled[inside] = flat.to_numpy()
+        return pa.array(filled.reshape(-1))
+    # What is no value of a list takes the filler, which follows them all.
     indices = np.full(inside.shape, len(flat))
     indices[inside] = np.arange(len(flat))
-    filled = pa.concat_arrays([flat, _filler(kind, value, name)])
-    values = filled.take(pa.array(indices.reshape(-1)))
-    offsets = pa.array(np.arange(len(array) + 1) * width)
-    if pa.types.is_large_list(array.type):
-        return pa.LargeListArray.from_arrays(offsets, values, type=array.type)
-    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), values, type=array.type)
+    return pa.concat_arrays([flat, filler]).take(pa.array(indices.reshape(-1)))
 
 
 @functools.lru_cache(maxsize=256, typed=True)

@@ -73,9 +73,11 @@ class Shuffle(Operator):
                 stream, self.buffer_size, lambda buffer: order_key(*run, buffer)
             )
         least = 1 if context.window is None else _WINDOW_BUFFER_ROWS
-        return _RowShuffleStream(
-            stream, max(self.buffer_size, least), lambda buffer: order_key(*run, buffer)
-        )
+        rows = max(self.buffer_size, least)
+        if rows == 1:
+            # Buffers of one row leave all as it is, and each would come as a batch of its own.
+            return stream
+        return _RowShuffleStream(stream, rows, lambda buffer: order_key(*run, buffer))
 
 
 def permutation(count: int, key: int) -> np.ndarray:

@@ -56,7 +56,8 @@ class TableSource(Source):
     ) -> Generator[pa.RecordBatch, None, None]:
         first = split.start + first_row
         part = self.table.slice(first, split.stop - first)
-        yield from part.to_batches(max_chunksize=CHUNK_ROWS)
+        # One by one: a pass of which few rows are taken, time after time, must not cut them all.
+        yield from part.to_reader(max_chunksize=CHUNK_ROWS)
 
     def empty(self) -> pa.RecordBatch:
         return no_rows(self.table.schema)
