@@ -36,7 +36,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
 from pstrain.variables import names as variable_names
 from pstrain.variables.deferred import Restored, RestoreStatus, defer
-from pstrain.variables.names import Key, Named, grouped, has_variables, key_of, variables_of
+from pstrain.variables.names import Key, Named, grouped, has_variables, key_of
 from pstrain.variables.parameters import ParametersSnapshot
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint"]
@@ -54,7 +54,8 @@ class Checkpoint(Telling):
     ``checkpoint.model`` is the object of that name. Optimizer slots are saved with the rows they
     belong to. Everything is saved as it is at one
     moment, at which no closure is under way. ``restore`` may come before an object has made its
-    variables: they then get their values as they are made.
+    variables: they then get their values as they are made, where it has some already those of
+    layers that it has in attributes, lists or dicts.
     """
 
     _foreign = foreign_names.CHECKPOINT_OBJECT
@@ -277,17 +278,12 @@ class Checkpoint(Telling):
         restored = Restored(found, saved, contents["aliases"])
         for each in named:
             restored.give(each.variable, each.found_as(stored))
-        defer(restored, self._unmade())
+        defer(restored, {n: value for n, value in self._objects.items() if has_variables(value)})
         return RestoreStatus(restored, self._named)
 
     def holds(self) -> set[Key]:
         """The variables that a save now would write."""
         return {key_of(each.variable) for each in self._named()}
-
-    def _unmade(self) -> dict[str, Any]:
-        """The objects that have yet to make variables."""
-        makers = {name: value for name, value in self._objects.items() if has_variables(value)}
-        return {name: value for name, value in makers.items() if not variables_of(value)}
 
     def _consistency(self) -> dict[str, Any] | None:
         """By which rule the values came about; None for values of this process alone."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pstrain.variables.base import BaseVariable
-from pstrain.variables.names import Key, key_of
+from pstrain.variables.names import Key, has_variables, key_of
 
 
 def reached(start: Any) -> list[BaseVariable]:
@@ -18,6 +18,28 @@ def reached(start: Any) -> list[BaseVariable]:
     for variable in _walk(start):
         found.setdefault(key_of(variable), variable)
     return list(found.values())
+
+
+def has_within(value: Any, sought: object) -> bool:
+    """Whether ``sought`` is among the attributes of an object of variables, or of such in it."""
+    seen: set[int] = set()
+    left = [value]
+    while left:
+        each = left.pop()
+        if each is sought:
+            return True
+        if id(each) not in seen:
+            seen.add(id(each))
+            left += _parts(each)
+    return False
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, list | tuple):
+        return list(value)
+    return list(vars(value).values()) if has_variables(value) and hasattr(value, "__dict__") else []
 
 
 def _walk(value: Any) -> Iterator[BaseVariable]:

@@ -14,9 +14,10 @@ from typing import Any
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.saved import Saved, check_shape
+from pstrain.variables.attributes import has_within
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.creation import Maker, tell_of_creations
-from pstrain.variables.names import Key, Named, key_of
+from pstrain.variables.names import Key, Named, key_of, variables_of
 
 
 class Restored:
@@ -64,14 +65,18 @@ class Restored:
 
 
 class Deferred:
-    """The values of one object that had no variables when its checkpoint was restored."""
+    """The values of variables that one object lacked when its checkpoint was restored.
 
-    def __init__(self, restored: Restored, prefix: str) -> None:
+    ``is_partial``: it had others, so that a variable is known to be its own by who makes it alone.
+    """
+
+    def __init__(self, restored: Restored, prefix: str, *, is_partial: bool) -> None:
+        self.is_partial = is_partial
         self._restored = restored
         # A ledger belongs to the moment of a restore; it must not come back later.
         self._saved = restored.saved._replace(session=None, ledgers={})
         names = [s.name for s in self._saved.shards if s.name.startswith(f"{prefix}/")]
-        self.waiting = dict.fromkeys(names)
+        self.waiting = {n: None for n in names if not (is_partial and restored.given(n))}
         self._prefix = prefix
         for name in self.waiting:
             restored.wait(name)
@@ -161,14 +166,16 @@ _waiting: list[tuple[weakref.ref[Any], Deferred]] = []
 
 
 def defer(restored: Restored, objects: Mapping[str, Any]) -> None:
-    """Keeps the values of ``objects``, which have no variables yet, until they make them."""
+    """Keeps the values of variables that ``objects`` have not made yet, until they make them."""
     for prefix, value in objects.items():
-        one = Deferred(restored, prefix)
+        one = Deferred(restored, prefix, is_partial=bool(variables_of(value)))
         if not one.waiting:
             continue
         try:
             reference = weakref.ref(value)
         except TypeError as error:
+            if one.is_partial:
+                continue  # what is left may be what it never has
             raise InvalidArgumentError(
                 f"{prefix}={type(value).__name__} has no variables yet and cannot be watched "
                 "until it has (no weak references): restore after they are made"
@@ -190,7 +197,11 @@ def _created(variable: BaseVariable, maker: Maker | None) -> None:
         each.forget_reached(value)
     wanting = [(value, each) for value, each in candidates if each.wanted(variable)]
     of_maker = [each for value, each in wanting if value is maker]
-    found = of_maker or [each for value, each in wanting if not isinstance(value, Maker)]
+    if maker is not None and not of_maker:
+        of_maker = [each for value, each in wanting if has_within(value, maker)]
+    found = of_maker or [
+        each for value, each in wanting if not (each.is_partial or isinstance(value, Maker))
+    ]
     if len({each.wanted(variable) for each in found}) > 1:
         raise InvalidArgumentError(
             f"a variable {variable.name!r} was restored for several objects, of which any may have "

@@ -15,7 +15,7 @@ from pstrain.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from pstrain.layers import Dense
+from pstrain.layers import Dense, Embedding
 from pstrain.metrics import Mean
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
@@ -96,6 +96,34 @@ def test_layers_and_metrics_of_one_name_get_their_own_values(tmp_path: pathlib.P
     status.assert_consumed()
     assert [second[name].variables[0].numpy().tolist() for name in "ab"] == [[[1], [1]], [[2], [2]]]
     assert [second[name].result() for name in "mn"] == [1.0, 2.0]
+
+
+def test_what_an_object_builds_later_gets_its_values_beside_what_it_has(
+    tmp_path: pathlib.Path,
+) -> None:
+    ids = np.array([1, 2])
+
+    class Net:
+        def __init__(self, value: float) -> None:
+            self.table, self.towers = Embedding(4, 2, name="table"), [Dense(1)]
+            self.table.variables[0].assign(np.full((4, 2), value))
+
+        @property
+        def variables(self) -> list[Any]:
+            return [*self.table.variables, *self.towers[0].variables]
+
+        def __call__(self) -> list[Any]:
+            return self.towers[0](self.table(ids)).value.tolist()  # type: ignore[no-any-return]
+
+    saved, later, other = Net(1.0), Net(2.0), Dense(1)
+    expected = saved()
+    path = Checkpoint(net=saved).save(tmp_path)
+    status = Checkpoint(net=later).restore(path)
+    other(np.ones((1, 2), np.float32))
+    with pytest.raises(AssertionError, match="net/dense/kernel"):
+        status.assert_consumed()
+    assert later() == expected
+    status.assert_consumed()
 
 
 def test_another_layer_of_the_name_is_not_the_restored_one(tmp_path: pathlib.Path) -> None:
