@@ -43,10 +43,13 @@ class Ahead:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be added."""
-        if self._is_full:
-            return False
-        return len(self._running) < self._room or (not self._oldest_has_ended and self._is_ready())
+        """Whether one more may be added; where many run, those that have ended are noted first."""
+        if self._is_full or len(self._running) < self._room:
+            return not self._is_full
+        if self.dealt[0].value.has_ended:
+            return False  # its report comes first
+        self._note_ended()
+        return len(self._running) < self._room or self._is_ready()
 
     def add(self, dealt: Dealt) -> None:
         """The next one."""
@@ -57,10 +60,6 @@ class Ahead:
         """Blocks until the oldest has ended, or another and there is room behind it."""
         await_any([self.dealt[0].value] if self._is_full else self._running)
         self._note_ended()
-
-    @property
-    def _oldest_has_ended(self) -> bool:
-        return self.dealt[0].value.has_ended
 
     def pop(self) -> Range:
         """The oldest has ended."""
@@ -74,10 +73,12 @@ class Ahead:
         return len(self.dealt) >= _MOST * self._room
 
     def _note_ended(self) -> None:
-        for value in self._running:
+        running, self._running = self._running, []
+        for value in running:
             if value.has_ended:
                 self._note(value)
-        self._running = [value for value in self._running if not value.has_ended]
+            else:
+                self._running.append(value)
 
     def _note(self, value: RemoteValue) -> None:
         if value.has_value:
