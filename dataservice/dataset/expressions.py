@@ -15,12 +15,11 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset import expression_kernels as kernels
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
-from dataservice.runtime.number_arrays import from_numbers
+from dataservice.runtime.number_arrays import scalar_of
 
 _MAX_DEPTH: Final = 200
 _PLAIN: Final = (bool, int, float, str, bytes)
@@ -71,8 +70,10 @@ class Expression:
     def scalar(self) -> pa.Scalar:
         """The value of a constant in Arrow, which takes a Python integer for a signed one."""
         value = self.parameters[0]
-        if type(value) is float or (type(value) is int and -(1 << 63) <= value < 1 << 63):
-            return from_numbers(np.array([value]))[0]
+        if type(value) is float:
+            return scalar_of(value, pa.float64())
+        if type(value) is int and -(1 << 63) <= value < 1 << 63:
+            return scalar_of(value, pa.int64())
         is_large = isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63
         return pa.scalar(value, pa.uint64() if is_large else None)
 
