@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from dataservice.dataset.arrow_arrays import apply_in_pool
 from dataservice.dataset.hashing import hash_buckets
 from dataservice.errors import InvalidArgumentError, MissingColumnError, SchemaError
-from dataservice.runtime.number_arrays import from_numbers, to_numbers
+from dataservice.runtime.number_arrays import from_numbers, scalar_of, to_numbers
 
 Datum: TypeAlias = Any  # pa.Array or pa.Scalar
 
@@ -170,7 +170,7 @@ def _filled(value: Datum, replacement: int) -> np.ndarray:
         kind = value.type.to_pandas_dtype()
         return np.array(replacement if value.as_py() is None else value.as_py(), dtype=kind)
     if value.null_count:
-        value = value.fill_null(pa.scalar(replacement, type=value.type))
+        value = value.fill_null(scalar_of(replacement, value.type))
     return to_numbers(value)
 
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
-import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset import expression_kernels as kernels
 from dataservice.dataset.constants import check_constant, decode_constant, encode_constant
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
-from dataservice.runtime.number_arrays import from_numbers
+from dataservice.runtime.number_arrays import scalar_of
 
 _MAX_DEPTH: Final = 200
 
@@ -66,8 +65,10 @@ class Expression:
     def scalar(self) -> pa.Scalar:
         """The value of a constant in Arrow, which takes a Python integer for a signed one."""
         value = self.parameters[0]
-        if type(value) is float or (type(value) is int and -(1 << 63) <= value < 1 << 63):
-            return from_numbers(np.array([value]))[0]
+        if type(value) is float:
+            return scalar_of(value, pa.float64())
+        if type(value) is int and -(1 << 63) <= value < 1 << 63:
+            return scalar_of(value, pa.int64())
         is_large = isinstance(value, int) and not isinstance(value, bool) and value >= 1 << 63
         return pa.scalar(value, pa.uint64() if is_large else None)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from dataservice.dataset.arrow_arrays import apply_in_pool
 from dataservice.errors import SchemaError
-from dataservice.runtime.number_arrays import to_numbers
+from dataservice.runtime.number_arrays import scalar_of, to_numbers
 from dataservice.sharding import GOLDEN_GAMMA
 
 _GAMMA: Final = np.uint64(GOLDEN_GAMMA)
@@ -75,7 +75,7 @@ def _hash(array: pa.Array, out: np.ndarray) -> None:
 
 
 def _integers(array: pa.Array) -> np.ndarray:
-    filled = array.fill_null(0) if array.null_count else array
+    filled = array.fill_null(scalar_of(0, array.type)) if array.null_count else array
     target = np.uint64 if pa.types.is_unsigned_integer(array.type) else np.int64
     return to_numbers(filled).astype(target, copy=False)
 

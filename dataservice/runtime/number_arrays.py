@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["from_numbers", "to_numbers"]
+__all__ = ["from_numbers", "scalar_of", "to_numbers"]
 
 
 def from_numbers(values: np.ndarray) -> pa.Array:
@@ -42,6 +42,11 @@ def to_numbers(array: pa.Array) -> np.ndarray:
     values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
     values.flags.writeable = False
     return values
+
+
+def scalar_of(number: float, kind: pa.DataType) -> pa.Scalar:
+    """As `pa.scalar`, of a type of plain numbers."""
+    return from_numbers(np.array([number], kind.to_pandas_dtype()))[0]
 
 
 def _is_number(dtype: np.dtype[Any]) -> bool:

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from dataservice import Dataset, col
+from dataservice.runtime.number_arrays import from_numbers, scalar_of, to_numbers
 from pstrain.demo.flights import LABEL, NUMERIC, WEATHER
 from pstrain.features.schema import Category, FeatureSchema
 
@@ -41,6 +43,8 @@ _CROSSES = (
 _CROSS_BUCKETS = 2**15
 _KEYS = 2**40
 _BINS = 8
+_NO_BIN = pa.nulls(1, pa.int64())[0]
+_UNKNOWN = scalar_of(np.nan, pa.float32())
 
 _CIRCLES = ("month_sin", "month_cos", "wind_sin", "wind_cos")
 DENSE = (*NUMERIC, "clock", *_CIRCLES)
@@ -127,14 +131,15 @@ def _bins(ranks: NDArray[np.float64]) -> pa.Array:
     """Number of the bin of each rank, null for NaN."""
     unknown = np.isnan(ranks)
     share = np.where(unknown, 0.0, ranks) / _SPREAD + 0.5
-    return pa.array(np.clip(share * _BINS, 0, _BINS - 1).astype(np.int64), mask=unknown)
+    bins = from_numbers(np.clip(share * _BINS, 0, _BINS - 1).astype(np.int64))
+    return pc.if_else(from_numbers(unknown), _NO_BIN, bins)
 
 
 def _floats(column: pa.Array) -> Any:
     """float32 with NaN for null."""
-    return column.cast(pa.float32()).to_numpy(zero_copy_only=False)
+    return to_numbers(column.cast(pa.float32()).fill_null(_UNKNOWN))
 
 
 def _column(values: NDArray[np.floating]) -> pa.Array:
     """float32 column with 0 for NaN."""
-    return pa.array(np.nan_to_num(values).astype(np.float32))
+    return from_numbers(np.nan_to_num(values).astype(np.float32))

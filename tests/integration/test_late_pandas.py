@@ -10,6 +10,7 @@ import pytest
 PIPELINE = """
 import dataservice as ds
 data = ds.Dataset.range(100).enumerate("place").filter(ds.col("id") > 3).shuffle(10, seed=1)
+data = data.with_column("half", (ds.col("id") // 2).hash(8))
 data = data.with_column("log", ds.col("id").log1p()).map(lambda c: {**c, "twice": c["id"] * 2.0})
 data = data.concatenate(data.shard(2, 0).repeat(2))
 assert sum(batch.num_rows for batch in data.batch(8)) == 192

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dataservice.runtime.number_arrays import from_numbers, to_numbers
+from dataservice.runtime.number_arrays import from_numbers, scalar_of, to_numbers
 
 _ONE_TO_SIX = np.arange(1, 7)
 
@@ -59,3 +59,10 @@ def test_values_are_those_of_arrow(array: pa.Array) -> None:
 
 def test_what_is_seen_of_an_array_is_read_only() -> None:
     assert not to_numbers(pa.array([1, 2])).flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(3, pa.int64()), (-1, pa.int8()), (0, pa.uint64()), (1.5, pa.float32())]
+)
+def test_scalars_are_those_of_arrow(number: float, kind: pa.DataType) -> None:
+    assert scalar_of(number, kind).equals(pa.scalar(number, kind))
