@@ -47,7 +47,9 @@ def _cast(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
     if array.type.equals(field.type):
         return array
     try:
-        return _as_tensors(array, field.type).cast(field.type, safe=True)
+        if isinstance(field.type, pa.FixedShapeTensorType):
+            array = _as_tensors(array, field.type)
+        return array.cast(field.type, safe=True)
     except pa.ArrowException as error:
         raise SchemaError(
             f"{what}: column {field.name!r} is of type {array.type}, expected {field.type}, "
@@ -56,10 +58,8 @@ def _cast(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
         ) from error
 
 
-def _as_tensors(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _as_tensors(array: pa.Array, kind: pa.FixedShapeTensorType) -> pa.Array:
     """Lists of lists of the tensors' shape as these, which Arrow does not cast; others as given."""
-    if not isinstance(kind, pa.FixedShapeTensorType):
-        return array
     values, shape = array, list(kind.shape)
     if list(kind.permutation or ()) not in ([], list(range(len(shape)))):
         return array
