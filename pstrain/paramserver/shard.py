@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pstrain.buffers import read_only
 from pstrain.errors import InvalidArgumentError
-from pstrain.kernels import claims, updates
+from pstrain.kernels import claims, scatter, updates
 from pstrain.kernels.keys import NO_KEY, NO_ROW_EVER
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import BoundRule, apply_rule, find_rule
@@ -33,13 +34,14 @@ _WHOLE: dict[str, Callable[[Array, Array], Any]] = {
     "add": lambda target, value: np.add(target, value, out=target, casting="same_kind"),
     "sub": lambda target, value: np.subtract(target, value, out=target, casting="same_kind"),
 }
-_SCATTER: dict[str, np.ufunc] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "min": np.minimum,
-    "max": np.maximum,
+# For float32 rows the kernel's number, for all others NumPy's function.
+_SCATTER: dict[str, tuple[int, np.ufunc]] = {
+    "add": (scatter.ADD, np.add),
+    "sub": (scatter.SUB, np.subtract),
+    "mul": (scatter.MUL, np.multiply),
+    "div": (scatter.DIV, np.divide),
+    "min": (scatter.MIN, np.minimum),
+    "max": (scatter.MAX, np.maximum),
 }
 
 
@@ -218,12 +220,18 @@ class Shard:
         with self._lock:
             self._settle()
             self._watchers.tell(ids)
-            values = self.slab[:, : self.width]
-            if op == "set":
-                values[ids - self.row_start] = rows
-            else:
-                _SCATTER[op].at(values, ids - self.row_start, rows)
+            self._scatter(op, ids, rows)
             self.version += 1
+
+    def _scatter(self, op: str, ids: NDArray[np.int64], rows: Array) -> None:
+        number, ufunc = _SCATTER.get(op, (scatter.SET, None))
+        if self.spec.dtype == "float32":
+            given = read_only(ids), read_only(rows)
+            scatter.scatter_rows(self.slab, self.width, self.row_start, *given, number)
+        elif ufunc is None:
+            self.slab[ids - self.row_start, : self.width] = rows
+        else:
+            ufunc.at(self.slab[:, : self.width], ids - self.row_start, rows)
 
     def _check_dtype_of(self, op: str) -> None:
         if self.spec.dtype == "bool" and op in ("sub", "div"):
