@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain import foreign_arguments, foreign_names
+from pstrain import buffers, foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_arguments import instead_of
 from pstrain.foreign_names import Telling
 from pstrain.gradients.recording import Leaf, Record, records
 from pstrain.gradients.tensor import Tensor
 from pstrain.gradients.variable_gradient import VariableGradient
+from pstrain.kernels.embedding import scatter_fields
 from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.variables.joined import JoinedParameters
 from pstrain.vocabulary import Lookup, Update, VariableSpec
@@ -212,8 +213,9 @@ def _merge_lookups(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) ->
     unique, places = np.unique(
         np.concatenate([lookup.unique for lookup in lookups]), return_inverse=True
     )
-    total = np.zeros((len(unique), spec.width), dtype=np.float32)
-    np.add.at(total, places, np.concatenate([gradient for _, gradient in uses]))
+    total = buffers.zeros((len(unique), spec.width))
+    gradients = np.concatenate([gradient for _, gradient in uses], dtype=np.float32)
+    scatter_fields(gradients, places.astype(np.int32), 1, total)
     rows = np.empty_like(total)
     rows[places] = np.concatenate([lookup.rows for lookup in lookups])
     bounds = [0, *(shard.row_stop for shard in spec.shards)]

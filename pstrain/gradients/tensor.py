@@ -6,6 +6,7 @@ no operation changes an array it was handed, and none loses a gradient unsaid.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import numbers
 import sys
@@ -251,7 +252,7 @@ def _gradient(part: Any, operand: Tensor) -> Gradient:
 def _fits(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
     """Whether the rule is of tensors that a call has, and of all whose gradients it would lose."""
     try:
-        inspect.signature(rule.compute).bind(*args, **options)
+        _signature(rule.compute).bind(*args, **options)
     except TypeError:
         return False
     places = rule.places(args)
@@ -260,6 +261,10 @@ def _fits(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any
     ]
     is_lost = recording() and any(one.tracked for one in _tensors((rest, options)))
     return not is_lost and any(isinstance(args[place], Tensor) for place in places)
+
+
+# To read one takes longer than most functions do. Rules live as long as the program.
+_signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 
 def _computed_by(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor:

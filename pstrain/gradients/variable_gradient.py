@@ -57,7 +57,7 @@ class VariableGradient(Update):
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """Which rows were looked up, in ascending order within each shard."""
+        """Which rows were looked up, each once, those of one shard after another's."""
         return np.arange(self.variable.rows) if self.lookup is None else self.lookup.unique
 
     @property

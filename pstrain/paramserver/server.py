@@ -35,7 +35,16 @@ from pstrain.presence import Presence
 
 logger = logging.getLogger(__name__)
 
-_KERNELS = ("updates", "adaptive", "bfloat16", "initializers", "snapshots", "marks", "claims")
+_KERNELS = (
+    "updates",
+    "adaptive",
+    "bfloat16",
+    "initializers",
+    "snapshots",
+    "marks",
+    "claims",
+    "scatter",
+)
 _SESSIONS_REMEMBERED = 256
 # Requests take milliseconds; most of those that wait here wait for the next one.
 _GRACE_S = 0.1

@@ -12,7 +12,8 @@ from contextlib import nullcontext
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.kernels import claims
+from pstrain.buffers import read_only
+from pstrain.kernels import claims, scatter
 from pstrain.kernels.keys import NO_KEY, NO_ROW_EVER
 from pstrain.paramserver.initial import fill
 from pstrain.paramserver.rules import BoundRule, apply_rule
@@ -145,12 +146,18 @@ class Shard(ShardRows):
         with self._lock:
             self._settle()
             self._watchers.tell(ids)
-            values = self.slab[:, : self.width]
-            if op == "set":
-                values[ids - self.row_start] = rows
-            else:
-                SCATTER[op].at(values, ids - self.row_start, rows)
+            self._scatter(op, ids, rows)
             self.version += 1
+
+    def _scatter(self, op: str, ids: NDArray[np.int64], rows: Array) -> None:
+        number, ufunc = SCATTER.get(op, (scatter.SET, None))
+        if self.spec.dtype == "float32":
+            given = read_only(ids), read_only(rows)
+            scatter.scatter_rows(self.slab, self.width, self.row_start, *given, number)
+        elif ufunc is None:
+            self.slab[ids - self.row_start, : self.width] = rows
+        else:
+            ufunc.at(self.slab[:, : self.width], ids - self.row_start, rows)
 
     def claim(self, keys: Array, starts: Array, stops: Array, may_claim: Array) -> Array:
         """Rows of keys, each in its bucket ``[starts, stops)``, or ``NO_ROW``, or ``NO_ROW_EVER``.

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError
-from pstrain.kernels import updates
+from pstrain.kernels import scatter, updates
 from pstrain.kernels.keys import NO_KEY
 from pstrain.paramserver.rules import find_rule
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
@@ -24,13 +24,14 @@ WHOLE: dict[str, Callable[[Array, Array], Any]] = {
     "add": lambda target, value: np.add(target, value, out=target, casting="same_kind"),
     "sub": lambda target, value: np.subtract(target, value, out=target, casting="same_kind"),
 }
-SCATTER: dict[str, np.ufunc] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "min": np.minimum,
-    "max": np.maximum,
+# For float32 rows the kernel's number, for all others NumPy's function.
+SCATTER: dict[str, tuple[int, np.ufunc]] = {
+    "add": (scatter.ADD, np.add),
+    "sub": (scatter.SUB, np.subtract),
+    "mul": (scatter.MUL, np.multiply),
+    "div": (scatter.DIV, np.divide),
+    "min": (scatter.MIN, np.minimum),
+    "max": (scatter.MAX, np.maximum),
 }
 
 

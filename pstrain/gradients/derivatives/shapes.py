@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from types import EllipsisType, NoneType
 from typing import Any
 
 import numpy as np
 
 from pstrain.gradients.derivatives.computed import Array, Computed, summed_to
+from pstrain.kernels.embedding import scatter_fields
+
+# What names no value twice.
+_OF_SLICES = (int, np.integer, slice, EllipsisType, NoneType)
 
 
 def where(condition: Any, x: Any, y: Any) -> Computed:
@@ -48,11 +53,26 @@ def taken(values: Array, key: Any) -> Computed:
     """``values[key]``; what is taken several times gets the sum."""
 
     def backward(grad: Array) -> Sequence[Array]:
-        total = np.zeros_like(values)
-        np.add.at(total, key, grad)
+        # Rows in the order of C, whatever that of the values.
+        total = np.zeros(values.shape, values.dtype)
+        _add_at(total, key, grad)
         return (total,)
 
     return Computed(np.array(values[key]), backward)
+
+
+def _add_at(total: Array, key: Any, grad: Array) -> None:
+    """``np.add.at``, which goes value by value: of slices and of rows all at once."""
+    if all(isinstance(one, _OF_SLICES) for one in (key if isinstance(key, tuple) else (key,))):
+        total[key] += grad
+        return
+    rows = np.asarray(key) if isinstance(key, list | np.ndarray) else np.empty(0)
+    if grad.size and rows.dtype.kind in "iu" and total.dtype == grad.dtype == np.float32:
+        places = np.where(rows < 0, rows + len(total), rows).reshape(-1).astype(np.int32)
+        given = np.require(grad.reshape(len(places), -1), requirements=("C", "W"))
+        scatter_fields(given, places, 1, total.reshape(len(total), -1))
+    else:
+        np.add.at(total, key, grad)
 
 
 def take(values: Array, indices: Any, axis: int | None = None) -> Computed:
