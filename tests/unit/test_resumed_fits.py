@@ -1,0 +1,102 @@
+"""Random small fits that stop at a random step and go on from a checkpoint, against whole ones."""
+
+from __future__ import annotations
+
+import pathlib
+import random
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pstrain as ps
+from pstrain.optimizers import schedules
+
+ROWS = 96
+FLEETING = {"examples_per_s", "data_stall"}
+
+
+def table(seed: int) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    tags = [rng.integers(0, 16, n).tolist() for n in rng.integers(0, 4, ROWS)]
+    return pa.table(
+        {
+            "price": rng.normal(size=ROWS).astype(np.float32),
+            "page": rng.integers(0, 20, ROWS),
+            "tags": pa.array(tags, pa.list_(pa.int64())),
+            "weight": rng.random(ROWS).astype(np.float32),
+            "label": rng.integers(0, 2, ROWS),
+        }
+    )
+
+
+class Stop(ps.callbacks.Callback):
+    """Ends the program after so many reports."""
+
+    def __init__(self, after: int) -> None:
+        self._left = after
+
+    def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
+        self._left -= 1
+        if not self._left:
+            raise KeyboardInterrupt
+
+
+class Program:
+    """Decided by its seed; each run is one of a process of its own."""
+
+    def __init__(self, seed: int) -> None:
+        chance = random.Random(seed)
+        choose = chance.choice
+        tags = ps.Category(16, pooling=choose(("sum", "mean", "sqrtn")), hashed=False)
+        page = choose((ps.Category(20, hashed=False), ps.Category(32, online=True)))
+        schema = ps.FeatureSchema(dense=["price"], categorical={"page": page, "tags": tags})
+        kind = choose((ps.models.FactorizationMachine, ps.models.WideDeep, ps.models.DCNv2))
+        config = {**kind(schema, dim=4).get_config(), "seed": seed}
+        self._make = lambda: ps.models.from_config(config)
+        self._rule = choose(("momentum", "adagrad", "rmsprop", "adam", "ftrl"))
+        warm = schedules.CosineDecay(0.1, 40, warmup_target=0.2, warmup_steps=5)
+        self._rate = choose((0.05, warm.get_config()))
+        self._clipping = choose(({}, {"clipnorm": 0.1}, {"global_clipnorm": 0.2}))
+        self._has_scheduler, self._every = choose((True, False)), choose((None, 2, 5))
+        self._stop_after = chance.randrange(5, 14)
+        self._options: dict[str, Any] = {
+            "steps_per_epoch": choose((None, 4)),
+            "steps_per_execution": choose((1, 2)),
+            "class_weight": choose((None, {1: 3.0})),
+            "sample_weight": choose((None, "weight")),
+            "validation_data": table(seed + 1),
+        }
+        self._data = table(seed)
+
+    def run(self, directory: pathlib.Path | None = None, *, stops: bool = False) -> Any:
+        """Values and history."""
+        model, callbacks = self._make(), list[ps.callbacks.Callback]()
+        rule = {"name": self._rule, "learning_rate": self._rate, **self._clipping}
+        model.compile(ps.optimizers.from_config(rule), ["auc"])
+        if self._has_scheduler:
+            callbacks.append(ps.callbacks.LearningRateScheduler(lambda _, rate: 0.8 * rate))
+        else:
+            callbacks.append(ps.callbacks.ReduceLROnPlateau(patience=1, min_delta=1))
+        if directory is not None:
+            saved = ps.callbacks.Checkpoint(
+                directory, every_steps=self._every, incremental=True, asynchronous=False
+            )
+            callbacks += [saved, *([Stop(self._stop_after)] if stops else [])]
+        history = model.fit(
+            self._data, 4, batch_size=12, callbacks=callbacks, verbose=0, **self._options
+        )
+        logs = {name: v for name, v in history.history.items() if name not in FLEETING}
+        return [variable.numpy().tolist() for variable in model.variables], logs, history.epoch
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_fit_that_was_killed_ends_as_one_that_was_not(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    program = Program(seed)
+    with pytest.raises(KeyboardInterrupt):
+        program.run(tmp_path, stops=True)
+    monkeypatch.setattr("pstrain.execution.progress._PROGRAM", "another")
+    assert program.run(tmp_path) == program.run()
