@@ -8,6 +8,7 @@ import numpy as np
 
 import dataservice as ds
 import pstrain as ps
+from dataservice.runtime.number_arrays import to_numbers
 
 BATCH = 25
 
@@ -32,7 +33,7 @@ class Counting(ps.models.LogisticRegression):
 
     def encode(self, batch: Any) -> Any:
         if hasattr(batch, "column") and "id" in batch.schema.names:
-            ids = batch.column("id").to_numpy()
+            ids = to_numbers(batch.column("id"))
             self.counts.scatter_add(ids, np.ones((len(ids), 1), np.int64))
             if self.steps_of is not None:
                 self.steps_of.scatter_add(

@@ -12,6 +12,7 @@ import numpy as np
 
 import dataservice as ds
 import pstrain as ps
+from dataservice.runtime.number_arrays import to_numbers
 
 DEADLINE_S = 90.0
 
@@ -65,7 +66,7 @@ class CountedRows:
 
         def step(iterator: Any) -> tuple[int, int, bool]:
             try:
-                ids = next(iterator).column("id").to_numpy()
+                ids = to_numbers(next(iterator).column("id"))
             except StopIteration:
                 return ps.get_current_worker_index(), 0, True
             time.sleep(pause_s)

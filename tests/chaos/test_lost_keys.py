@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
+from dataservice.runtime.number_arrays import to_numbers
 from tests.chaos.counted_rows import CountedRows, KilledServers
 
 ROWS, TIMES = 4_500, 3
@@ -37,7 +38,7 @@ class KeyedRows(CountedRows):
 
             def __next__(self) -> Any:
                 batch = next(self.iterator)
-                self.ids = batch.column("id").to_numpy()
+                self.ids = to_numbers(batch.column("id"))
                 return batch
 
         def step(iterator: Any) -> tuple[int, int, bool]:
