@@ -126,11 +126,12 @@ def test_training_stops_in_an_epoch_and_counts_what_was_under_way(
             self.stop_training = True
 
     model = compiled(strategy)
-    data = ds.Dataset.from_numpy(clicks(10_000)).batch(100)
+    data = ds.Dataset.from_numpy(clicks(20_000)).batch(100)
     history = model.fit(data, 2, callbacks=[Stop()], steps_per_execution=1, verbose=0)
     steps = history.history["examples"][0] / 100
     assert history.epoch == [0]
-    assert steps == int(model.optimizer.iterations.numpy()) < 20
+    # Whoever is late with the first batch holds up its report, and 64 a trainer may be under way.
+    assert steps == int(model.optimizer.iterations.numpy()) <= 128
 
 
 def test_the_second_fit_learns_as_the_first_did(strategy: ps.ParameterServerStrategy) -> None:
