@@ -72,7 +72,8 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         lists = _to_lists(values, name, kind)
         if lists is not None:
             return lists
-    if type(values) is np.ndarray and values.ndim == 1 and kind == PLAIN.get(values.dtype, ""):
+    is_flat = type(values) is np.ndarray and values.ndim == 1
+    if is_flat and kind is not None and kind == PLAIN.get(values.dtype):
         return from_numbers(values)
     # NumPy has the nulls in a list of integers as NaN, which is a value in a list of floats.
     for nan_is_null in () if kind is None else (False, True):
@@ -146,11 +147,7 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
         )
     values = values.astype(stored_type(values.dtype, name), copy=False)
     if values.ndim == 1:
-        kind = None if is_masked(values) else PLAIN.get(values.dtype)
-        if kind is None or not (values.size and values.flags.c_contiguous and values.flags.aligned):
-            return pa.array(values.tolist() if has_zeros_inside(values) else values)
-        # As `pa.array`, which gives the GIL away and has to wait for it for each column.
-        return pa.Array.from_buffers(kind, values.size, [None, pa.py_buffer(values)], 0)
+        return pa.array(values.tolist()) if has_zeros_inside(values) else from_numbers(values)
     if 0 in values.shape[1:]:
         raise SchemaError(f"column {name!r} has shape {values.shape}; each row must hold values")
     # NumPy's own would leave out the mask.

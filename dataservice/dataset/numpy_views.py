@@ -16,6 +16,7 @@ import pyarrow as pa
 from dataservice.dataset.plain_types import plain_array, plain_type
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
+from dataservice.runtime.number_arrays import view_of
 
 Columns: TypeAlias = dict[str, np.ndarray]
 
@@ -36,7 +37,7 @@ class NumpyViews:
     float columns become NaN. SchemaError for nulls in any other column; where all is `for_function`
     of a user, which need not use that column, an UntouchedColumn.
     How a column is read is decided once for all batches of a schema; `extended` names the columns
-    of extension types.
+    of extension types, `padded` those of padded lists.
     """
 
     def __init__(self, *, for_function: bool = False) -> None:
@@ -44,6 +45,7 @@ class NumpyViews:
         self._schema: pa.Schema | None = None
         self._views: list[tuple[str, _View]] = []
         self.extended: frozenset[str] = frozenset()
+        self.padded: frozenset[str] = frozenset()
 
     def of(self, batch: pa.RecordBatch) -> Columns:
         """The columns of a batch by name."""
@@ -51,6 +53,7 @@ class NumpyViews:
         if self._schema is None or not schema.equals(self._schema, check_metadata=True):
             self._views = [(field.name, _view_of(field)) for field in schema]
             self.extended = frozenset(field.name for field in schema if _is_extension(field.type))
+            self.padded = frozenset(field.name for field in schema if is_padded(field))
             self._schema = schema
         if self._for_function:
             return {
@@ -80,21 +83,22 @@ def _or_untouched(view: _View, column: pa.Array, name: str) -> Any:
         return UntouchedColumn(column, str(error))
 
 
+def is_padded(field: pa.Field) -> bool:
+    """Whether the lists of a column are equally long within each batch."""
+    return bool(field.metadata) and PADDED.items() <= field.metadata.items()
+
+
 def _view_of(field: pa.Field) -> _View:
-    if field.metadata and PADDED.items() <= field.metadata.items():
+    if is_padded(field):
         return _padded_to_numpy
     if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type)):
         return array_to_numpy
     dtype = np.dtype(field.type.to_pandas_dtype())
-    itemsize = dtype.itemsize
 
     def view(array: pa.Array, name: str) -> np.ndarray:
         if array.null_count or not len(array):
             return array_to_numpy(array, name)
-        # As `Array.to_numpy`, which gives the GIL away and has to wait for it for each column.
-        values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * itemsize)
-        values.flags.writeable = False
-        return values
+        return view_of(array, dtype)
 
     return view
 

@@ -14,22 +14,21 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.arrow_arrays import to_arrow
-from dataservice.dataset.numpy_views import PADDED
+from dataservice.dataset.numpy_views import PADDED, is_padded
 from dataservice.dataset.plain_types import plain_schema
 
 
 def padded_names(schema: pa.Schema) -> list[str]:
     """The columns that bear the mark."""
-    return [field.name for field in schema if _is_marked(field)]
+    return [field.name for field in schema if is_padded(field)]
 
 
 def as_lists(
-    batch: pa.RecordBatch, given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
+    padded: Collection[str], given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
 ) -> tuple[dict[str, pa.Array], list[str]]:
-    """Lists, whose type is the same for any length, in place of what a function made of padded
+    """Lists, whose type is the same for any length, in place of what a function made of `padded`
     columns that has more dimensions; and the names of these and of padded columns it passed on.
     """
-    padded = padded_names(batch.schema)
     if not padded:
         return {}, []
     passed = {id(given[name]) for name in padded}
@@ -49,13 +48,15 @@ def marked(
 
     On none that has no mark in the schema `expected`.
     """
+    if not names:
+        return batch
     if expected is not None:
         names = set(names).intersection(padded_names(expected))
     fields = [
         field.with_metadata(PADDED) if field.name in names and _equally_long(column) else field
         for field, column in zip(batch.schema, batch.columns, strict=True)
     ]
-    if not any(map(_is_marked, fields)):
+    if not any(map(is_padded, fields)):
         return batch
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
 
@@ -74,10 +75,6 @@ def unmarked(batch: pa.RecordBatch) -> pa.RecordBatch:
         return batch
     fields = [f.remove_metadata() if f.name in names else f for f in batch.schema]
     return pa.RecordBatch.from_arrays(batch.columns, schema=pa.schema(fields))
-
-
-def _is_marked(field: pa.Field) -> bool:
-    return bool(field.metadata) and PADDED.items() <= field.metadata.items()
 
 
 def _lists(values: np.ndarray, name: str) -> pa.Array:

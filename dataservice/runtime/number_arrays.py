@@ -1,7 +1,8 @@
 """Plain numbers between NumPy and Arrow, without what Arrow imports for everything else.
 
 `pa.array`, `pa.scalar` and `Array.to_numpy` import pandas wherever it is installed, which takes as
-long as all else that a server imports. Knows nothing of columns and schemas. Invariant: what comes
+long as all else that a server imports, and give the GIL away, for which a thread then has to wait
+for each column. Knows nothing of columns and schemas. Invariant: what comes
 out is what Arrow itself would have made.
 """
 
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-__all__ = ["from_numbers", "scalar_of", "to_numbers"]
+__all__ = ["from_numbers", "scalar_of", "to_numbers", "view_of"]
 
 
 def from_numbers(values: np.ndarray) -> pa.Array:
@@ -37,8 +38,11 @@ def to_numbers(array: pa.Array) -> np.ndarray:
         values: Any = array.to_numpy(zero_copy_only=False)
         return values
     dtype = np.dtype(kind.to_pandas_dtype())
-    if not len(array):
-        return np.empty(0, dtype)
+    return view_of(array, dtype) if len(array) else np.empty(0, dtype)
+
+
+def view_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
+    """The plain numbers of an array that has some, and no nulls; read-only. `dtype` is theirs."""
     values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
     values.flags.writeable = False
     return values

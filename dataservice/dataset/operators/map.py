@@ -152,7 +152,7 @@ def _numpy_call() -> _Call:
                 + _instead(result)
             )
         passed, kinds = as_given(batch, given, result, views.extended)
-        lists, padded = as_lists(batch, given, result)
+        lists, padded = as_lists(views.padded, given, result)
         made = from_numpy({**passed, **lists}, expected, what=_returned(kind), kinds=kinds)
         return marked(made, padded, expected)
 

@@ -116,7 +116,7 @@ class WithColumn(InferringOperator):
             result = call_user(function, dict(given), "with_column", location)
             returned = {self.name: result}
             passed, kinds = as_given(batch, given, returned, views.extended)
-            lists, padded = as_lists(batch, given, returned)
+            lists, padded = as_lists(views.padded, given, returned)
             value = lists.get(self.name, passed[self.name])
             values = to_arrow(value, self.name, kinds.get(self.name))
             if len(values) != batch.num_rows:
