@@ -115,9 +115,9 @@ class RemoteParameters(ServerSession, KeyClaims):
         pull = Pull(requests, self._wholes, self._config.chunk_bytes, self.transport_dtype)
         pulls = pull_messages(pull)
         replies = _read_with([request.variable for request in requests], pulls)
-        replies |= self._ask(
-            {ps: self._request(*each) for ps, each in pulls.items() if ps not in replies}
-        )
+        left = {ps: each for ps, each in pulls.items() if ps not in replies}
+        if left:
+            replies |= self._answers(left)
         for ps, reply in replies.items():
             pull.receive(ps, messages.checked(reply.header)["versions"], reply.body)
         return [

@@ -41,7 +41,7 @@ class Pull:
     ) -> None:
         self._known = known
         self._specs = [request.variable for request in requests]
-        rows = max((spec.rows for spec in self._specs), default=0)
+        rows = max([spec.rows for spec in self._specs], default=0)
         self.dtypes = transport_dtype, ids_dtype(rows, transport_dtype)
         self._lookups: list[Lookup | None] = [
             None if request.ids is None else look_up(request.variable, request.ids)
