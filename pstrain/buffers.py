@@ -24,15 +24,16 @@ SMALLEST_BYTES = 64 << 10
 # Sizes that differ by less are looked for in the same blocks first.
 _CLASS_BITS = 4
 
-_owned = threading.local()
 
-
-class _Kept:
+class _Kept(threading.local):
     """Blocks of one thread, oldest first, and which of them served sizes of a class."""
 
     def __init__(self) -> None:
         self.blocks: list[NDArray[np.float32]] = []
         self.by_class: defaultdict[int, deque[int]] = defaultdict(deque)
+
+
+_kept = _Kept()
 
 
 def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -43,11 +44,10 @@ def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
     size = math.prod(shape)
     if size * 4 < SMALLEST_BYTES:
         return np.empty(shape, dtype=np.float32)
-    kept = _of_thread()
-    blocks = kept.blocks
+    blocks = _kept.blocks
     # To look through all blocks, some tens of times a step, took a sixth of its calls.
     bits = size.bit_length()
-    known = kept.by_class[bits << _CLASS_BITS | size >> bits - _CLASS_BITS]
+    known = _kept.by_class[bits << _CLASS_BITS | size >> bits - _CLASS_BITS]
     for _ in range(len(known)):
         # The one that was given out longest ago has come back most likely.
         index = known[0]
@@ -59,7 +59,7 @@ def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
             known.append(index)
             return each[:size].reshape(shape)
     block = aligned_empty((size + size // 16,), "float32")
-    _make_room(kept, block.nbytes)
+    _make_room(block.nbytes)
     if block.nbytes <= LIMIT_BYTES:
         blocks.append(block)
     return block[:size].reshape(shape)
@@ -81,14 +81,7 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 def held_bytes() -> int:
     """Bytes that this thread keeps, in use or not."""
-    return sum(block.nbytes for block in _of_thread().blocks)
-
-
-def _of_thread() -> _Kept:
-    kept: _Kept | None = getattr(_owned, "kept", None)
-    if kept is None:
-        kept = _owned.kept = _Kept()
-    return kept
+    return sum(block.nbytes for block in _kept.blocks)
 
 
 def _is_free(block: NDArray[np.float32], size: int) -> bool:
@@ -102,10 +95,10 @@ _UNUSED = aligned_empty((1,), "float32")
 _UNREFERENCED = sys.getrefcount(_UNUSED.base)
 
 
-def _make_room(kept: _Kept, wanted_bytes: int) -> None:
+def _make_room(wanted_bytes: int) -> None:
     """Lets go of the oldest blocks; those in use live on until their arrays die."""
-    blocks = kept.blocks
+    blocks = _kept.blocks
     held = sum(block.nbytes for block in blocks)
     while blocks and held + wanted_bytes > LIMIT_BYTES:
         held -= blocks.pop(0).nbytes
-        kept.by_class.clear()  # their numbers have changed
+        _kept.by_class.clear()  # their numbers have changed

@@ -65,7 +65,9 @@ class LocalConnection:
         self.peer_error: bytes | None = None
         self._failure: DataLossError | UnavailableError | None = None
         self._send_lock = threading.Lock()
-        self._news = threading.Condition()
+        # Taken by itself where nobody waits: a condition takes its lock by calls of Python.
+        self._lock = threading.RLock()
+        self._news = threading.Condition(self._lock)
         self._reading = False
         self._waiters = 0
         self._unanswered = 0
@@ -105,7 +107,7 @@ class LocalConnection:
 
     def _look(self, deadline_s: float) -> None:
         """Takes in what the peer has said, such as which segments it gives back."""
-        with self._news:
+        with self._lock:
             if len(self._inbox) < _MAX_UNCLAIMED:
                 self._read_held(deadline_s, wait=False)
 
@@ -149,7 +151,7 @@ class LocalConnection:
 
     def _obtain(self, room: int, deadline_s: float) -> tuple[int, bool]:
         """A segment for so many bytes, lent to the peer from now on."""
-        with self._news:
+        with self._lock:
             if len(self._inbox) < _MAX_UNCLAIMED and not self._pool.has_free(room):
                 self._read_held(deadline_s, wait=False)
             while (place := self._pool.place(room)) is None:
@@ -169,7 +171,7 @@ class LocalConnection:
 
     def _take_back(self, segment: int, is_new: bool) -> None:
         """What did not get out; the peer does not know a new one, so nor may it be used again."""
-        with self._news:
+        with self._lock:
             self._pool.release(segment)
             if is_new:
                 self._pool.drop(segment)
@@ -184,7 +186,7 @@ class LocalConnection:
 
         DeadlineExceededError when there was none in time.
         """
-        with self._news:
+        with self._lock:
             while not self._inbox:
                 if self._peer_ended:
                     return None
@@ -198,7 +200,7 @@ class LocalConnection:
         """
         try:
             while True:
-                with self._news:
+                with self._lock:
                     self._inbox.clear()
                     self._read_held(deadline_s, wait=True)
         except (UnavailableError, DeadlineExceededError, DataLossError) as ended:
@@ -221,11 +223,11 @@ class LocalConnection:
             if not wait:
                 self._take_in_held()
                 return
-            self._news.release()
+            self._lock.release()
             try:
                 packet = self._packets.receive(self._holdings, deadline_s)
             finally:
-                self._news.acquire()
+                self._lock.acquire()
             self._digest(*packet)
         except (DataLossError, UnavailableError) as error:
             self._failure = self._failure or error
@@ -308,7 +310,7 @@ class LocalConnection:
     def close(self) -> None:
         """Frees the socket once other calls have ended; bodies that were received stay valid."""
         self.shut_down()
-        with self._send_lock, self._news:
+        with self._send_lock, self._lock:
             self._waiters += 1
             while self._reading:
                 self._news.wait(SLICE_S)

@@ -6,6 +6,7 @@ Knows neither what a tensor can do nor how gradients are added up: a leaf is wha
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
@@ -54,15 +55,18 @@ class Leaf(NamedTuple):
     lookup: Lookup | None
 
 
-_active = threading.local()
+class _Active(threading.local):
+    def __init__(self) -> None:
+        self.tapes: list[Record] = []
+
+
+_active = _Active()
+_is_tracked = operator.attrgetter("tracked")
 
 
 def records() -> list[Record]:
     """Those of the tapes that are active in this thread."""
-    tapes: list[Record] | None = getattr(_active, "tapes", None)
-    if tapes is None:
-        tapes = _active.tapes = []
-    return tapes
+    return _active.tapes
 
 
 def recording() -> bool:
@@ -89,7 +93,7 @@ def wants_gradient(variable: Any) -> bool:
 
 def leaf(tensor: _R, variable: Any, lookup: Lookup | None = None) -> _R:
     """Says that ``tensor`` is ``variable``'s value, or (``lookup``) the rows looked up from it."""
-    tapes = records()
+    tapes = _active.tapes
     if tapes and variable.trainable:
         tensor.tracked = True
         for tape in tapes:
@@ -109,8 +113,8 @@ def record(output: _R, inputs: Sequence[Recorded], backward: Backward) -> _R:
 
 def record_all(outputs: Sequence[Recorded], inputs: Sequence[Recorded], backward: Backward) -> None:
     """Like :func:`record` with several outputs; ``backward`` takes one gradient, or None, each."""
-    tapes = records()
-    if not tapes or not any(tensor.tracked for tensor in inputs):
+    tapes = _active.tapes
+    if not tapes or not any(map(_is_tracked, inputs)):
         return
     operation = Operation(tuple(outputs), tuple(inputs), backward)
     for output in outputs:

@@ -113,7 +113,7 @@ class GradientTape(Telling):
                 "all inside one strategy.scope(), or all outside"
             )
         (first, _), *_ = next(iter(per_variable.values()))
-        updates = tuple(_summed(uses) for uses in per_variable.values())
+        updates = tuple(map(_summed, per_variable.values()))
         return Gradients(updates, first.variable.parameters)
 
     @instead_of("gradient", foreign_arguments.GRADIENT)
@@ -130,10 +130,9 @@ class GradientTape(Telling):
     def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
         found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
         for outputs, inputs, backward in reversed(self._seen.operations):
-            given = [found.pop(id(output), None) for output in outputs]
-            if all(gradient is None for gradient in given):
+            if found.keys().isdisjoint(map(id, outputs)):
                 continue
-            answer = backward(*given)
+            answer = backward(*[found.pop(id(output), None) for output in outputs])
             results = answer if isinstance(answer, tuple | list) else (answer,)
             for tensor, gradient in zip(inputs, results, strict=True):
                 if gradient is not None and tensor.tracked:

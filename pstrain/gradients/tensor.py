@@ -43,10 +43,14 @@ class Tensor:
     __slots__ = ("tracked", "value")
 
     def __init__(self, value: ArrayLike | Tensor) -> None:
+        self.tracked = False
+        self.value: NDArray[Any]
+        if type(value) is np.ndarray:
+            self.value = value
+            return
         source: Any = value_of(value) if hasattr(value, "spec") else value
         is_tensor = isinstance(source, Tensor)
-        self.value: NDArray[Any] = np.asarray(source.value if is_tensor else source)
-        self.tracked = False
+        self.value = np.asarray(source.value if is_tensor else source)
         if is_tensor:
             record(self, (source,), lambda grad: grad)
 

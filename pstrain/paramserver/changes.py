@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.headers import CHANGES, Header, check_header
@@ -16,22 +17,23 @@ from pstrain.paramserver.messages import Array, Part, Received, body_arrays
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change, ShardUpdate
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import FLOAT32, ids_dtype_in, named_in, widest, wire_dtype
+from pstrain.paramserver.transport import FLOAT32, all_widest, named_in, wire_dtype
 from pstrain.vocabulary import OptimizerSpec
 
 WHOLE = -1
 
+Bind: TypeAlias = Callable[[list[Array]], Change]
+"""Makes a change of its arrays, which it checks."""
+
 
 def read_changes(store: Store, headers: Sequence[Header], body: Received) -> list[Change]:
     """What is to be done, in order; raises where any of it cannot be done."""
-    for header in headers:
-        check_header(CHANGES, _kind(header), header)
-    shapes = [_SHAPES[_kind(header)](store, header) for header in headers]
-    arrays = body_arrays(body, [part for parts in shapes for part in parts])
+    found = [_read(store, header) for header in headers]
+    arrays = body_arrays(body, [part for parts, _ in found for part in parts])
     changes = []
-    for header, parts in zip(headers, shapes, strict=True):
+    for parts, bind in found:
         mine, arrays = arrays[: len(parts)], arrays[len(parts) :]
-        changes.append(_BINDERS[_kind(header)](store, header, mine))
+        changes.append(bind(mine))
     return changes
 
 
@@ -52,31 +54,37 @@ def check_staged(store: Store, headers: Sequence[Header]) -> None:
             )
 
 
-def _kind(header: Header) -> str:
+def _read(store: Store, header: Header) -> tuple[list[Part], Bind]:
+    """Which arrays a change has in the body, and what makes it of them."""
     kind = str(header.get("kind"))
-    if kind not in _SHAPES:
-        raise InvalidArgumentError(f"unknown change {kind!r}; there are {sorted(_SHAPES)}")
-    return kind
+    read = _READERS.get(kind)
+    if read is None:
+        raise InvalidArgumentError(f"unknown change {kind!r}; there are {sorted(_READERS)}")
+    check_header(CHANGES, kind, header)
+    return read(store, header)
 
 
-def _push_shapes(store: Store, header: Header) -> list[Part]:
+def _read_push(store: Store, header: Header) -> tuple[list[Part], Bind]:
     """Items: [variable, shard, ids or WHOLE]; body: ids (unless WHOLE) and gradient of each."""
+    values, ids = named_in(header)
+    dtype = wire_dtype(FLOAT32, values)
+    items = [(store.shard(v, i), count) for v, i, count in header["items"]]
     parts: list[Part] = []
-    dtype, ids_dtype = wire_dtype(FLOAT32, named_in(header)), ids_dtype_in(header)
-    for variable, index, count in header["items"]:
-        shard = store.shard(variable, index)
-        rows = shard.row_stop - shard.row_start if count == WHOLE else count
+    for shard, count in items:
         if count != WHOLE:
-            parts.append((ids_dtype, (count,)))
+            parts.append((ids, (count,)))
+        rows = shard.row_stop - shard.row_start if count == WHOLE else count
         parts.append((dtype, (rows, shard.width)))
-    return parts
+    return parts, functools.partial(_push, store, header, items)
 
 
-def _push(store: Store, header: Header, arrays: list[Array]) -> Change:
-    found = map(widest, arrays)
+def _push(
+    store: Store, header: Header, items: list[tuple[Shard, int]], arrays: list[Array]
+) -> Change:
+    found = iter(all_widest(arrays, named_in(header)))
     updates = [
-        ShardUpdate(store.shard(v, i), None if count == WHOLE else next(found), next(found))
-        for v, i, count in header["items"]
+        ShardUpdate(shard, None if count == WHOLE else next(found), next(found))
+        for shard, count in items
     ]
     counter = header.get("iterations")
     return store.checked_update(
@@ -87,39 +95,32 @@ def _push(store: Store, header: Header, arrays: list[Array]) -> Change:
     )
 
 
-def _assign_shapes(store: Store, header: Header) -> list[Part]:
-    shard = _shard(store, header)
-    return [(shard.spec.dtype, (header["count"], shard.width))]
-
-
-def _assign(store: Store, header: Header, arrays: list[Array]) -> Change:
+def _read_assign(store: Store, header: Header) -> tuple[list[Part], Bind]:
     shard, op, start = _shard(store, header), header["op"], header["start"]
-    shard.check_assign(op, start, header["count"])
-    return functools.partial(shard.assign, op, start, arrays[0])
+
+    def bind(arrays: list[Array]) -> Change:
+        shard.check_assign(op, start, header["count"])
+        return functools.partial(shard.assign, op, start, arrays[0])
+
+    return [(shard.spec.dtype, (header["count"], shard.width))], bind
 
 
-def _scatter_shapes(store: Store, header: Header) -> list[Part]:
-    shard, count = _shard(store, header), header["count"]
-    return [("int64", (count,)), (shard.spec.dtype, (count, shard.width))]
+def _read_scatter(store: Store, header: Header) -> tuple[list[Part], Bind]:
+    shard, op, count = _shard(store, header), header["op"], header["count"]
 
+    def bind(arrays: list[Array]) -> Change:
+        shard.check_scatter(op, arrays[0])
+        return functools.partial(shard.scatter, op, *arrays)
 
-def _scatter(store: Store, header: Header, arrays: list[Array]) -> Change:
-    shard, op = _shard(store, header), header["op"]
-    shard.check_scatter(op, arrays[0])
-    return functools.partial(shard.scatter, op, *arrays)
+    return [("int64", (count,)), (shard.spec.dtype, (count, shard.width))], bind
 
 
 def _shard(store: Store, header: Header) -> Shard:
     return store.shard(*header["shard"])
 
 
-_SHAPES: dict[str, Callable[[Store, Header], list[Part]]] = {
-    "push": _push_shapes,
-    "assign": _assign_shapes,
-    "scatter": _scatter_shapes,
-}
-_BINDERS: dict[str, Callable[[Store, Header, list[Array]], Change]] = {
-    "push": _push,
-    "assign": _assign,
-    "scatter": _scatter,
+_READERS: dict[str, Callable[[Store, Header], tuple[list[Part], Bind]]] = {
+    "push": _read_push,
+    "assign": _read_assign,
+    "scatter": _read_scatter,
 }

@@ -16,25 +16,29 @@ _TIMEOUT_S = 600.0
 
 
 class Gate:
-    """Many changes at a time, or one checkpoint; a waiting checkpoint goes before new changes."""
+    """Many changes at a time, or one checkpoint; a waiting checkpoint goes before new changes.
+
+    ``with gate`` is a change.
+    """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        # Taken by itself where nobody is told: a condition takes its lock by calls of Python.
+        self._lock = threading.Lock()
+        self._condition = threading.Condition(self._lock)
         self._inside = 0
         self._closed = False
 
-    @contextmanager
-    def shared(self) -> Iterator[None]:
-        with self._condition:
-            self._wait(lambda: not self._closed)
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._closed:
+                self._wait(lambda: not self._closed)
             self._inside += 1
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._inside -= 1
-                if not self._inside:
-                    self._condition.notify_all()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._closed and not self._inside:
+                self._condition.notify_all()
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:

@@ -103,17 +103,22 @@ _OPTIMIZER_FIELDS = object_of(
 def _outcome(value: Any) -> Fault | None:
     if type(value) is not dict or len(_OUTCOMES.keys() & value.keys()) != 1:
         return Fault("", value, "an object with a value, an error or bytes")
-    return object_of({}, {**_OUTCOMES, "met_end": _TRUTH})(value)
+    return _OUTCOME_FIELDS(value)
 
 
 _OUTCOMES = {"value": _TEXT, "error": _TEXT, "bytes": _COUNT}
+_OUTCOME_FIELDS = object_of({}, {**_OUTCOMES, "met_end": _TRUTH})
 
 
 def _entry(value: Any) -> Fault | None:
     """Those of one more field say how many parts took no element."""
-    fields = (_COUNT, _COUNT, _COUNT, or_none(_outcome))
-    is_longer = type(value) is list and len(value) > len(fields)
-    return row(*fields, *([_COUNT] * is_longer))(value)
+    is_longer = type(value) is list and len(value) > len(_ENTRY_FIELDS)
+    return (_LONGER_ENTRY if is_longer else _ENTRY)(value)
+
+
+_ENTRY_FIELDS = (_COUNT, _COUNT, _COUNT, or_none(_outcome))
+_ENTRY = row(*_ENTRY_FIELDS)
+_LONGER_ENTRY = row(*_ENTRY_FIELDS, _COUNT)
 
 
 def _hexadecimal(value: Any) -> Fault | None:

@@ -150,8 +150,12 @@ class LateBody:
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
         """Writes the body at the start of ``target``; first byte and size."""
         offsets, room = self._places
-        for part, array in enumerate(_views(bytes_of(target), self.parts, offsets)):
-            self.fill(part, 0, len(array), array)
+        for part, place in enumerate(_views(bytes_of(target), self.parts, offsets)):
+            array = self.arrays[part]
+            if array is None:
+                self.fill(part, 0, len(place), place)
+            else:
+                place[...] = array
         return 0, room
 
     def to_buffer(self) -> pa.Buffer:

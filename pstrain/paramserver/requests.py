@@ -34,7 +34,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import Change
 from pstrain.paramserver.store import Store
-from pstrain.paramserver.transport import ids_dtype_in, named_in, widest, wire_dtype
+from pstrain.paramserver.transport import all_widest, named_in, wire_dtype
 from pstrain.vocabulary import OptimizerSpec, spec_from_json
 
 Reply = tuple[Header, Body]
@@ -85,8 +85,8 @@ def _make_slots(store: Store, call: Call) -> Reply:
 def _pull(store: Store, call: Call) -> Reply:
     """Items: [variable, shard, ids or WHOLE, known version]. Unchanged wholes are left out."""
     items = [(store.shard(v, i), count, known) for v, i, count, known in call.header["items"]]
-    ids = map(widest, body_arrays(call.body, _ids_of(call.header)))
-    transport_dtype = named_in(call.header)
+    dtypes = named_in(call.header)
+    ids = iter(all_widest(body_arrays(call.body, _ids_of(call.header)), dtypes))
     # Each version is read once, before the rows: what is sent is at least as new as it says.
     versions = [shard.version for shard, _, _ in items]
     parts: list[Part] = []
@@ -102,7 +102,7 @@ def _pull(store: Store, call: Call) -> Reply:
             rows = shard.row_stop - shard.row_start
         else:
             continue
-        parts.append((wire_dtype(shard.spec.dtype, transport_dtype), (rows, shard.width)))
+        parts.append((wire_dtype(shard.spec.dtype, dtypes[0]), (rows, shard.width)))
     if not wanted:
         return {"versions": versions}, None
     return {"versions": versions}, LateBody(parts, functools.partial(_fill, wanted))
@@ -120,7 +120,7 @@ def _fill(
 
 def _ids_of(pull: Header) -> list[Part]:
     """The arrays in the body of a pull."""
-    dtype = ids_dtype_in(pull)
+    _, dtype = named_in(pull)
     return [(dtype, (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]
 
 
@@ -137,14 +137,14 @@ def _both(store: Store, call: Call) -> Reply:
         )
     check_header(REQUESTS, "pull", then)
     ids, changes = split_body(call.body, _ids_of(then))
-    done, _ = _or_refused(store, Call(first, changes))
-    read, body = _or_refused(store, Call(then, ids))
+    done, _ = _or_refused(answer, store, Call(first, changes))
+    read, body = _or_refused(_pull, store, Call(then, ids))
     return {"first": done, "then": read}, body
 
 
-def _or_refused(store: Store, call: Call) -> Reply:
+def _or_refused(handler: Callable[[Store, Call], Reply], store: Store, call: Call) -> Reply:
     try:
-        return answer(store, call)
+        return handler(store, call)
     except DataServiceError as error:
         return refusal(error), None
 
@@ -154,7 +154,7 @@ def _read(store: Store, call: Call) -> Reply:
     start, stop = call.header["rows"]
     if not shard.row_start <= start <= stop <= shard.row_stop:
         raise InvalidArgumentError(f"rows [{start}, {stop}) are not on this shard")
-    dtype = wire_dtype(shard.spec.dtype, named_in(call.header))
+    dtype = wire_dtype(shard.spec.dtype, named_in(call.header)[0])
     reply, (out,) = new_body([(dtype, (stop - start, shard.width))])
     shard.read(start, stop, out)
     return {}, reply

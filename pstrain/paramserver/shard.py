@@ -128,14 +128,14 @@ class Shard(ShardRows):
         with self._lock:
             self._own_slots(optimizer)
             self._watchers.tell(ids)
-            apply_rule(rule, self.slab, self.width, self.row_start, ids, gradient)
+            apply_rule(rule, self._rows.array, self.width, self.row_start, ids, gradient)
             self.version += 1
 
     def assign(self, op: str, start: int, value: Array) -> None:
         """``set``, ``add`` or ``sub`` of ``value`` [k, width] to rows from ``start`` on."""
         self.check_assign(op, start, len(value))
         with self._lock:
-            self._settle()
+            self._rows.move()
             self._watchers.tell_range(start, start + len(value))
             WHOLE[op](self._view(start, start + len(value))[:, : self.width], value)
             self.version += 1
@@ -144,7 +144,7 @@ class Shard(ShardRows):
         """``op`` of ``rows`` [n, width] to rows ``ids``; repeated ids act in turn."""
         self.check_scatter(op, ids)
         with self._lock:
-            self._settle()
+            self._rows.move()
             self._watchers.tell(ids)
             self._scatter(op, ids, rows)
             self.version += 1
@@ -237,7 +237,7 @@ class Shard(ShardRows):
         ``moment`` names now; a later one then knows which rows changed ``since`` it.
         """
         with self._lock:
-            self._settle()
+            self._rows.move()
             changed = None if moment is None else self._watchers.next_moment(moment, since)
             snapshot = Snapshot(
                 self.spec,
@@ -266,10 +266,10 @@ class Shard(ShardRows):
     def make_ready(self) -> None:
         """Ends what :meth:`make_slots` has begun, so that nobody waits for that later."""
         with self._lock:
-            self._settle()
+            self._rows.move()
 
     def _own_slots(self, optimizer: OptimizerSpec, most_bytes: int | None = None) -> int:
-        left = self._settle(most_bytes)
+        left = self._rows.move(most_bytes)
         if self.optimizer == optimizer.name and not self.firsts:
             # Its slots are of a checkpoint that does not say what they began with.
             self.firsts = (*optimizer.slots, *optimizer.row_slots)
@@ -281,20 +281,16 @@ class Shard(ShardRows):
         firsts = np.append(firsts, np.array(optimizer.row_slots, np.float32))
         self._widen(len(optimizer.slots), len(optimizer.row_slots), firsts)
         self.optimizer, self.firsts = optimizer.name, (*optimizer.slots, *optimizer.row_slots)
-        return self._settle(most_bytes)
+        return self._rows.move(most_bytes)
 
     def _resize_slots(self, slots: int, row_slots: int) -> None:
-        self._settle()
+        self._rows.move()
         if (self.slots, self.row_slots) != (slots, row_slots):
             columns = self.width * slots + row_slots
             self._widen(slots, row_slots, np.zeros(columns, self.spec.dtype))
-            self._settle()
+            self._rows.move()
 
     def _widen(self, slots: int, row_slots: int, firsts: Array) -> None:
         self._rows.widen(self.width, firsts, is_kept=self._watchers.are_reading())
         self._watchers.forget_moments()
         self.slots, self.row_slots = slots, row_slots
-
-    def _settle(self, most_bytes: int | None = None) -> int:
-        """Ends what :meth:`make_slots` has begun, or does a part; how many rows are left."""
-        return self._rows.move(most_bytes)

@@ -34,13 +34,10 @@ class Slab:
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         self._pages = _Pages(shape, dtype)
+        self.array = self._pages.array
+        """All of it, not a copy. Not to be touched between :meth:`widen` and the last move."""
         self._widening: _Widening | None = None
         self._turns = _Turns()
-
-    @property
-    def array(self) -> Array:
-        """All of it, not a copy. Not to be touched between :meth:`widen` and the last move."""
-        return self._pages.array
 
     def gather(self, width: int, rows: NDArray[np.int64], row_start: int, out: Array) -> None:
         """Copies the first ``width`` columns of ``rows``, counted from ``row_start``.
@@ -93,6 +90,7 @@ class Slab:
                 if not widening.left:
                     # In this order: see _read.
                     self._pages = widening.new
+                    self.array = widening.new.array
                     self._widening = None
         return 0
 

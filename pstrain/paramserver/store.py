@@ -149,7 +149,7 @@ class Store:
 
     def apply(self, changes: Iterable[Change]) -> None:
         """Makes changes that were checked, of no closure. Checkpoints wait for all of them."""
-        with self._changes.shared():
+        with self._changes:
             for change in changes:
                 change()
 
@@ -158,7 +158,7 @@ class Store:
     ) -> Array:
         """See :meth:`Shard.claim`. Of no closure, and a checkpoint sees it whole."""
         shard.check_claim(keys, starts, stops)
-        with self._changes.shared():
+        with self._changes:
             return shard.claim(keys, starts, stops, may_claim)
 
     def prepare(self, trainer: str, key: PartKey, changes: list[Change], tries: int = 0) -> None:
@@ -175,7 +175,7 @@ class Store:
         rows: Sequence[dict[str, Any]],
     ) -> bool:
         """Decides and applies a part; False if it was decided before (nothing changes then)."""
-        with self._changes.shared():
+        with self._changes:
             with self._lock:
                 new = self._commits.decide(trainer, key, entries, rows)
             for change in changes if new else ():
@@ -184,7 +184,7 @@ class Store:
 
     def commit(self, trainer: str, key: PartKey) -> None:
         """Applies what is held of a part, unless it was applied."""
-        with self._changes.shared():
+        with self._changes:
             with self._lock:
                 changes = self._commits.commit(trainer, key)
             for change in changes or ():
@@ -192,7 +192,7 @@ class Store:
 
     def apply_round(self, parts: Sequence[tuple[str, PartKey]], gradients: int) -> None:
         """Applies what is held of a round: one step with the mean of so many gradients."""
-        with self._changes.shared():
+        with self._changes:
             with self._lock:
                 check = functools.partial(check_round, gradients=gradients)
                 held = self._commits.take_round(parts, check)
@@ -211,7 +211,7 @@ class Store:
 
     def complete(self, trainer: str, decided: Iterable[PartKey]) -> None:
         """Applies what a fenced trainer's decided parts change here, and drops the others."""
-        with self._changes.shared():
+        with self._changes:
             with self._lock:
                 parts = self._commits.complete(trainer, decided)
             for change in (change for part in parts for change in part):

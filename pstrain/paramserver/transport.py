@@ -23,6 +23,7 @@ BFLOAT16: Final = "bfloat16"
 INT64: Final = "int64"
 INT32: Final = "int32"
 _INT32_ROWS: Final = 1 << 31
+_WIDEST: Final = (FLOAT32, INT64)
 
 
 def check_transport_dtype(value: Any) -> str:
@@ -42,16 +43,9 @@ def named(transport_dtype: str, ids: str = INT64) -> dict[str, str]:
     return values if ids == INT64 else {**values, "ids_dtype": ids}
 
 
-def named_in(request: Mapping[str, Any]) -> str:
-    """What a request says; InvalidArgumentError for a dtype that there is none of."""
-    return check_transport_dtype(request.get("transport_dtype", FLOAT32))
-
-
-def ids_dtype_in(request: Mapping[str, Any]) -> str:
-    """The same, of ids."""
-    found = request.get("ids_dtype", INT64)
-    check_choice("ids_dtype", found, (INT64, INT32))
-    return str(found)
+def named_in(request: Mapping[str, Any]) -> tuple[str, str]:
+    """What a request, whose header was checked, says of the dtypes of values and ids."""
+    return request.get("transport_dtype", FLOAT32), request.get("ids_dtype", INT64)
 
 
 def wire_dtype(dtype: str, transport_dtype: str) -> str:
@@ -87,3 +81,8 @@ def widest(array: Array) -> Array:
     if array.dtype == np.int32:
         return buffers.read_only(array.astype(np.int64))
     return float32_of(array)
+
+
+def all_widest(arrays: list[Array], dtypes: tuple[str, str]) -> list[Array]:
+    """The same of all arrays of a request that names these ``dtypes``."""
+    return arrays if dtypes == _WIDEST else [widest(array) for array in arrays]

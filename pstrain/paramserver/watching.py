@@ -25,6 +25,8 @@ class Watchers:
 
     def tell(self, ids: NDArray[np.int64] | None) -> None:
         """These rows are about to change; None: all."""
+        if self._changed is None and not self._snapshots:
+            return
         if ids is None:
             self.tell_range(self._row_start, self._row_stop)
             return

@@ -89,7 +89,9 @@ class Cancelling(ABC):
     def __init__(self, send: Send, fail: Fail) -> None:
         self._send = send
         self._fail = fail
-        self._changed = threading.Condition()
+        # Taken by itself where nobody waits: a condition takes its lock by calls of Python.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._open = OpenRuns()
         self.is_traced = False
         self._pending: dict[ClosureRun, Pending] = {}
@@ -104,7 +106,7 @@ class Cancelling(ABC):
 
         False where it has begun to commit, or its end is told.
         """
-        with self._changed:
+        with self._lock:
             run = self._open.run(key)
             pending = None if run is None else self._pending.get(run)
             if key not in self._open or (run is not None and (run.part or run.is_ending)):
@@ -132,7 +134,7 @@ class Cancelling(ABC):
 
     def _last_word(self, run: ClosureRun, result: pb.ClosureResult) -> pb.ClosureResult:
         """The result that is told of a run, which nobody can cancel from now on."""
-        with self._changed:
+        with self._lock:
             if self._open.is_cancelled(run):
                 run.drop_changes()
                 return self._fail(result, cancelled_error(run))

@@ -115,9 +115,9 @@ class RemoteParameters(ServerSession, KeyClaims):
         pull = Pull(requests, self._wholes, self._config.chunk_bytes, self.transport_dtype)
         pulls = pull_messages(pull)
         replies = _read_with([request.variable for request in requests], pulls)
-        replies |= self._ask(
-            {ps: self._request(*each) for ps, each in pulls.items() if ps not in replies}
-        )
+        left = {ps: each for ps, each in pulls.items() if ps not in replies}
+        if left:
+            replies |= self._answers(left)
         for ps, reply in replies.items():
             pull.receive(ps, messages.checked(reply.header)["versions"], reply.body)
         return [
@@ -139,12 +139,14 @@ class RemoteParameters(ServerSession, KeyClaims):
         for update in updates:
             for index, ids, gradient in update_parts(update):
                 ps = update.variable.shards[index].ps
-                push = pushes.setdefault(ps, Push(self.transport_dtype))
-                push.add(update.variable, index, ids, gradient)
+                if ps not in pushes:
+                    pushes[ps] = Push(self.transport_dtype)
+                pushes[ps].add(update.variable, index, ids, gradient)
         counter = None
         if iterations is not None:
             counter = [iterations.id, 0]
-            pushes.setdefault(iterations.shards[0].ps, Push())
+            if iterations.shards[0].ps not in pushes:
+                pushes[iterations.shards[0].ps] = Push()
         variables = [update.variable.id for update in updates]
         self._change(
             variables if iterations is None else [*variables, iterations.id],
@@ -250,7 +252,7 @@ class RemoteParameters(ServerSession, KeyClaims):
 
     def _make_slots(self, updates: Sequence[Update], optimizer: OptimizerSpec) -> None:
         """Before a large table's first step, which would else take as long as its slots do."""
-        for spec in (update.variable for update in updates):
+        for spec, _, _ in updates:
             key = (spec.id, optimizer.name)
             if key in self._has_slots:
                 continue

@@ -66,7 +66,7 @@ class Committer(Deciding):
 
     def take(self, run: ClosureRun, source: int, receipt: Receipt) -> None:
         """A closure took an element; in the order in which the source gave them."""
-        with self._changed:
+        with self._lock:
             run.take(self._turns.take(source, receipt, run))
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
@@ -121,7 +121,7 @@ class Committer(Deciding):
     def close(self) -> None:
         """Commits nothing more; waits, bounded, for what is being committed. Idempotent."""
         until_s = time.monotonic() + _CLOSE_TIMEOUT_S
-        with self._changed:
+        with self._lock:
             self._closed = True
             self._changed.notify_all()
             self._changed.wait_for(
@@ -144,7 +144,7 @@ class Committer(Deciding):
         return pending
 
     def _add(self, pending: Pending) -> None:
-        with self._changed:
+        with self._lock:
             self._pending[pending.run] = pending
             if self._open.is_cancelled(pending.run):
                 self._refuse(pending)
@@ -154,7 +154,7 @@ class Committer(Deciding):
     def _commit_overdue(self) -> bool:
         """Commits what was held for too long, where its turn has come; whether any is left."""
         until_s = time.monotonic() - HELD_S
-        with self._changed:
+        with self._lock:
             held = [p for p in self._pending.values() if p.held_s is not None]
         for pending in held:
             if pending.held_s is not None and pending.held_s <= until_s:
@@ -182,7 +182,7 @@ class Committer(Deciding):
 
         Or where it may not commit now, and is not to be waited for ``patiently``.
         """
-        with self._changed:
+        with self._lock:
             while not pending.is_done:
                 if self._closed and not pending.is_busy:
                     self._pending.pop(pending.run, None)
@@ -226,7 +226,7 @@ class Committer(Deciding):
     ) -> list[pb.ClosureResult]:
         """Results of closures that have failed by that, and have used nothing up."""
         failed = []
-        with self._changed:
+        with self._lock:
             self._tries += bool(errors)
             for member in group:
                 member.is_busy = False

@@ -10,8 +10,9 @@ decided, somebody completes.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from dataservice.errors import DataServiceError
@@ -35,8 +36,19 @@ _NO_REFUSALS: Final = (UnavailableError, DeadlineExceededError, AbortedError, Ca
 GiveUp = Callable[[Exception], None]
 
 
-def _is_refusal(error: Exception) -> bool:
+def _is_refusal(error: BaseException) -> bool:
     return isinstance(error, DataServiceError) and not isinstance(error, _NO_REFUSALS)
+
+
+class _Telling(AbstractContextManager[None]):
+    """Scope of which ``tell`` hears how it failed, and may raise something else."""
+
+    def __init__(self, tell: Callable[[BaseException], None]) -> None:
+        self._tell = tell
+
+    def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
+        if error is not None:
+            self._tell(error)
 
 
 class Deciding(Cancelling):
@@ -59,6 +71,7 @@ class Deciding(Cancelling):
         self.low_water = 0
         self._parameters = parameters
         self._give_up = give_up
+        self._giving_up = _Telling(self._leave)
         self._turns = Turns()
         self._sent: dict[int, list[Ticket]] = {}
         self._tries = 0
@@ -66,7 +79,7 @@ class Deciding(Cancelling):
 
     def settle(self, closures: Iterable[int]) -> None:
         """The coordinator has heard of the end of these."""
-        with self._changed:
+        with self._lock:
             tickets = [ticket for c in closures for ticket in self._sent.pop(c, ())]
         self._use_up(tickets)
 
@@ -95,7 +108,7 @@ class Deciding(Cancelling):
         """Raises what servers refuse of it; nothing is held there."""
         check: Header = {"kind": "check"}
         changes = by_server([member])
-        with self._giving_up():
+        with self._giving_up:
             self._parameters.exchange({ps: with_changes(check, changes[ps]) for ps in changes})
 
     def _perform(self, group: list[Pending], pulls: Pulls, answers: Answers) -> None:
@@ -113,7 +126,7 @@ class Deciding(Cancelling):
         ended[-1].rows_json = encoded_marks(tickets)
         for result in ended:
             result.needs_settling = True
-        with self._changed:
+        with self._lock:
             for member in group:
                 self._sent[member.run.token.closure] = member.run.tickets
             for ticket in tickets:
@@ -135,10 +148,10 @@ class Deciding(Cancelling):
         others = [ps for ps in servers if ps != home]
         decide = with_changes(decision(header, group), messages[home])
         if others:
-            with self._giving_up():
+            with self._giving_up:
                 self._prepare(others, header, messages)
         reached("prepared")
-        with self._giving_up(), self._aborting(others, header):
+        with self._giving_up, self._aborting(others, header):
             answers |= self._parameters.exchange_with({home: decide}, pulls)
         reached("decided")
         for member in group:
@@ -146,43 +159,38 @@ class Deciding(Cancelling):
         self._use_up(tickets)
         if others:
             commit: Message = ({**header, "kind": "commit"}, None)
-            with self._giving_up():
+            with self._giving_up:
                 answers |= self._parameters.exchange_with(dict.fromkeys(others, commit), pulls)
 
-    @contextlib.contextmanager
-    def _giving_up(self) -> Iterator[None]:
+    def _leave(self, error: BaseException) -> None:
         """Who cannot know what was decided, or complete it, leaves both to the coordinator.
 
         Nothing more is said then, of these closures or others, as if this trainer were lost.
         """
-        try:
-            yield
-        except (UnavailableError, DeadlineExceededError) as error:
-            with self._changed:
-                self._closed = True
-                self._changed.notify_all()
-            self._give_up(error)
-            raise CancelledError(f"left to the coordinator: {error}") from error
+        if not isinstance(error, UnavailableError | DeadlineExceededError):
+            return
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+        self._give_up(error)
+        raise CancelledError(f"left to the coordinator: {error}") from error
 
     def _prepare(self, servers: list[int], header: Header, messages: dict[int, Any]) -> None:
         prepare = {**header, "kind": "prepare"}
         with self._aborting(servers, header):
             self._parameters.exchange({ps: with_changes(prepare, messages[ps]) for ps in servers})
 
-    @contextlib.contextmanager
-    def _aborting(self, servers: list[int], header: Header) -> Iterator[None]:
+    def _aborting(self, servers: list[int], header: Header) -> _Telling:
+        return _Telling(functools.partial(self._abort, servers, header))
+
+    def _abort(self, servers: list[int], header: Header, error: BaseException) -> None:
         """Where one refuses what the user asked for, these need not keep what they prepared."""
-        try:
-            yield
-        except DataServiceError as error:
-            if not _is_refusal(error):
-                raise
+        if _is_refusal(error):
             abort: Message = ({**header, "kind": "abort"}, None)
             self._parameters.exchange(dict.fromkeys(servers, abort))
-            raise
 
     def _use_up(self, tickets: Iterable[Ticket]) -> None:
-        with self._changed:
+        with self._lock:
             receipts = self._turns.finish(tickets)
             self._changed.notify_all()
         for receipt in receipts:

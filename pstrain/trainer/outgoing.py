@@ -48,7 +48,8 @@ class Push:
     def add(
         self, variable: VariableSpec, index: int, ids: NDArray[np.int64] | None, gradient: Array
     ) -> None:
-        self._rows = max(self._rows, variable.rows)
+        if variable.rows > self._rows:
+            self._rows = variable.rows
         self._items.append([variable.id, index, WHOLE if ids is None else len(ids)])
         self._arrays += [gradient] if ids is None else [ids, gradient]
 

@@ -17,14 +17,16 @@ class Overdue:
     def __init__(self, look: Callable[[], bool], period_s: float) -> None:
         self._look = look
         self._period_s = period_s
-        self._changed = threading.Condition()
+        # Taken by itself where nobody waits: a condition takes its lock by calls of Python.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._noted = self._seen = 0
         self._is_idle = self._is_closed = False
         self._thread: threading.Thread | None = None
 
     def note(self) -> None:
         """Something is held back. From the first time on there is the thread."""
-        with self._changed:
+        with self._lock:
             self._noted += 1
             if self._is_idle:
                 self._changed.notify_all()
@@ -34,7 +36,7 @@ class Overdue:
 
     def close(self, timeout_s: float) -> None:
         """Ends the thread; waits at most ``timeout_s`` for what it does. Idempotent."""
-        with self._changed:
+        with self._lock:
             self._is_closed = True
             self._changed.notify_all()
             thread = self._thread
@@ -48,7 +50,7 @@ class Overdue:
 
     def _is_over(self, is_left: bool) -> bool:
         """Waits until it is time to look again, or the end."""
-        with self._changed:
+        with self._lock:
             self._is_idle = not is_left and self._noted == self._seen
             if self._is_idle:
                 self._changed.wait_for(lambda: self._is_closed or self._noted != self._seen)

@@ -7,7 +7,7 @@ says that its version is still the same; rows are never remembered.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from pstrain.variables.rows import look_up
 from pstrain.vocabulary import Fetch, Lookup, VariableSpec
 
 _NONE = -1
+_UNKNOWN: Final = (_NONE, np.empty(0, np.float32))
 
 Known = dict[tuple[int, int], tuple[int, Array]]
 
@@ -40,14 +41,15 @@ class Pull:
     ) -> None:
         self._known = known
         self._specs = [request.variable for request in requests]
-        rows = max((spec.rows for spec in self._specs), default=0)
+        rows = max([spec.rows for spec in self._specs], default=0)
         self.dtypes = transport_dtype, ids_dtype(rows, transport_dtype)
         self._lookups: list[Lookup | None] = [
             None if request.ids is None else look_up(request.variable, request.ids)
             for request in requests
         ]
         self._wholes: list[dict[int, Array] | None] = [None] * len(requests)
-        self._asked: dict[int, list[tuple[int, int]]] = {}
+        # By server: position, shard and rows of what is asked of it.
+        self._asked: dict[int, list[tuple[int, int, int]]] = {}
         self._offered: dict[tuple[int, int], tuple[int, Array]] = {}
         for position, (spec, lookup) in enumerate(zip(self._specs, self._lookups, strict=True)):
             if lookup is None and _size_bytes(spec) > whole_bytes:
@@ -69,13 +71,16 @@ class Pull:
         """(server, items, body of ids) of each server that holds something asked for."""
         for ps, asked in self._asked.items():
             items, ids = [], []
-            for position, index in asked:
+            for position, index, rows in asked:
                 spec, lookup = self._specs[position], self._lookups[position]
                 if lookup is None:
-                    items.append([spec.id, index, WHOLE, self._offer(spec.id, index)])
+                    known = self._known.get((spec.id, index), _UNKNOWN)
+                    # It must not change until the reply.
+                    self._offered[spec.id, index] = known
+                    items.append([spec.id, index, WHOLE, known[0]])
                 else:
                     ids.append(lookup.unique[_part(lookup, index)])
-                    items.append([spec.id, index, len(ids[-1]), _NONE])
+                    items.append([spec.id, index, rows, _NONE])
             yield ps, items, body_of(ids, *self.dtypes)
 
     def receive(self, ps: int, versions: Sequence[int], body: Received) -> None:
@@ -83,21 +88,23 @@ class Pull:
         asked = self._asked[ps]
         parts: list[Part] = []
         fresh = []
-        for (position, index), version in zip(asked, versions, strict=True):
-            spec, lookup = self._specs[position], self._lookups[position]
-            known = self._offered.get((spec.id, index))
-            if lookup is None and known is not None and version == known[0]:
-                self._keep(position, index, known[1])
-                continue
+        for (position, index, rows), version in zip(asked, versions, strict=True):
+            spec, whole = self._specs[position], self._wholes[position]
+            if whole is not None:
+                known = self._offered[spec.id, index]
+                if version == known[0]:
+                    whole[index] = known[1]
+                    continue
             fresh.append((position, index, version))
-            dtype = wire_dtype(spec.dtype, self.dtypes[0])
-            parts.append((dtype, (_row_count(spec, lookup, index), spec.width)))
-        for (position, index, version), rows in zip(fresh, body_arrays(body, parts), strict=True):
-            if self._lookups[position] is None:
+            parts.append((wire_dtype(spec.dtype, self.dtypes[0]), (rows, spec.width)))
+        for (position, index, version), came in zip(fresh, body_arrays(body, parts), strict=True):
+            whole = self._wholes[position]
+            if whole is None:
+                self._keep_rows(position, index, came)
+            else:
                 # A copy: the body holds the rows of all other variables in memory too.
-                rows = _copy(rows)
-                self._known[self._specs[position].id, index] = (version, rows)
-            self._keep(position, index, rows)
+                whole[index] = _copy(came)
+                self._known[self._specs[position].id, index] = (version, whole[index])
 
     def values(self) -> list[Any]:
         """An array, a Lookup, or None (too large to be pulled whole) for each request."""
@@ -108,31 +115,28 @@ class Pull:
         if lookup is not None or parts is None:
             return lookup
         spec = self._specs[position]
+        if len(spec.shards) == 1:
+            return parts[0].reshape(spec.shape)
         rows = [parts[index] for index in range(len(spec.shards))]
-        return (rows[0] if len(rows) == 1 else np.concatenate(rows)).reshape(spec.shape)
-
-    def _offer(self, variable: int, index: int) -> int:
-        """Version of a whole shard that need not be sent; it must not change until the reply."""
-        known = self._known.get((variable, index))
-        if known is None:
-            return _NONE
-        self._offered[variable, index] = known
-        return known[0]
+        return np.concatenate(rows).reshape(spec.shape)
 
     def _ask_for(self, position: int, spec: VariableSpec, lookup: Lookup | None) -> None:
         for index, shard in enumerate(spec.shards):
-            if _row_count(spec, lookup, index):
-                self._asked.setdefault(shard.ps, []).append((position, index))
+            if lookup is None:
+                rows = shard.row_stop - shard.row_start
+            else:
+                rows = int(lookup.offsets[index + 1] - lookup.offsets[index])
+            if rows:
+                self._asked.setdefault(shard.ps, []).append((position, index, rows))
 
-    def _keep(self, position: int, index: int, rows: Array) -> None:
-        lookup, parts = self._lookups[position], self._wholes[position]
-        if parts is not None:
-            parts[index] = rows
-        elif lookup is not None and rows.dtype == np.uint16:
+    def _keep_rows(self, position: int, index: int, rows: Array) -> None:
+        lookup = self._lookups[position]
+        assert lookup is not None
+        if rows.dtype == np.uint16:
             widen_into(lookup.rows[_part(lookup, index)], rows)
-        elif lookup is not None and len(rows) == len(lookup.unique):
+        elif len(rows) == len(lookup.unique):
             self._lookups[position] = lookup._replace(rows=rows)
-        elif lookup is not None:
+        else:
             lookup.rows[_part(lookup, index)] = rows
 
 
@@ -146,12 +150,6 @@ def _copy(rows: Array) -> Array:
 
 def _part(lookup: Lookup, index: int) -> slice:
     return slice(int(lookup.offsets[index]), int(lookup.offsets[index + 1]))
-
-
-def _row_count(spec: VariableSpec, lookup: Lookup | None, index: int) -> int:
-    if lookup is None:
-        return spec.shards[index].row_stop - spec.shards[index].row_start
-    return int(lookup.offsets[index + 1] - lookup.offsets[index])
 
 
 def _size_bytes(spec: VariableSpec) -> int:

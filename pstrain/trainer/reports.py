@@ -34,14 +34,16 @@ class Reports:
 
     def __init__(self, to_do: Callable[[], int]) -> None:
         self._to_do = to_do
-        self._changed = threading.Condition()
+        # Taken by itself where nobody waits: a condition takes its lock by calls of Python.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._messages: deque[Ended] = deque()
         self._last_bytes = 0
         self._is_urgent = False
 
     def put(self, ended: Ended) -> None:
         """Gives it away: it may be made part of another message."""
-        with self._changed:
+        with self._lock:
             is_first = not self._messages
             self._add(ended)
             if is_first or self._is_due():
@@ -49,7 +51,7 @@ class Reports:
 
     def take(self) -> Ended:
         """The next message; blocks until there is one, and while others may join it."""
-        with self._changed:
+        with self._lock:
             self._changed.wait_for(lambda: self._messages)
             self._changed.wait_for(self._is_due, min(HOLD_S * self._to_do(), HOLD_MAX_S))
             message = self._messages.popleft()

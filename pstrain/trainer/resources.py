@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import dataservice
@@ -44,6 +44,20 @@ class Kept(NamedTuple):
     position: dict[str, Any] | None
 
 
+class _Alone(AbstractContextManager[None]):
+    """Scope of one thread at a time, after which ``left`` is called. Each element needs two."""
+
+    def __init__(self, lock: threading.Lock, left: Callable[[], None]) -> None:
+        self._lock, self._left = lock, left
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+        self._left()
+
+
 class TrainerIterator:
     """An iterator over this trainer's dataset. ``next`` blocks until there is an element.
 
@@ -59,6 +73,7 @@ class TrainerIterator:
         self._failure: ClosureInputError | None = None
         self._returned: deque[Kept] = deque()
         self._lock = threading.Lock()
+        self._alone = _Alone(self._lock, self._close_left_open)
         self._closing = threading.Lock()  # short, also while another thread is in `next`
         self._is_closed = False
         self._left_open: Any = None
@@ -73,7 +88,7 @@ class TrainerIterator:
         if run is not None and self._has_receipts():
             run.before_take()
         keeps = isinstance(run, ClosureRun) and run.keeps_elements
-        with self._alone():
+        with self._alone:
             try:
                 kept = self._returned.popleft() if self._returned else self._take(keeps)
             except StopIteration:
@@ -104,11 +119,11 @@ class TrainerIterator:
 
     def give_back(self, element: Kept) -> None:
         """What was taken last is the next element again."""
-        with self._alone():
+        with self._alone:
             self._returned.appendleft(element)
 
     def _has_receipts(self) -> bool:
-        with self._alone():
+        with self._alone:
             return bool(getattr(self._open(), "services", ()))
 
     def _receipt(self, iterator: Any) -> Any:
@@ -123,7 +138,7 @@ class TrainerIterator:
 
     def position(self) -> dict[str, Any] | None:
         """The position, if an element was asked for already; UnimplementedError without any."""
-        with self._alone():
+        with self._alone:
             iterator: Any = self._iterator
             if iterator is None:
                 return None
@@ -138,14 +153,14 @@ class TrainerIterator:
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as the dataset's own iterator gives it."""
-        with self._alone():
+        with self._alone:
             if self._returned and self._returned[0].position is not None:
                 return self._returned[0].position
             return self._open().state_dict()  # type: ignore[attr-defined, no-any-return]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a position given by :meth:`state_dict`."""
-        with self._alone():
+        with self._alone:
             self._returned.clear()
             self._open().load_state_dict(state)  # type: ignore[attr-defined]
 
@@ -166,16 +181,10 @@ class TrainerIterator:
                 self._lock.release()
                 self._close_left_open()
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        try:
-            with self._lock:
-                yield
-        finally:
-            if self._is_closed:
-                self._close_left_open()
-
     def _close_left_open(self) -> None:
+        """What another thread could not close, which was inside of it."""
+        if not self._is_closed:
+            return
         with self._closing:
             iterator, self._left_open = self._left_open, None
         _close(iterator)

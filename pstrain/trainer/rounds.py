@@ -71,11 +71,11 @@ class RoundCommitter(Committer):
         self._check_open()
         messages = {ps: one_message(changes) for ps, changes in run.changes().items()}
         header = self._header(run)
-        with self._giving_up():
+        with self._giving_up:
             self._prepare(sorted(messages), header, messages)
         run.is_prepared = True
         reached("prepared")
-        with self._changed:
+        with self._lock:
             self._sent[run.token.closure] = run.tickets
             for ticket in run.tickets:
                 ticket.phase = Phase.SENT
@@ -88,12 +88,12 @@ class RoundCommitter(Committer):
 
     def is_late(self, token: StepToken) -> bool:
         """Whether its round was decided without it."""
-        with self._changed:
+        with self._lock:
             return token in self._late
 
     def note_late(self, token: StepToken) -> None:
         """A run is late; :meth:`give_back` follows when it has ended."""
-        with self._changed:
+        with self._lock:
             self._late.add(token)
 
     def give_back(self, token: StepToken) -> None:
@@ -101,12 +101,12 @@ class RoundCommitter(Committer):
         run = self._latest
         if run is not None and run.token == token:
             self._undo(run)
-        with self._changed:
+        with self._lock:
             self._late.discard(token)
         self._tell([pb.ClosureResult(id=token.closure, attempt=token.attempt, was_dropped=True)])
 
     def _undo(self, run: ClosureRun) -> None:
-        with self._changed:
+        with self._lock:
             self._sent.pop(run.token.closure, None)
             self._turns.withdraw(run.tickets)
         run.give_back()

@@ -7,6 +7,7 @@ result, which its committer sends, unless the session is over.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import json
 import logging
@@ -69,6 +70,7 @@ class TrainerSession:
             request.trainer_count, request.input_pipeline_id, max(1, request.num_replicas_in_sync)
         )
         self._strategy = Replica(self._context.num_replicas_in_sync)
+        self._scope = contextvars.Context().run(self._entered)
         self._parameters = parameters
         self.incarnation = request.incarnation
         # Also the owner of what it reads from data services.
@@ -138,13 +140,8 @@ class TrainerSession:
         run = self.committer.new_run(token, closure.parts_decided, held)
         try:
             self.committer.check_wanted(run)
-            place = trainer_scope(self.trainer_index, self._context.input_pipeline_id)
-            with place, entered_scope(self._strategy):
-                # Modules that it is imported from may make variables, which are no step's.
-                function = order.function.get()
-                with step_scope(token, run):
-                    args, kwargs = self._arguments(closure)
-                    result.value = _bounded(results.encode(function(*args, **kwargs)))
+            # A copy: what a closure sets in its context, the next one does not find.
+            result.value = self._scope.copy().run(self._value_of, order, run)
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             run.tell_of_taken(error)
             result.error_json = remote_errors.encode(error, self._where)
@@ -158,6 +155,19 @@ class TrainerSession:
         except Exception as error:
             self._end_failed(run, result, error)
         return run.held
+
+    def _entered(self) -> contextvars.Context:
+        """The context of closures; made once: each would enter the same two scopes."""
+        place = trainer_scope(self.trainer_index, self._context.input_pipeline_id)
+        with place, entered_scope(self._strategy):
+            return contextvars.copy_context()
+
+    def _value_of(self, order: ClosureOrder, run: ClosureRun) -> bytes:
+        # Modules that it is imported from may make variables, which are no step's.
+        function = order.function.get()
+        with step_scope(run.token, run):
+            args, kwargs = self._arguments(order.closure)
+            return _bounded(results.encode(function(*args, **kwargs)))
 
     def flush(self, held: Held) -> None:
         """Commits what a thread holds that has no closure to run now."""

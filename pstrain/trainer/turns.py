@@ -79,20 +79,22 @@ class Turns:
         ``ready`` want to commit too. In the order of their first tickets.
         """
         members = [run]
-        while True:
+        while blocking := list(self._before(members)):
             changes = any(member.has_changes for member in members)
-            blocking = list(self._before(members))
             if any(t.phase is Phase.SENT and changes for t in blocking):
                 return None
             others = [t for t in blocking if t.phase is Phase.TAKEN]
             if not others:
-                return sorted(members, key=lambda m: min((t.number for t in m.tickets), default=0))
+                break
             for ticket in others:
                 other = next((each for each in ready if each is ticket.run), None)
                 if other is None or ticket not in other.tickets:
                     return None
                 if other not in members:
                     members.append(other)
+        if len(members) > 1:
+            members.sort(key=lambda member: min((t.number for t in member.tickets), default=0))
+        return members
 
     def _before(self, members: Sequence[Run]) -> Iterable[Ticket]:
         """Tickets of others, on the same sources, that come before one of the members'."""

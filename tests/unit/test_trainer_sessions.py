@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import contextvars
+from typing import Any, cast
 
 import pytest
 
+from pstrain import results
 from pstrain.errors import FailedPreconditionError
+from pstrain.strategy_scope import has_strategy
+from pstrain.trainer.client import RemoteParameters
+from pstrain.trainer.context import get_current_worker_index
 from pstrain.trainer.service import TrainerService
+from pstrain.trainer.trainer_session import ClosureOrder, SentFunction, TrainerSession
 from pstrain.wire import trainer_pb2 as pb
 
 
@@ -35,3 +41,22 @@ def test_a_stream_of_another_coordinator_is_refused() -> None:
     with pytest.raises(FailedPreconditionError, match="another coordinator"):
         list(service.run_closures(iter([pb.RunRequest(session="s1")])))
     service.close()
+
+
+_seen: contextvars.ContextVar[int] = contextvars.ContextVar("seen", default=0)
+
+
+def test_a_closure_is_in_its_trainers_scope_and_finds_nothing_that_an_earlier_one_has_set() -> None:
+    def count() -> tuple[int, int, bool]:
+        _seen.set(_seen.get() + 1)
+        return _seen.get(), get_current_worker_index(), has_strategy()
+
+    request = pb.ConfigureRequest(session="s1", trainer_index=3, trainer_count=4)
+    trainer = TrainerSession(request, cast("RemoteParameters", None))
+    found: list[pb.ClosureResult] = []
+    trainer.committer._send = found.extend
+    order = ClosureOrder(pb.Closure(id=1), SentFunction(b"", lambda _pickled: count))
+    for _ in range(2):
+        trainer.run(order)
+    assert [results.decode(result.value) for result in found] == [(1, 3, True)] * 2
+    assert not has_strategy()

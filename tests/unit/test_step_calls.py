@@ -1,0 +1,76 @@
+"""How much Python a parameter server runs for a step: it is most of a small step's time there."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from pstrain.paramserver.requests import Call, answer
+from pstrain.paramserver.store import Store
+from pstrain.trainer.outgoing import Push, both, pull_messages
+from pstrain.trainer.pull import Pull
+from pstrain.vocabulary import Fetch, InitializerSpec, OptimizerSpec, ShardSpec, VariableSpec
+
+RULE = OptimizerSpec(name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=(0.1,))
+
+
+def variable(number: int) -> VariableSpec:
+    return VariableSpec(
+        id=number,
+        name=f"v{number}",
+        shape=(4, 2),
+        dtype="float32",
+        trainable=True,
+        initializer=InitializerSpec(name="constant"),
+        shards=(ShardSpec(ps=0, row_start=0, row_stop=4),),
+    )
+
+
+def calls_of(work: Callable[[], Any]) -> int:
+    calls = 0
+
+    def count(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def calls_of_a_step(variables: int) -> int:
+    """Of a server that applies a step and reads the next one's values, from request to reply."""
+    store, specs = Store(), [variable(number) for number in range(variables)]
+    push = Push()
+    for spec in specs:
+        store.create(spec, 0)
+        push.add(spec, 0, None, np.ones((4, 2), np.float32))
+    change, arrays = push.message(optimizer=RULE.text, owner=None, iterations=None)
+    pulls = pull_messages(Pull([Fetch(spec) for spec in specs], {}, 1 << 20))
+    calls = []
+    for closure in range(2):  # the first one makes the slots
+        decide = {"kind": "decide", "trainer": "t", "key": [closure, 0, 0], "low_water": 0}
+        decide |= {"entries": [[closure, 0, 0, {"value": ""}, 0]], "rows": [], "changes": [change]}
+        header, body = both((decide, arrays), pulls[0])
+        request = Call(header, body.to_buffer())
+
+        def serve(request: Call = request) -> None:
+            reply, late = answer(store, request)
+            assert reply["first"] == {"applied": True}
+            late.to_buffer()  # type: ignore[union-attr]
+
+        calls.append(calls_of(serve))
+    return calls[-1]
+
+
+def test_a_variable_costs_a_server_few_calls_and_a_step_not_many() -> None:
+    one, nine = calls_of_a_step(1), calls_of_a_step(9)
+    assert (nine - one) / 8 <= 20
+    assert one <= 145
