@@ -239,6 +239,10 @@ class RemoteParameters(ServerSession, KeyClaims):
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""
         super().change_session(session)
+        self.forget_values()
+
+    def forget_values(self) -> None:
+        """Nothing is known of what servers hold: some may have been started anew."""
         self._wholes.clear()
         self._has_slots.clear()
         self.key_maps.forget()

@@ -215,6 +215,9 @@ def test_slots_of_large_variables_are_asked_for_before_the_first_step(
     after = [strategy.parameters.status(ps)["requests"]["slots"] for ps in range(2)]
     assert [b + 1 for b in before] == after
     np.testing.assert_allclose(table.sparse_read([1]), lookup.rows[:1] - 0.1636, atol=1e-3)
+    strategy.begin()  # as after a restart, where the table has none
+    table.parameters.apply([Update(table.spec, np.ones((2, 5), np.float32), lookup)], ADAGRAD)
+    assert strategy.parameters.status(0)["requests"]["slots"] == after[0] + 1
     strategy.parameters.close()
 
 
