@@ -111,8 +111,8 @@ class Checkpoint(Telling):
 
         Closures that are under way end first, and no other begins until the values are held, which
         takes milliseconds; they go on while files are written. Blocks until it is on disk, unless
-        ``asynchronous``: the next save, or ``wait()`` of what is returned, then raises what went
-        wrong. ``written`` is called, perhaps by another thread, when the checkpoint can be seen.
+        ``asynchronous``: ``wait()`` of what is returned, or else the next save, then raises what
+        went wrong. ``written`` is called, perhaps by another thread, when the checkpoint can be seen.
         ``incremental``: large tables write the rows that changed since the last such save of this
         object, beside hard links to the files of that one, and all of their rows where the changes
         since then add up to half a table, or more than eight objects save it in turns: it knows
@@ -144,11 +144,11 @@ class Checkpoint(Telling):
             size_bytes = None if base is None else size_beyond(folder, values.shards, base)
             return saving.Written({**moment.contents, "saved": values.to_json()}, size_bytes)
 
-        def tell(_path: str) -> None:
+        def tell(path: str) -> None:
             if incremental:
                 self._newest = newest
             for follower, mark in moment.marks:
-                follower.committed(mark)
+                follower.committed(mark, path)
 
         saving.save(
             saved,
@@ -192,13 +192,14 @@ class Checkpoint(Telling):
         self.followers.remove(follower)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Blocks until the last save has ended; raises what it failed with, once."""
+        """Blocks until the last save has ended; raises what it failed with, unless that is told."""
         left_s = limit_s(timeout)
         last = self._last
         if last is None:
             return
         try:
-            last.wait(left_s)
+            if not last.is_told:
+                last.wait(left_s)
         finally:
             # One that goes on is waited for again, and its error is yet to be told.
             if last.has_ended and self._last is last:
@@ -273,7 +274,7 @@ class Checkpoint(Telling):
         self._restored = dict(contents["objects"])
         captured_changed()
         for follower in self.followers:
-            follower.restored()
+            follower.restored(found)
         logger.info("restored checkpoint %s", found)
         restored = Restored(found, saved, contents["aliases"])
         for each in named:
@@ -301,11 +302,11 @@ class Follower(Protocol):
     def held(self) -> Any:
         """All is held as it is now; what this returns stands for the moment."""
 
-    def committed(self, mark: Any) -> None:
+    def committed(self, mark: Any, path: str) -> None:
         """The checkpoint of that moment is whole. Called by any thread."""
 
-    def restored(self) -> None:
-        """Everything is as in a checkpoint."""
+    def restored(self, path: str) -> None:
+        """Everything is as in this checkpoint."""
 
 
 class _Held(NamedTuple):

@@ -42,9 +42,10 @@ class LateCheckpoints(Checkpoints):
     def _commit(self, saved: Any, marks: list[tuple[Any, Any]]) -> None:
         wait(self._node.world.dice.choice((0.0, 0.1, 2.0)))
         self._saved.append(saved)
+        path = f"ckpt-{len(self._saved)}"
         wait(self._node.world.dice.choice((0.0, 0.1)))
         for follower, mark in marks:
-            follower.committed(mark)
+            follower.committed(mark, path)
 
     def restore(self, path: str, *, with_attached: bool) -> None:
         for server in self._node.world.servers:

@@ -87,7 +87,7 @@ class Checkpoints:
     def _commit(self, saved: Any, marks: list[tuple[Any, Any]]) -> None:
         self._saved.append(saved)
         for follower, mark in marks:
-            follower.committed(mark)
+            follower.committed(mark, f"ckpt-{len(self._saved)}")
 
     def restore(self, path: str, *, with_attached: bool) -> None:
         assert with_attached

@@ -104,8 +104,7 @@ def test_a_background_save_that_fails_is_told_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "_write_synced", _full)
         path = saved.save(tmp_path, asynchronous=True)
-        with pytest.raises(OSError, match="full"):
-            path.wait(30)
+        path.wait_ended()
         assert not path.is_complete
     with pytest.raises(OSError, match="full"):
         saved.save(tmp_path)
@@ -113,8 +112,36 @@ def test_a_background_save_that_fails_is_told_by_the_next(
     assert saved.save(tmp_path) == str(tmp_path / "ckpt-1")
 
 
+def test_a_background_save_that_fails_is_told_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = Checkpoint(step=Variable(7))
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "_write_synced", _full)
+        path = saved.save(tmp_path, asynchronous=True)
+        for _ in range(2):
+            with pytest.raises(OSError, match="full"):
+                path.wait(30)
+    assert saved.save(tmp_path) == str(tmp_path / "ckpt-1")
+
+
 def _full(_path: str, _text: str) -> None:
     raise OSError("full")
+
+
+def test_who_follows_hears_which_checkpoint_it_is(tmp_path: pathlib.Path) -> None:
+    saved, told = Checkpoint(step=Variable(7)), list[Any]()
+    saved.follow(
+        types.SimpleNamespace(
+            held=lambda: "moment",
+            committed=lambda mark, path: told.append((mark, path)),
+            restored=told.append,
+        )
+    )
+    earlier = Checkpoint(step=Variable(1)).save(tmp_path, number=9)
+    saved.restore(earlier)
+    path = saved.save(tmp_path, number=2)
+    assert told == [earlier, ("moment", path)]
 
 
 def test_a_save_that_was_waited_for_too_shortly_is_waited_for_again(
