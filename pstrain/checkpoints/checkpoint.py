@@ -112,7 +112,7 @@ class Checkpoint(Telling):
         Closures that are under way end first, and no other begins until the values are held, which
         takes milliseconds; they go on while files are written. Blocks until it is on disk, unless
         ``asynchronous``: ``wait()`` of what is returned, or else the next save, then raises what
-        went wrong. ``written`` is called, perhaps by another thread, when the checkpoint can be seen.
+        went wrong. ``written`` is called, perhaps by another thread, once it can be seen.
         ``incremental``: large tables write the rows that changed since the last such save of this
         object, beside hard links to the files of that one, and all of their rows where the changes
         since then add up to half a table, or more than eight objects save it in turns: it knows

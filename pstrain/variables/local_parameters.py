@@ -57,6 +57,9 @@ class LocalParameters:
             part = None if rows is None else rows[shard.row_start : shard.row_stop]
             self._store.create(spec, index, part)
 
+    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
+        self.assign(spec, "set", value, start)
+
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         return [
             self.read(variable) if ids is None else self._rows(variable, ids)

@@ -52,6 +52,9 @@ class Parameters(Protocol):
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
         """Makes the variable, with ``value`` or by its initializer; again is harmless."""
 
+    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
+        """Rows from ``start`` on of a variable that was just made have these first values."""
+
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         """Values for one step, one message per server for all requests together.
 

@@ -221,6 +221,21 @@ def test_slots_of_large_variables_are_asked_for_before_the_first_step(
     strategy.parameters.close()
 
 
+def test_values_that_begin_anew_are_those_that_small_variables_were_made_of(
+    strategy: ParameterServerStrategy,
+) -> None:
+    def rows_of(shard_info: Any) -> Any:
+        return np.arange(shard_info.offset[0], shard_info.offset[0] + shard_info.shape[0])
+
+    with strategy.scope():
+        made = [Variable(rows_of, shape=(size,), dtype="int64") for size in (10, 10_000)]
+        made.append(Variable(np.arange(10)))
+    for variable in made:
+        variable.assign(np.full(variable.shape, 7))
+    strategy.begin_anew()
+    assert [int(variable.numpy().sum()) for variable in made] == [45, 0, 45]
+
+
 def test_errors_name_what_is_wrong_and_leave_the_connection_usable(
     strategy: ParameterServerStrategy,
 ) -> None:

@@ -24,6 +24,7 @@ from pstrain.config import ParameterConfig
 from pstrain.errors import (
     AbortedError,
     AlreadyExistsError,
+    DataLossError,
     DeadlineExceededError,
     FailedPreconditionError,
     UnavailableError,
@@ -207,6 +208,22 @@ def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
                 assert [v.numpy().tolist() for v in theirs] == [[5.0, 5.0], [3.0, 4.0]]
                 other.membership.report_done(1)
     for strategy in (chief, other):
+        strategy.close()
+
+
+def test_large_first_values_that_a_server_lost_before_training_are_not_taken_for_0() -> None:
+    server = ParameterServer()
+    server.start()
+    strategy = strategy_of(server, 0, 60.0, workers=1)
+    with strategy.scope():
+        small = ps.Variable(np.ones(3))
+        ps.Variable(np.ones(20_000, np.float32), name="given")
+    server.stop()
+    with ParameterServer(port=server.port):
+        for _ in range(2):
+            with pytest.raises(DataLossError, match=r"made of \(given\): start the chief again"):
+                strategy.session().__enter__()
+        assert small.numpy().tolist() == [1.0] * 3
         strategy.close()
 
 
