@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
@@ -36,7 +36,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
 from pstrain.variables import names as variable_names
 from pstrain.variables.deferred import Restored, RestoreStatus, defer
-from pstrain.variables.names import Key, Named, grouped, has_variables, key_of
+from pstrain.variables.names import Group, Key, Named, grouped, has_variables, key_of
 from pstrain.variables.parameters import ParametersSnapshot
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint"]
@@ -251,10 +251,11 @@ class Checkpoint(Telling):
 
         An object that has no variables yet gets its values as it makes them; the returned path
         has ``assert_consumed`` and the like, to ask whether all went well. No variable changes
-        unless all fit and no file is damaged. Raises NotFoundError for a checkpoint, object or
-        variable that is not there, InvalidArgumentError for a variable of another shape or dtype,
-        DataLossError for damaged files. None, which is what a directory without checkpoints has as
-        its newest, restores nothing. ``with_attached``: what is attached goes back too.
+        unless all fit, no file is damaged and every object takes its state, which it gets before
+        variables change. Raises NotFoundError for a checkpoint, object or variable that is not
+        there, InvalidArgumentError for a variable of another shape or dtype, DataLossError for
+        damaged files. None, which is what a directory without checkpoints has as its newest,
+        restores nothing. ``with_attached``: what is attached goes back too.
         """
         if path is None:
             return RestoreStatus(Restored("", Saved(()), {}), self._named)
@@ -264,11 +265,9 @@ class Checkpoint(Telling):
         stored = {shard.name: shard for shard in saved.shards}
         named = self._named()
         check_held(found, self._objects, contents, named, stored)
-        for group in grouped(named, stored):
-            group.parameters.load(found, group.specs, saved)
-        for name, value in self._objects.items():
-            if name in contents["objects"] and is_stateful(value):
-                value.load_state_dict(contents["objects"][name]["state"])
+        _load_values(
+            found, saved, grouped(named, stored), lambda: self._load_states(contents["objects"])
+        )
         for name, attached in self._attached.items() if with_attached else ():
             attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
         self._restored = dict(contents["objects"])
@@ -281,6 +280,11 @@ class Checkpoint(Telling):
             restored.give(each.variable, each.found_as(stored))
         defer(restored, {n: value for n, value in self._objects.items() if has_variables(value)})
         return RestoreStatus(restored, self._named)
+
+    def _load_states(self, saved: Mapping[str, Any]) -> None:
+        for name, value in self._objects.items():
+            if name in saved and is_stateful(value):
+                value.load_state_dict(saved[name]["state"])
 
     def holds(self) -> set[Key]:
         """The variables that a save now would write."""
@@ -326,6 +330,17 @@ class _Newest(NamedTuple):
 
     base: Base | None
     moments: dict[int, str]
+
+
+def _load_values(
+    path: str, saved: Saved, groups: Sequence[Group], agree: Callable[[], None]
+) -> None:
+    """None changes before all have read theirs, and ``agree`` has had its say."""
+    if not groups:
+        agree()
+        return
+    (parameters, specs), rest = groups[0], groups[1:]
+    parameters.load(path, specs, saved, lambda: _load_values(path, saved, rest, agree))
 
 
 def _write_values(folder: str, parts: Sequence[ParametersSnapshot], base: Base | None) -> Saved:

@@ -33,7 +33,7 @@ from pstrain.trainer.outlasting import Outlast, never, outlasting
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot
-from pstrain.variables.parameters import current_staging
+from pstrain.variables.parameters import agreed, current_staging
 from pstrain.variables.rows import (
     as_rows,
     look_up,
@@ -239,10 +239,16 @@ class RemoteParameters(ServerSession, KeyClaims):
         _before_read(specs.values())
         return RemoteSnapshot(self, specs, tracking)
 
-    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+    def load(
+        self,
+        directory: str,
+        specs: Mapping[str, VariableSpec],
+        saved: Saved,
+        agree: Callable[[], None] = agreed,
+    ) -> None:
         _before_read(specs.values())
         with self.giving_rows_anew([spec.id for spec in specs.values()]):
-            load(self, directory, specs, saved)
+            load(self, directory, specs, saved, agree)
 
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""

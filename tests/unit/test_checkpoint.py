@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstrain import initializers
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import read_config
@@ -279,6 +280,37 @@ def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> No
     with pytest.raises(DataLossError, match=file.name):
         Checkpoint(model=other).restore(tmp_path)
     assert other.values() == before
+
+
+@pytest.mark.parametrize("dim", [2, 1 << 18])
+def test_a_state_that_is_refused_is_so_before_any_variable_changes(
+    tmp_path: pathlib.Path, dim: int
+) -> None:
+    def table(seed: int) -> Any:
+        return Variable(initializers.normal(seed=seed)((2, dim)), name="table")
+
+    Checkpoint(table=table(1), data=Position(row=None)).save(tmp_path)
+    other = table(2)
+    before = other.numpy()
+    with pytest.raises(InvalidArgumentError, match="no position of these data"):
+        Checkpoint(table=other, data=Position()).restore(tmp_path)
+    np.testing.assert_array_equal(other.numpy(), before)
+
+
+def test_damage_to_values_of_one_place_changes_nothing_in_another(tmp_path: pathlib.Path) -> None:
+    with local_parameters():
+        here = Variable(1.0, name="here")
+    there, data = Variable(2.0, name="there"), Position(row=3)
+    saved = Checkpoint(here=here, there=there, data=data)
+    path = pathlib.Path(saved.save(tmp_path))
+    for file in path.rglob("*.safetensors"):
+        if b"there" in (found := file.read_bytes()):
+            file.write_bytes(found[:-1] + b"?")
+    here.assign(0)
+    data.row = 0
+    with pytest.raises(DataLossError, match="damaged"):
+        saved.restore(tmp_path)
+    assert (float(here), data.row) == (0.0, 0)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 3}', '{"format": 2'])
