@@ -22,6 +22,7 @@ from pstrain.checkpoints import manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import (
     Attached,
+    HasRate,
     check_held,
     check_objects,
     describe,
@@ -52,7 +53,7 @@ class Checkpoint(Telling):
     What several of them reach, as in ``Checkpoint(net=net, encoder=net.encoder)``, is saved once
     and restored by any of its names; state is saved with each.
     ``checkpoint.model`` is the object of that name. Optimizer slots are saved with the rows they
-    belong to. Everything is saved as it is at one
+    belong to, a learning rate that was set with its optimizer. Everything is saved as it is at one
     moment, at which no closure is under way. ``restore`` may come before an object has made its
     variables: they then get their values as they are made, where it has some already those of
     layers that it has in attributes, lists or dicts.
@@ -246,7 +247,9 @@ class Checkpoint(Telling):
         return _Held(contents, parts, marks, None if last is None else last.base)
 
     @instead_of("restore", foreign_arguments.RESTORE_OF_CHECKPOINT)
-    def restore(self, path: Path | None, *, with_attached: bool = False) -> RestoreStatus:
+    def restore(
+        self, path: Path | None, *, with_attached: bool = False, keeps_rates: bool = False
+    ) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 
         An object that has no variables yet gets its values as it makes them; the returned path
@@ -255,7 +258,8 @@ class Checkpoint(Telling):
         variables change. Raises NotFoundError for a checkpoint, object or variable that is not
         there, InvalidArgumentError for a variable of another shape or dtype, DataLossError for
         damaged files. None, which is what a directory without checkpoints has as its newest,
-        restores nothing. ``with_attached``: what is attached goes back too.
+        restores nothing. ``with_attached``: what is attached goes back too. ``keeps_rates``:
+        optimizers keep the learning rates that the program has set, which itself goes on.
         """
         if path is None:
             return RestoreStatus(Restored("", Saved(()), {}), self._named)
@@ -268,6 +272,8 @@ class Checkpoint(Telling):
         _load_values(
             found, saved, grouped(named, stored), lambda: self._load_states(contents["objects"])
         )
+        if not keeps_rates:
+            self._restore_rates(contents["objects"])
         for name, attached in self._attached.items() if with_attached else ():
             attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
         self._restored = dict(contents["objects"])
@@ -285,6 +291,11 @@ class Checkpoint(Telling):
         for name, value in self._objects.items():
             if name in saved and is_stateful(value):
                 value.load_state_dict(saved[name]["state"])
+
+    def _restore_rates(self, saved: Mapping[str, Any]) -> None:
+        for name, value in self._objects.items():
+            if isinstance(value, HasRate):
+                value.restore_rate(saved.get(name, {}).get("rate", {}))
 
     def holds(self) -> set[Key]:
         """The variables that a save now would write."""

@@ -318,7 +318,9 @@ class Restorer:
             try:
                 self._strategy.begin_anew()
                 self._lost_servers.forget()
-                self._manager.checkpoint.restore(path, with_attached=True)
+                self._manager.checkpoint.restore(
+                    path, with_attached=True, keeps_rates=not self._gives_up
+                )
                 self._iterators.rewind_since(self._iterators_mark)
                 return
             except (ServerLostError, ServerRestartedError) as error:

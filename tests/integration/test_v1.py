@@ -287,10 +287,10 @@ def test_a_server_that_is_lost_again_while_all_goes_back_is_waited_for_again(
         servers[-1].start()
 
     class Manager(ps.CheckpointManager):
-        def restore_or_initialize(self) -> Any:
+        def restore_or_initialize(self, **options: Any) -> Any:
             if len(servers) == 2:
                 replace()
-            return super().restore_or_initialize()
+            return super().restore_or_initialize(**options)
 
         def wait(self, timeout: float | None = None) -> None:
             super().wait(timeout)

@@ -47,12 +47,12 @@ class LateCheckpoints(Checkpoints):
         for follower, mark in marks:
             follower.committed(mark, path)
 
-    def restore(self, path: str, *, with_attached: bool) -> None:
+    def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None:
         for server in self._node.world.servers:
             wait(self._node.world.dice.choice((0.0, 0.1, 0.5)))
             if server.session != self._node.parameters.session or not server.alive:
                 raise ServerLostError(f"{server.name} was lost once more")
-        super().restore(path, with_attached=with_attached)
+        super().restore(path, with_attached=with_attached, keeps_rates=keeps_rates)
 
 
 class HardRestore(Scenario):

@@ -262,7 +262,7 @@ class Restored:
     def alone(self) -> Any:
         return nullcontext()
 
-    def restore(self, path: str, *, with_attached: bool) -> None: ...
+    def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None: ...
 
     def begin_anew(self) -> None:
         self.session = "s2"

@@ -48,8 +48,9 @@ class Cluster:
     def begin_anew(self) -> None:
         self.done.append("begun")
 
-    def restore(self, path: str, *, with_attached: bool) -> None:
+    def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None:
         assert with_attached
+        assert keeps_rates, "the program itself goes on"
         if self._losses:
             self._losses -= 1
             raise ServerLostError("gone again")
@@ -117,8 +118,8 @@ def test_a_session_takes_the_place_of_no_other_than_the_one_that_it_names() -> N
 def test_only_losses_are_gone_back_from_once_more() -> None:
     cluster = Cluster()
 
-    def damaged(_path: str, *, with_attached: bool) -> None:
-        raise DataServiceError(f"damaged, {with_attached=}")
+    def damaged(_path: str, **_options: bool) -> None:
+        raise DataServiceError("damaged")
 
     cluster.restore = damaged  # type: ignore[method-assign]
     with pytest.raises(DataServiceError, match="damaged"):
