@@ -195,9 +195,9 @@ class ParameterServerStrategy(Replica):
         deadline_s = time.monotonic() + self._config.start_timeout_s
         for ps, address in enumerate(self.parameters.addresses):
             self._begin_at(ps, address, deadline_s, replaced)
+        self.parameters.forget_values()
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
-        self.parameters.key_maps.forget()
 
     def begin_anew(self) -> None:
         """As :meth:`begin`, in a new session: what others still do in the old one is refused.

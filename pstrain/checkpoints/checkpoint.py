@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
@@ -22,6 +22,7 @@ from pstrain.checkpoints import manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import (
     Attached,
+    HasRate,
     check_held,
     check_objects,
     describe,
@@ -36,7 +37,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
 from pstrain.variables import names as variable_names
 from pstrain.variables.deferred import Restored, RestoreStatus, defer
-from pstrain.variables.names import Key, Named, grouped, has_variables, key_of
+from pstrain.variables.names import Group, Key, Named, grouped, has_variables, key_of
 from pstrain.variables.parameters import ParametersSnapshot
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint"]
@@ -52,7 +53,7 @@ class Checkpoint(Telling):
     What several of them reach, as in ``Checkpoint(net=net, encoder=net.encoder)``, is saved once
     and restored by any of its names; state is saved with each.
     ``checkpoint.model`` is the object of that name. Optimizer slots are saved with the rows they
-    belong to. Everything is saved as it is at one
+    belong to, a learning rate that was set with its optimizer. Everything is saved as it is at one
     moment, at which no closure is under way. ``restore`` may come before an object has made its
     variables: they then get their values as they are made, where it has some already those of
     layers that it has in attributes, lists or dicts.
@@ -111,8 +112,8 @@ class Checkpoint(Telling):
 
         Closures that are under way end first, and no other begins until the values are held, which
         takes milliseconds; they go on while files are written. Blocks until it is on disk, unless
-        ``asynchronous``: the next save, or ``wait()`` of what is returned, then raises what went
-        wrong. ``written`` is called, perhaps by another thread, when the checkpoint can be seen.
+        ``asynchronous``: ``wait()`` of what is returned, or else the next save, then raises what
+        went wrong. ``written`` is called, perhaps by another thread, once it can be seen.
         ``incremental``: large tables write the rows that changed since the last such save of this
         object, beside hard links to the files of that one, and all of their rows where the changes
         since then add up to half a table, or more than eight objects save it in turns: it knows
@@ -144,11 +145,11 @@ class Checkpoint(Telling):
             size_bytes = None if base is None else size_beyond(folder, values.shards, base)
             return saving.Written({**moment.contents, "saved": values.to_json()}, size_bytes)
 
-        def tell(_path: str) -> None:
+        def tell(path: str) -> None:
             if incremental:
                 self._newest = newest
             for follower, mark in moment.marks:
-                follower.committed(mark)
+                follower.committed(mark, path)
 
         saving.save(
             saved,
@@ -192,13 +193,14 @@ class Checkpoint(Telling):
         self.followers.remove(follower)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Blocks until the last save has ended; raises what it failed with, once."""
+        """Blocks until the last save has ended; raises what it failed with, unless that is told."""
         left_s = limit_s(timeout)
         last = self._last
         if last is None:
             return
         try:
-            last.wait(left_s)
+            if not last.is_told:
+                last.wait(left_s)
         finally:
             # One that goes on is waited for again, and its error is yet to be told.
             if last.has_ended and self._last is last:
@@ -245,15 +247,19 @@ class Checkpoint(Telling):
         return _Held(contents, parts, marks, None if last is None else last.base)
 
     @instead_of("restore", foreign_arguments.RESTORE_OF_CHECKPOINT)
-    def restore(self, path: Path | None, *, with_attached: bool = False) -> RestoreStatus:
+    def restore(
+        self, path: Path | None, *, with_attached: bool = False, keeps_rates: bool = False
+    ) -> RestoreStatus:
         """Restores all objects from a checkpoint, or from the newest in a directory; its path.
 
         An object that has no variables yet gets its values as it makes them; the returned path
         has ``assert_consumed`` and the like, to ask whether all went well. No variable changes
-        unless all fit and no file is damaged. Raises NotFoundError for a checkpoint, object or
-        variable that is not there, InvalidArgumentError for a variable of another shape or dtype,
-        DataLossError for damaged files. None, which is what a directory without checkpoints has as
-        its newest, restores nothing. ``with_attached``: what is attached goes back too.
+        unless all fit, no file is damaged and every object takes its state, which it gets before
+        variables change. Raises NotFoundError for a checkpoint, object or variable that is not
+        there, InvalidArgumentError for a variable of another shape or dtype, DataLossError for
+        damaged files. None, which is what a directory without checkpoints has as its newest,
+        restores nothing. ``with_attached``: what is attached goes back too. ``keeps_rates``:
+        optimizers keep the learning rates that the program has set, which itself goes on.
         """
         if path is None:
             return RestoreStatus(Restored("", Saved(()), {}), self._named)
@@ -263,23 +269,33 @@ class Checkpoint(Telling):
         stored = {shard.name: shard for shard in saved.shards}
         named = self._named()
         check_held(found, self._objects, contents, named, stored)
-        for group in grouped(named, stored):
-            group.parameters.load(found, group.specs, saved)
-        for name, value in self._objects.items():
-            if name in contents["objects"] and is_stateful(value):
-                value.load_state_dict(contents["objects"][name]["state"])
+        _load_values(
+            found, saved, grouped(named, stored), lambda: self._load_states(contents["objects"])
+        )
+        if not keeps_rates:
+            self._restore_rates(contents["objects"])
         for name, attached in self._attached.items() if with_attached else ():
             attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
         self._restored = dict(contents["objects"])
         captured_changed()
         for follower in self.followers:
-            follower.restored()
+            follower.restored(found)
         logger.info("restored checkpoint %s", found)
         restored = Restored(found, saved, contents["aliases"])
         for each in named:
             restored.give(each.variable, each.found_as(stored))
         defer(restored, {n: value for n, value in self._objects.items() if has_variables(value)})
         return RestoreStatus(restored, self._named)
+
+    def _load_states(self, saved: Mapping[str, Any]) -> None:
+        for name, value in self._objects.items():
+            if name in saved and is_stateful(value):
+                value.load_state_dict(saved[name]["state"])
+
+    def _restore_rates(self, saved: Mapping[str, Any]) -> None:
+        for name, value in self._objects.items():
+            if isinstance(value, HasRate):
+                value.restore_rate(saved.get(name, {}).get("rate", {}))
 
     def holds(self) -> set[Key]:
         """The variables that a save now would write."""
@@ -301,11 +317,11 @@ class Follower(Protocol):
     def held(self) -> Any:
         """All is held as it is now; what this returns stands for the moment."""
 
-    def committed(self, mark: Any) -> None:
+    def committed(self, mark: Any, path: str) -> None:
         """The checkpoint of that moment is whole. Called by any thread."""
 
-    def restored(self) -> None:
-        """Everything is as in a checkpoint."""
+    def restored(self, path: str) -> None:
+        """Everything is as in this checkpoint."""
 
 
 class _Held(NamedTuple):
@@ -325,6 +341,17 @@ class _Newest(NamedTuple):
 
     base: Base | None
     moments: dict[int, str]
+
+
+def _load_values(
+    path: str, saved: Saved, groups: Sequence[Group], agree: Callable[[], None]
+) -> None:
+    """None changes before all have read theirs, and ``agree`` has had its say."""
+    if not groups:
+        agree()
+        return
+    (parameters, specs), rest = groups[0], groups[1:]
+    parameters.load(path, specs, saved, lambda: _load_values(path, saved, rest, agree))
 
 
 def _write_values(folder: str, parts: Sequence[ParametersSnapshot], base: Base | None) -> Saved:

@@ -140,11 +140,14 @@ class CheckpointManager:
         """Blocks until the last save is on disk; raises what it failed with."""
         self.checkpoint.wait(timeout)
 
-    def restore_or_initialize(self) -> str | None:
-        """Restores the newest checkpoint if there is one; its path. Else calls ``init_fn``."""
+    def restore_or_initialize(self, *, keeps_rates: bool = False) -> str | None:
+        """Restores the newest checkpoint if there is one; its path. Else calls ``init_fn``.
+
+        ``keeps_rates``: as in :meth:`Checkpoint.restore`.
+        """
         path = self.latest_checkpoint
         if path is not None:
-            return self.checkpoint.restore(path)
+            return self.checkpoint.restore(path, keeps_rates=keeps_rates)
         if self._init_fn is not None:
             self._init_fn()
         return None

@@ -7,7 +7,7 @@ variables or a state; what is said of it is of what JSON has.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.manifest import Path
@@ -110,6 +110,16 @@ class Attached(Protocol):
         """None where the checkpoint does not hold it."""
 
 
+@runtime_checkable
+class HasRate(Protocol):
+    """An optimizer: a program may set its learning rate."""
+
+    def saved_rate(self) -> dict[str, Any]: ...
+
+    def restore_rate(self, saved: Mapping[str, Any]) -> None:
+        """Nothing in it: of a checkpoint that does not say."""
+
+
 def read_config(path: Path, name: str = "model") -> dict[str, Any]:
     """What ``get_config`` of an object gave when it was saved, to make the object anew.
 
@@ -123,10 +133,12 @@ def read_config(path: Path, name: str = "model") -> dict[str, Any]:
 
 
 def describe(value: Any) -> dict[str, Any]:
-    """What the manifest says of an object: its class, its configuration and its state."""
+    """What the manifest says of an object: its class, its configuration, its state."""
     described: dict[str, Any] = {"class": type(value).__qualname__}
     if hasattr(value, "get_config"):
         described["config"] = value.get_config()
+    if isinstance(value, HasRate):
+        described["rate"] = value.saved_rate()
     if is_stateful(value):
         described["state"] = value.state_dict()
     return described

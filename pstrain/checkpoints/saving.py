@@ -43,13 +43,14 @@ class SavedCheckpoint(str):
     ``pause_s``: how long no closure ran, for the values to be held. ``drain_s``: how long closures
     that were under way took to end before that, while no other began. ``write_s``: of the files;
     None until they are written. ``size_bytes``: of the values; once an incremental one is written,
-    of what that took.
+    of what that took. ``is_told``: somebody has heard of what kept it from the disk.
     """
 
     pause_s: float
     drain_s: float
     write_s: float | None
     size_bytes: int
+    is_told: bool
     _ended: threading.Event
     _error: BaseException | None
     _thread: threading.Thread | None
@@ -61,6 +62,7 @@ class SavedCheckpoint(str):
         saved.size_bytes = size_bytes
         saved._ended = threading.Event()
         saved._error = None
+        saved.is_told = False
         saved._thread = None
         return saved
 
@@ -87,6 +89,7 @@ class SavedCheckpoint(str):
         if not self._ended.wait(limit_s(timeout)):
             raise DeadlineExceededError(f"{self} is not written after {timeout} s")
         if self._error is not None:
+            self.is_told = True
             raise self._error
         return self
 

@@ -107,7 +107,7 @@ class ServerRecovery:
         return self._switch.restores
 
     def recover_from(self, manager: CheckpointManager) -> None:
-        """From now on a lost server takes everything back to the newest of these checkpoints."""
+        """From now on a lost server takes everything back to what these have saved last."""
         self._manager = manager
         self._scheduler.redoing.keep_ended()
         self._switch.use(self._restorer(manager))
@@ -191,7 +191,7 @@ class ServerRecovery:
             self._iterators,
             self._leave,
             gives_up=gives_up,
-            is_saved=earlier is not None and earlier.is_saved_by(manager),
+            newest=None if earlier is None else earlier.saved_by(manager),
             left_out=left_out,
         )
 

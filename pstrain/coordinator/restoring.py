@@ -47,9 +47,6 @@ class Manager(Protocol):
 
     checkpoint: Any
 
-    @property
-    def latest_checkpoint(self) -> str | None: ...
-
     def wait(self, timeout: float | None = None) -> None: ...
 
 
@@ -103,10 +100,11 @@ class _Mark(NamedTuple):
 class Restorer:
     """Owns one thread from ``start`` to ``stop``. ``leave`` has all trainers let go of the session.
 
-    Follows the checkpoint that it goes back to: what ended before its newest is not run again.
+    Goes back to what its Checkpoint has saved or restored last, not to what else lies there: that
+    may be of another program, also where its number is higher. What ended before is not run again.
     ``gives_up``: nothing is, and what waits ends with RolledBackError, for the program goes back.
-    ``is_saved``: all is as in the newest checkpoint. ``left_out`` names the variables that no
-    checkpoint holds, which nothing goes back to.
+    ``newest``: the checkpoint in which all is as it is, if there is one. ``left_out`` names the
+    variables that no checkpoint holds, which nothing goes back to.
     """
 
     def __init__(
@@ -118,7 +116,7 @@ class Restorer:
         leave: Callable[[], None],
         *,
         gives_up: bool = False,
-        is_saved: bool = False,
+        newest: str | None = None,
         left_out: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._manager = manager
@@ -130,8 +128,7 @@ class Restorer:
         self._iterators = iterators
         self._leave = leave
         self._iterators_mark = 0
-        # One of an earlier program may lie there, which says nothing of this one's values.
-        self._has_checkpoint = is_saved
+        self._newest = newest
         self._closures_mark = -1
         self._parts_mark: Mapping[int, int] = {}
         self._lost_servers = LostServers(strategy)
@@ -222,10 +219,10 @@ class Restorer:
         self._noticed.set()
         return True
 
-    def is_saved_by(self, manager: Manager) -> bool:
-        """Whether no closure has ended since its newest checkpoint."""
-        is_mine = self._manager is manager and self._has_checkpoint
-        return is_mine and self._work.mark() == self._closures_mark
+    def saved_by(self, manager: Manager) -> str | None:
+        """Its newest checkpoint, where no closure has ended since."""
+        is_mine = self._manager is manager and self._work.mark() == self._closures_mark
+        return self._newest if is_mine else None
 
     # -- what the checkpoint tells
 
@@ -238,21 +235,21 @@ class Restorer:
             )
         return _Mark(self._work.mark(), self._iterators.made(), self._work.parts())
 
-    def committed(self, mark: _Mark) -> None:
-        """The save of that moment is whole."""
+    def committed(self, mark: _Mark, path: str) -> None:
+        """The save of that moment is whole, and at ``path``."""
         self._work.forget(mark.closures)
         self._closures_mark = mark.closures
         self._parts_mark = mark.parts
         self._iterators_mark = mark.iterators
-        self._has_checkpoint = True
+        self._newest = path
         if not self._has_warned and (names := self._left_out()):
             self._has_warned = True
             logger.warning("%s are not in the checkpoint: %s", _some(names), _BEGIN_ANEW)
 
-    def restored(self) -> None:
+    def restored(self, path: str) -> None:
         """The program has gone back to a checkpoint itself."""
         if not self.is_restoring:
-            self.committed(self.held())
+            self.committed(self.held(), path)
 
     # -- the thread
 
@@ -287,7 +284,7 @@ class Restorer:
             self._finish_save()
             with self._manager.checkpoint.alone():
                 # Here, where no save makes another one the newest.
-                path = self._newest(reason)
+                path = self._checkpoint(reason)
                 self._go_back(path)
                 count = self._end_old_work(f"{reason}: everything is back at {path}")
         except BaseException:
@@ -307,14 +304,13 @@ class Restorer:
         if names := self._left_out():
             logger.warning("%s were not in the checkpoint and have begun anew", _some(names))
 
-    def _newest(self, reason: str) -> str:
-        path = self._manager.latest_checkpoint
-        if path is None or not self._has_checkpoint:
+    def _checkpoint(self, reason: str) -> str:
+        if self._newest is None:
             raise UnavailableError(
                 f"{reason}, and there is no checkpoint yet to go back to: start the server "
                 "again and the program anew, and save one before training begins"
             )
-        return path
+        return self._newest
 
     def _go_back(self, path: str) -> None:
         """Once more, from the start, where a server is lost meanwhile."""
@@ -322,7 +318,9 @@ class Restorer:
             try:
                 self._strategy.begin_anew()
                 self._lost_servers.forget()
-                self._manager.checkpoint.restore(path, with_attached=True)
+                self._manager.checkpoint.restore(
+                    path, with_attached=True, keeps_rates=not self._gives_up
+                )
                 self._iterators.rewind_since(self._iterators_mark)
                 return
             except (ServerLostError, ServerRestartedError) as error:

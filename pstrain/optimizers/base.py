@@ -77,6 +77,8 @@ class Optimizer(Telling):
             slots=tuple(slots),
             row_slots=tuple(row_slots),
         )
+        self._made_with: Rate = learning_rate
+        self._is_set = False
         self.iterations = self._new_counter()
         self._counter = _StepCounter()
 
@@ -97,7 +99,10 @@ class Optimizer(Telling):
 
     @learning_rate.setter
     def learning_rate(self, rate: Rate) -> None:
-        """For the steps of functions that are scheduled from now on; slots and counter stay."""
+        """For the steps of functions that are scheduled from now on; slots and counter stay.
+
+        A number is part of checkpoints, which give it to the optimizer that they are restored into.
+        """
         if current_step() is not None:
             raise FailedPreconditionError(
                 "a scheduled function cannot set the learning rate, which is every trainer's: "
@@ -105,7 +110,25 @@ class Optimizer(Telling):
             )
         self.spec = replace(self.spec, learning_rate=self._first_rate(rate))
         self._schedule = rate if isinstance(rate, LearningRateSchedule) else None
+        self._is_set = True
         captured_changed()
+
+    def saved_rate(self) -> dict[str, Any]:
+        """What a checkpoint keeps of the rate: the number that a program has set, if any.
+
+        Nothing of a schedule that was set, which may be of the program's own class.
+        """
+        if self._is_set and self._schedule is not None:
+            return {}
+        return {"rate": self.spec.learning_rate if self._is_set else None}
+
+    def restore_rate(self, saved: Mapping[str, Any]) -> None:
+        """Inverse of :meth:`saved_rate`; without a number, the rate that it was made with."""
+        if saved.get("rate") is not None:
+            self.learning_rate = float(saved["rate"])
+        elif "rate" in saved and self._is_set:
+            self.learning_rate = self._made_with
+            self._is_set = False
 
     @property
     def variables(self) -> list[Any]:
@@ -171,7 +194,7 @@ class Optimizer(Telling):
         """The same rule with another rate, and with the same counter and slots."""
         changed = copy.copy(self)
         rate = self._checked_rate("learning_rate", learning_rate)
-        changed._schedule = None
+        changed._schedule, changed._made_with, changed._is_set = None, rate, False
         changed.spec = replace(self.spec, learning_rate=rate)
         return changed
 

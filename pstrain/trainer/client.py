@@ -33,7 +33,7 @@ from pstrain.trainer.outlasting import Outlast, never, outlasting
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot
-from pstrain.variables.parameters import current_staging
+from pstrain.variables.parameters import agreed, current_staging
 from pstrain.variables.rows import (
     as_rows,
     look_up,
@@ -79,7 +79,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         self.consistency: Consistency = ASYNC
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
         self._has_slots: set[tuple[int, str]] = set()
-        self._first_values: dict[int, Array] = {}
+        self._first_values: dict[int, list[tuple[int, Array]]] = {}
         self.untold: list[str] = []
         self.key_maps = KeyMaps()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -100,15 +100,23 @@ class RemoteParameters(ServerSession, KeyClaims):
             }
         )
         if value is not None:
-            self.assign(spec, "set", value)
-            if value.nbytes <= _KEPT_MAX_BYTES:
-                self._first_values[spec.id] = value.copy()
+            self.give_first(spec, value)
 
-    def begin_again(self, spec: VariableSpec) -> None:
-        """Gives a variable that was created anew the value that it was made of, if it was small."""
-        value = self._first_values.get(spec.id)
-        if value is not None:
-            self.assign(spec, "set", value)
+    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
+        self.assign(spec, "set", value, start)
+        kept = self._first_values.setdefault(spec.id, [])
+        if spec.rows * row_bytes(spec) <= _KEPT_MAX_BYTES:
+            kept.append((start, value.copy()))
+
+    def begin_again(self, spec: VariableSpec) -> bool:
+        """Gives a variable that was created anew the values that it was made of.
+
+        False where they are known no more, for they were large.
+        """
+        parts = self._first_values.get(spec.id)
+        for start, value in parts or ():
+            self.assign(spec, "set", value, start)
+        return parts is None or bool(parts)
 
     @outlasting
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
@@ -233,14 +241,24 @@ class RemoteParameters(ServerSession, KeyClaims):
         _before_read(specs.values())
         return RemoteSnapshot(self, specs, tracking)
 
-    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+    def load(
+        self,
+        directory: str,
+        specs: Mapping[str, VariableSpec],
+        saved: Saved,
+        agree: Callable[[], None] = agreed,
+    ) -> None:
         _before_read(specs.values())
         with self.giving_rows_anew([spec.id for spec in specs.values()]):
-            load(self, directory, specs, saved)
+            load(self, directory, specs, saved, agree)
 
     def change_session(self, session: str) -> None:
         """All that is asked from now on is of another session; nothing is known of its values."""
         super().change_session(session)
+        self.forget_values()
+
+    def forget_values(self) -> None:
+        """Nothing is known of what servers hold: some may have been started anew."""
         self._wholes.clear()
         self._has_slots.clear()
         self.key_maps.forget()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import contextlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from dataservice.runtime.identity import new_id
 from pstrain.errors import DataServiceError
@@ -18,8 +18,14 @@ from pstrain.trainer.snapshot import Servers
 from pstrain.vocabulary import ShardSpec, VariableSpec
 
 
-def load(servers: Servers, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
-    """Overwrites ``specs``, by name in the checkpoint, on all servers."""
+def load(
+    servers: Servers,
+    directory: str,
+    specs: Mapping[str, VariableSpec],
+    saved: Saved,
+    agree: Callable[[], None],
+) -> None:
+    """Overwrites ``specs``, by name in the checkpoint, on all servers, where others ``agree``."""
     load_id = new_id("load")
     timeout_s = servers.config.transfer_timeout_s
     headers = {
@@ -35,7 +41,8 @@ def load(servers: Servers, directory: str, specs: Mapping[str, VariableSpec], sa
     ledgers = saved.ledgers if saved.session == servers.session else {}
     try:
         servers.ask_all(headers, timeout_s=timeout_s)
-    except DataServiceError:
+        agree()
+    except BaseException:
         # Some servers may have read ahead what another cannot read.
         give_up = {"kind": "give_up_load", "load": load_id}
         with contextlib.suppress(DataServiceError):

@@ -17,6 +17,7 @@ from pstrain.cluster import (
 )
 from pstrain.config import ParameterConfig
 from pstrain.errors import (
+    DataLossError,
     InvalidArgumentError,
     InvalidTypeError,
 )
@@ -71,6 +72,7 @@ class ParameterServerStrategy(Replica):
         self._config = config or ParameterConfig()
         self._transport_dtype = check_transport_dtype(transport_dtype)
         self._session: TrainingSession | None = None
+        self._lacking: list[str] = []
         spec = self._resolver.cluster_spec()
         self.worker_index, self.num_workers = _place(self._resolver, spec)
         self.is_chief = self.worker_index == 0
@@ -203,15 +205,27 @@ class ParameterServerStrategy(Replica):
         """A server was started anew, or another session has begun: all variables are made again.
 
         By their initializers; by the chief also of the values that they were made of, if these
-        were at most 64 KiB.
+        were at most 64 KiB: for others see :meth:`confirm_values`.
         """
         if self.membership is None or self.parameters is None:
             return
         self.membership.enter()
+        self._lacking = []
         for variable in self.variables:
             self.parameters.create(variable.spec)
-            if self.is_chief:
-                self.parameters.begin_again(variable.spec)
+            if self.is_chief and not self.parameters.begin_again(variable.spec):
+                self._lacking.append(variable.name)
+
+    def confirm_values(self, *, are_restored: bool) -> None:
+        """DataLossError where variables lost their first values and got none from a checkpoint."""
+        if are_restored:
+            self._lacking = []
+        if self._lacking:
+            raise DataLossError(
+                "a parameter server was lost before training began, and with it values of more "
+                f"than 64 KiB that variables were made of ({', '.join(self._lacking[:10])}): start "
+                "the chief again, or make such variables with an initializer"
+            )
 
     @property
     def start_timeout_s(self) -> float:

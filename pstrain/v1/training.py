@@ -60,6 +60,7 @@ class Trainee(Protocol):
     ) -> Any: ...
     def bind(self, session: TrainingSession | None) -> None: ...
     def rejoin(self) -> None: ...
+    def confirm_values(self, *, are_restored: bool) -> None: ...
 
 
 class TrainingSession:
@@ -75,7 +76,9 @@ class TrainingSession:
 
     A parameter server that comes back empty, or a chief that is started again: the chief begins
     anew from the newest checkpoint, and the other workers follow. A server lost before any
-    checkpoint: UnavailableError. A worker that is started again joins, reading its share anew.
+    checkpoint: UnavailableError; before training, where variables were made of values of more than
+    64 KiB: DataLossError. A worker that is started again joins, reading its share anew. In a
+    cluster each worker keeps the learning rate that its program has set.
     """
 
     def __init__(
@@ -234,10 +237,15 @@ class TrainingSession:
         )
 
     def _initialise(self, *, may_be_new: bool) -> None:
-        if self._manager is not None and self._manager.latest_checkpoint is not None:
-            self.restored_from = str(self._manager.restore_or_initialize())
+        has_saved = self._manager is not None and self._manager.latest_checkpoint is not None
+        if has_saved:
+            # In a cluster other workers, who restore nothing, have set rates of their own.
+            keeps_rates = self._strategy.membership is not None
+            restored = self._manager.restore_or_initialize(keeps_rates=keeps_rates)
+            self.restored_from = str(restored)
             logger.info("the chief goes on from %s", self.restored_from)
-        elif self._init_fn is not None and may_be_new:
+        self._strategy.confirm_values(are_restored=has_saved)
+        if self._init_fn is not None and may_be_new and not has_saved:
             self._init_fn()
         if self._strategy.membership is not None:
             self._strategy.membership.publish_ready()

@@ -109,6 +109,9 @@ class JoinedParameters:
     def create(self, spec: VariableSpec, value: Array | None = None) -> NoReturn:  # noqa: ARG002
         raise UnimplementedError(_NOT_TRAINED)
 
+    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> NoReturn:  # noqa: ARG002
+        raise UnimplementedError(_NOT_TRAINED)
+
     def barrier(self) -> NoReturn:
         raise UnimplementedError(_NOT_TRAINED)
 
@@ -118,7 +121,13 @@ class JoinedParameters:
     def snapshot(self, specs: Mapping[str, VariableSpec], tracking: Any = None) -> NoReturn:  # noqa: ARG002
         raise UnimplementedError(_NOT_TRAINED)
 
-    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Any) -> NoReturn:  # noqa: ARG002
+    def load(
+        self,
+        directory: str,  # noqa: ARG002
+        specs: Mapping[str, VariableSpec],  # noqa: ARG002
+        saved: Any,  # noqa: ARG002
+        agree: Any = None,  # noqa: ARG002
+    ) -> NoReturn:
         raise UnimplementedError(_NOT_TRAINED)
 
     def close(self) -> None:

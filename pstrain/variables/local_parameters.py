@@ -7,7 +7,7 @@ on parameter servers, for both stand on one store.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -20,11 +20,12 @@ from pstrain import buffers
 from pstrain.features.key_map import Asked, KeyMaps
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.increments import Base
-from pstrain.paramserver.loading import can_stage, read_into, stage, verify
+from pstrain.paramserver.loading import NOTHING, can_stage, read_into, stage, verify
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.steps import ShardUpdate
 from pstrain.paramserver.store import Store
+from pstrain.variables.parameters import agreed
 from pstrain.variables.rows import (
     as_rows,
     look_up,
@@ -56,6 +57,9 @@ class LocalParameters:
         for index, shard in enumerate(spec.shards):
             part = None if rows is None else rows[shard.row_start : shard.row_stop]
             self._store.create(spec, index, part)
+
+    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
+        self.assign(spec, "set", value, start)
 
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         return [
@@ -127,21 +131,39 @@ class LocalParameters:
     ) -> _LocalSnapshot:
         return _LocalSnapshot(self._store, specs, tracking)
 
-    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+    def load(
+        self,
+        directory: str,
+        specs: Mapping[str, VariableSpec],
+        saved: Saved,
+        agree: Callable[[], None] = agreed,
+    ) -> None:
         try:
-            self._load(directory, self._named(specs), saved)
+            self._load(directory, self._named(specs), saved, agree)
         finally:
             self.key_maps.forget(spec.id for spec in specs.values())
 
-    def _load(self, directory: str, targets: list[tuple[str, Shard]], saved: Saved) -> None:
+    def _load(
+        self,
+        directory: str,
+        targets: list[tuple[str, Shard]],
+        saved: Saved,
+        agree: Callable[[], None],
+    ) -> None:
+        staged = NOTHING
         with self._store.quiet():
             if can_stage(targets, saved.shards):
                 staged = stage(directory, targets, saved.shards)
-                read_into(directory, targets, saved.shards, staged)
-                return
-        verify(directory, targets, saved.shards)
+        if staged is NOTHING:
+            verify(directory, targets, saved.shards)
+        try:
+            agree()
+        except BaseException:
+            with self._store.quiet():
+                staged.undo()
+            raise
         with self._store.quiet():
-            read_into(directory, targets, saved.shards)
+            read_into(directory, targets, saved.shards, staged)
 
     def device(self, ps: int) -> str:  # noqa: ARG002
         return "/job:localhost"

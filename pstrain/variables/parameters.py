@@ -8,7 +8,7 @@ nothing is read that they would have changed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -22,6 +22,10 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.vocabulary import Fetch, Lookup, OptimizerSpec, StepToken, Update, VariableSpec
 
 Array = NDArray[Any]
+
+
+def agreed() -> None:
+    """Nobody else has to agree that values change."""
 
 
 class ParametersSnapshot(Protocol):
@@ -51,6 +55,9 @@ class Parameters(Protocol):
 
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
         """Makes the variable, with ``value`` or by its initializer; again is harmless."""
+
+    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
+        """Rows from ``start`` on of a variable that was just made have these first values."""
 
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         """Values for one step, one message per server for all requests together.
@@ -91,10 +98,18 @@ class Parameters(Protocol):
     ) -> ParametersSnapshot:
         """Values and slots of ``specs`` (by name in the checkpoint) as they are now."""
 
-    def load(self, directory: str, specs: Mapping[str, VariableSpec], saved: Saved) -> None:
+    def load(
+        self,
+        directory: str,
+        specs: Mapping[str, VariableSpec],
+        saved: Saved,
+        agree: Callable[[], None] = agreed,
+    ) -> None:
         """Overwrites ``specs`` with what a snapshot wrote, however it was sharded then.
 
         NotFoundError, InvalidArgumentError (shapes) or DataLossError before any value changes.
+        ``agree`` is called in between, once it is known that all can be: what it raises, too, is
+        raised before.
         """
 
     def device(self, ps: int) -> str:

@@ -69,7 +69,7 @@ def create_variable(
     if by_shard is not None:
         for shard in spec.shards:
             part = value_of_shard(by_shard, spec, shard)
-            placement.parameters.assign(spec, "set", part, shard.row_start)
+            placement.parameters.give_first(spec, part, shard.row_start)
     announce(placement, variable)
     return variable
 

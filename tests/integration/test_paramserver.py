@@ -45,6 +45,7 @@ from tests.integration.parameter_servers import (
     spawn_server,
     strategy_on,
 )
+from tests.unit.checkpoint_cases import Position
 
 AT_MOST_S = 25.0
 """Less than a request waits for its answer unless told otherwise."""
@@ -215,7 +216,40 @@ def test_slots_of_large_variables_are_asked_for_before_the_first_step(
     after = [strategy.parameters.status(ps)["requests"]["slots"] for ps in range(2)]
     assert [b + 1 for b in before] == after
     np.testing.assert_allclose(table.sparse_read([1]), lookup.rows[:1] - 0.1636, atol=1e-3)
+    strategy.begin()  # as after a restart, where the table has none
+    table.parameters.apply([Update(table.spec, np.ones((2, 5), np.float32), lookup)], ADAGRAD)
+    assert strategy.parameters.status(0)["requests"]["slots"] == after[0] + 1
     strategy.parameters.close()
+
+
+def test_values_that_begin_anew_are_those_that_small_variables_were_made_of(
+    strategy: ParameterServerStrategy,
+) -> None:
+    def rows_of(shard_info: Any) -> Any:
+        return np.arange(shard_info.offset[0], shard_info.offset[0] + shard_info.shape[0])
+
+    with strategy.scope():
+        made = [Variable(rows_of, shape=(size,), dtype="int64") for size in (10, 10_000)]
+        made.append(Variable(np.arange(10)))
+    for variable in made:
+        variable.assign(np.full(variable.shape, 7))
+    strategy.begin_anew()
+    assert [int(variable.numpy().sum()) for variable in made] == [45, 0, 45]
+
+
+def test_what_another_object_refuses_changes_nothing_on_servers_that_have_read_it(
+    strategy: ParameterServerStrategy, tmp_path: pathlib.Path
+) -> None:
+    with strategy.scope():
+        table = create_variable(initializers.normal(seed=1), shape=(6, 1 << 18), name="table")
+    before = table[:2]
+    table.assign(7 * np.ones(table.shape, np.float32))
+    saved = Checkpoint(table=table, data=Position(row=None))
+    saved.save(tmp_path)
+    strategy.begin_anew()
+    with pytest.raises(InvalidArgumentError, match="no position of these data"):
+        saved.restore(tmp_path)
+    np.testing.assert_array_equal(table[:2], before)
 
 
 def test_errors_name_what_is_wrong_and_leave_the_connection_usable(

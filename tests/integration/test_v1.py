@@ -24,6 +24,7 @@ from pstrain.config import ParameterConfig
 from pstrain.errors import (
     AbortedError,
     AlreadyExistsError,
+    DataLossError,
     DeadlineExceededError,
     FailedPreconditionError,
     UnavailableError,
@@ -210,6 +211,22 @@ def test_variables_are_made_once_a_server_that_is_away_is_back() -> None:
         strategy.close()
 
 
+def test_large_first_values_that_a_server_lost_before_training_are_not_taken_for_0() -> None:
+    server = ParameterServer()
+    server.start()
+    strategy = strategy_of(server, 0, 60.0, workers=1)
+    with strategy.scope():
+        small = ps.Variable(np.ones(3))
+        ps.Variable(np.ones(20_000, np.float32), name="given")
+    server.stop()
+    with ParameterServer(port=server.port):
+        for _ in range(2):
+            with pytest.raises(DataLossError, match=r"made of \(given\): start the chief again"):
+                strategy.session().__enter__()
+        assert small.numpy().tolist() == [1.0] * 3
+        strategy.close()
+
+
 def test_trainings_follow_one_another_also_on_servers_of_an_earlier_program() -> None:
     seen: list[float] = []
 
@@ -270,10 +287,10 @@ def test_a_server_that_is_lost_again_while_all_goes_back_is_waited_for_again(
         servers[-1].start()
 
     class Manager(ps.CheckpointManager):
-        def restore_or_initialize(self) -> Any:
+        def restore_or_initialize(self, **options: Any) -> Any:
             if len(servers) == 2:
                 replace()
-            return super().restore_or_initialize()
+            return super().restore_or_initialize(**options)
 
         def wait(self, timeout: float | None = None) -> None:
             super().wait(timeout)

@@ -42,16 +42,17 @@ class LateCheckpoints(Checkpoints):
     def _commit(self, saved: Any, marks: list[tuple[Any, Any]]) -> None:
         wait(self._node.world.dice.choice((0.0, 0.1, 2.0)))
         self._saved.append(saved)
+        path = f"ckpt-{len(self._saved)}"
         wait(self._node.world.dice.choice((0.0, 0.1)))
         for follower, mark in marks:
-            follower.committed(mark)
+            follower.committed(mark, path)
 
-    def restore(self, path: str, *, with_attached: bool) -> None:
+    def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None:
         for server in self._node.world.servers:
             wait(self._node.world.dice.choice((0.0, 0.1, 0.5)))
             if server.session != self._node.parameters.session or not server.alive:
                 raise ServerLostError(f"{server.name} was lost once more")
-        super().restore(path, with_attached=with_attached)
+        super().restore(path, with_attached=with_attached, keeps_rates=keeps_rates)
 
 
 class HardRestore(Scenario):

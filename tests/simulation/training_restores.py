@@ -87,10 +87,11 @@ class Checkpoints:
     def _commit(self, saved: Any, marks: list[tuple[Any, Any]]) -> None:
         self._saved.append(saved)
         for follower, mark in marks:
-            follower.committed(mark)
+            follower.committed(mark, f"ckpt-{len(self._saved)}")
 
-    def restore(self, path: str, *, with_attached: bool) -> None:
+    def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None:
         assert with_attached
+        assert keeps_rates != self._gives_up
         books, used, values = self._saved[int(path.removeprefix("ckpt-")) - 1]
         for server, mine in zip(self._node.world.servers, values, strict=True):
             put_back(server.store, mine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pstrain import initializers
+from pstrain.errors import InvalidArgumentError
 from pstrain.variables.variable import create_variable
 
 
@@ -36,4 +37,6 @@ class Position:
         return {"row": self.row}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["row"] is None:
+            raise InvalidArgumentError("no position of these data")
         self.row = state["row"]

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pstrain import initializers
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import read_config
@@ -104,8 +105,7 @@ def test_a_background_save_that_fails_is_told_by_the_next(
     with monkeypatch.context() as patch:
         patch.setattr(manifest, "_write_synced", _full)
         path = saved.save(tmp_path, asynchronous=True)
-        with pytest.raises(OSError, match="full"):
-            path.wait(30)
+        path.wait_ended()
         assert not path.is_complete
     with pytest.raises(OSError, match="full"):
         saved.save(tmp_path)
@@ -113,8 +113,36 @@ def test_a_background_save_that_fails_is_told_by_the_next(
     assert saved.save(tmp_path) == str(tmp_path / "ckpt-1")
 
 
+def test_a_background_save_that_fails_is_told_once(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = Checkpoint(step=Variable(7))
+    with monkeypatch.context() as patch:
+        patch.setattr(manifest, "_write_synced", _full)
+        path = saved.save(tmp_path, asynchronous=True)
+        for _ in range(2):
+            with pytest.raises(OSError, match="full"):
+                path.wait(30)
+    assert saved.save(tmp_path) == str(tmp_path / "ckpt-1")
+
+
 def _full(_path: str, _text: str) -> None:
     raise OSError("full")
+
+
+def test_who_follows_hears_which_checkpoint_it_is(tmp_path: pathlib.Path) -> None:
+    saved, told = Checkpoint(step=Variable(7)), list[Any]()
+    saved.follow(
+        types.SimpleNamespace(
+            held=lambda: "moment",
+            committed=lambda mark, path: told.append((mark, path)),
+            restored=told.append,
+        )
+    )
+    earlier = Checkpoint(step=Variable(1)).save(tmp_path, number=9)
+    saved.restore(earlier)
+    path = saved.save(tmp_path, number=2)
+    assert told == [earlier, ("moment", path)]
 
 
 def test_a_save_that_was_waited_for_too_shortly_is_waited_for_again(
@@ -252,6 +280,37 @@ def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> No
     with pytest.raises(DataLossError, match=file.name):
         Checkpoint(model=other).restore(tmp_path)
     assert other.values() == before
+
+
+@pytest.mark.parametrize("dim", [2, 1 << 18])
+def test_a_state_that_is_refused_is_so_before_any_variable_changes(
+    tmp_path: pathlib.Path, dim: int
+) -> None:
+    def table(seed: int) -> Any:
+        return Variable(initializers.normal(seed=seed)((2, dim)), name="table")
+
+    Checkpoint(table=table(1), data=Position(row=None)).save(tmp_path)
+    other = table(2)
+    before = other.numpy()
+    with pytest.raises(InvalidArgumentError, match="no position of these data"):
+        Checkpoint(table=other, data=Position()).restore(tmp_path)
+    np.testing.assert_array_equal(other.numpy(), before)
+
+
+def test_damage_to_values_of_one_place_changes_nothing_in_another(tmp_path: pathlib.Path) -> None:
+    with local_parameters():
+        here = Variable(1.0, name="here")
+    there, data = Variable(2.0, name="there"), Position(row=3)
+    saved = Checkpoint(here=here, there=there, data=data)
+    path = pathlib.Path(saved.save(tmp_path))
+    for file in path.rglob("*.safetensors"):
+        if b"there" in (found := file.read_bytes()):
+            file.write_bytes(found[:-1] + b"?")
+    here.assign(0)
+    data.row = 0
+    with pytest.raises(DataLossError, match="damaged"):
+        saved.restore(tmp_path)
+    assert (float(here), data.row) == (0.0, 0)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 3}', '{"format": 2'])

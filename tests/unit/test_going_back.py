@@ -130,7 +130,7 @@ def test_what_no_checkpoint_holds_is_told_once_and_shortly(
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None, left_out=lambda: names)
     mark: Any = SimpleNamespace(closures=0, parts={}, iterators=0)
     for _ in range(2):
-        restorer.committed(mark)
+        restorer.committed(mark, "ckpt-1")
     assert caplog.text.count("'v9' and others are not in the checkpoint") == 1
 
 
@@ -235,7 +235,7 @@ class Restored:
     """
 
     def __init__(self) -> None:
-        self.session, self.latest_checkpoint, self.followers = "s1", "ckpt-1", list[Any]()
+        self.session, self.followers = "s1", list[Any]()
         self.checkpoint, self.parameters = self, self
         self.config: Any = SimpleNamespace(transfer_timeout_s=30.0)
         self._begun, self._may_end = threading.Event(), threading.Event()
@@ -245,7 +245,7 @@ class Restored:
             redo=lambda _parts: 0,
         )
         iterators: Any = SimpleNamespace(rewind_since=lambda _made: None)
-        self.restorer = Restorer(self, self, work, iterators, self._leave, is_saved=True)
+        self.restorer = Restorer(self, self, work, iterators, self._leave, newest="ckpt-1")
         self.thread = threading.Thread(target=self.restorer._restore, args=("a server is gone",))
         switch = RecoverySwitch()
         switch._restorer = self.restorer
@@ -262,7 +262,7 @@ class Restored:
     def alone(self) -> Any:
         return nullcontext()
 
-    def restore(self, path: str, *, with_attached: bool) -> None: ...
+    def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None: ...
 
     def begin_anew(self) -> None:
         self.session = "s2"

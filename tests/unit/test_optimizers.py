@@ -297,6 +297,35 @@ def test_after_a_restore_a_schedule_goes_on_where_the_checkpoint_was(tmp_path: P
     np.testing.assert_array_equal(variable.numpy(), -3 * GRADIENT)
 
 
+def test_a_rate_that_a_program_sets_is_saved_and_goes_back(tmp_path: Path) -> None:
+    optimizer = SGD(schedules.PiecewiseConstantDecay([0], [1.0, 0.5]))
+    checkpoint = Checkpoint(optimizer=optimizer)
+    made = checkpoint.save(tmp_path)
+    optimizer.learning_rate = 0.1
+    set_ = checkpoint.save(tmp_path)
+    again = SGD(3.0)
+    Checkpoint(optimizer=again).restore(made)
+    assert again.learning_rate == 3.0
+    for _ in range(2):
+        Checkpoint(optimizer=again).restore(set_)
+        assert again.learning_rate == again.spec.learning_rate == 0.1
+        set_ = Checkpoint(optimizer=again).save(tmp_path)
+    optimizer.learning_rate = 0.2
+    checkpoint.restore(set_, keeps_rates=True)
+    assert optimizer.learning_rate == 0.2
+    checkpoint.restore(made)
+    assert isinstance(optimizer.learning_rate, schedules.PiecewiseConstantDecay)
+
+
+def test_a_checkpoint_that_does_not_say_a_rate_leaves_it(tmp_path: Path) -> None:
+    optimizer = SGD(1.0)
+    optimizer.learning_rate = schedules.PiecewiseConstantDecay([0], [1.0, 0.5])
+    saved = Checkpoint(optimizer=optimizer).save(tmp_path)
+    optimizer.learning_rate = 0.1
+    Checkpoint(optimizer=optimizer).restore(saved)
+    assert optimizer.learning_rate == 0.1
+
+
 @pytest.mark.parametrize("change", ["assign", "assign_add", "assign_sub"])
 def test_what_is_assigned_to_the_counter_holds_from_the_next_step(change: str) -> None:
     variable = Variable(np.zeros(3, np.float32), name="x")

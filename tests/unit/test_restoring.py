@@ -25,7 +25,7 @@ class Cluster:
 
     def __init__(self, *, losses: int = 0, statuses: tuple[Any, ...] = ()) -> None:
         self.checkpoint, self.parameters, self.followers = self, self, list[Any]()
-        self.latest_checkpoint = "ckpt-1"
+        self.latest_checkpoint = "ckpt-9"
         self.done: list[Any] = []
         self.saves_meanwhile = False
         self._losses, self._statuses = losses, statuses
@@ -35,22 +35,22 @@ class Cluster:
             redo=lambda parts: self.done.append(parts) or 0,
         )
         iterators: Any = SimpleNamespace(rewind_since=self.done.append)
-        self.restorer = Restorer(self, self, work, iterators, lambda: None, is_saved=True)
+        self.restorer = Restorer(self, self, work, iterators, lambda: None, newest="ckpt-1")
 
     def wait(self, timeout: float | None = None) -> None: ...
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         if self.saves_meanwhile:
-            self.latest_checkpoint = "ckpt-2"
-            self.restorer.committed(_Mark(7, 5, {3: 1}))
+            self.restorer.committed(_Mark(7, 5, {3: 1}), "ckpt-2")
         yield
 
     def begin_anew(self) -> None:
         self.done.append("begun")
 
-    def restore(self, path: str, *, with_attached: bool) -> None:
+    def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None:
         assert with_attached
+        assert keeps_rates, "the program itself goes on"
         if self._losses:
             self._losses -= 1
             raise ServerLostError("gone again")
@@ -69,6 +69,13 @@ def test_what_a_save_that_ends_meanwhile_holds_is_gone_back_to_with_its_marks() 
     cluster.saves_meanwhile = True
     cluster.restorer._restore("a server is gone")
     assert cluster.done == ["begun", "ckpt-2", 5, {3: 1}]
+
+
+def test_what_another_program_left_in_the_directory_is_not_gone_back_to() -> None:
+    """Its number may be higher than those of this program's."""
+    cluster = Cluster()
+    cluster.restorer._restore("a server is gone")
+    assert cluster.done == ["begun", "ckpt-1", 0, {}]
 
 
 def test_a_server_that_is_lost_while_everything_goes_back_has_it_go_back_once_more() -> None:
@@ -111,8 +118,8 @@ def test_a_session_takes_the_place_of_no_other_than_the_one_that_it_names() -> N
 def test_only_losses_are_gone_back_from_once_more() -> None:
     cluster = Cluster()
 
-    def damaged(_path: str, *, with_attached: bool) -> None:
-        raise DataServiceError(f"damaged, {with_attached=}")
+    def damaged(_path: str, **_options: bool) -> None:
+        raise DataServiceError("damaged")
 
     cluster.restore = damaged  # type: ignore[method-assign]
     with pytest.raises(DataServiceError, match="damaged"):
