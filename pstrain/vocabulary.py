@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 CLOSURE_MAX_BYTES = 24 << 20
 """What a function, its arguments or its result may take: two of them fit one control message."""
 
+# All that NumPy has but uint16, as which bfloat16 travels.
 VARIABLE_DTYPES = (
-    "float32", "float64", "float16", "int32", "int64", "int16", "int8", "uint8", "bool",
+    "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
+    "uint8", "bool",
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_choice
+from dataservice.runtime.number_arrays import scalar_of, to_numbers
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.kernels import pooling
 
@@ -52,7 +53,7 @@ class Lists:
                 "or make it a list column"
             )
         self.name = name
-        lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
+        lengths = _without_nulls(pc.list_value_length(column))
         self.offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(lengths, out=self.offsets[1:])
         # Of a fixed size, null lists still take room.
@@ -81,10 +82,16 @@ class Lists:
             raise DataError(
                 f"column {weights.name!r} holds {weights.values.type}: weights are numbers"
             )
-        numbers = weights.values.cast(pa.float32()).fill_null(0).to_numpy(zero_copy_only=False)
+        numbers = _without_nulls(weights.values.cast(pa.float32()))
         if not np.isfinite(numbers).all():
             raise DataError(f"column {weights.name!r} holds a weight that is not finite")
         return np.require(numbers, np.float32, ("C", "W"))
+
+
+def _without_nulls(numbers: pa.Array) -> NDArray[Any]:
+    if numbers.null_count:
+        numbers = pc.fill_null(numbers, scalar_of(0, numbers.type))
+    return to_numbers(numbers)
 
 
 def is_list(type_: pa.DataType) -> bool:
@@ -143,5 +150,5 @@ def of_ids(name: str, ids: ArrayLike | pa.Array, rule: Pooling) -> Bags:
         raise InvalidArgumentError(f"{name} pools ids, got {lists.values.type}")
     if lists.values.null_count:
         raise InvalidArgumentError(f"{name} got a null id; leave it out of its list")
-    found = lists.values.cast(pa.int64()).to_numpy(zero_copy_only=False)
+    found = to_numbers(lists.values.cast(pa.int64()))
     return Bags(np.ascontiguousarray(found), lists.offsets, lists.scales(rule, None), (0,))

@@ -1,7 +1,7 @@
-"""Whether NumPy takes a tensor's value for a computation, or somebody asks for it as an array.
+"""Whether NumPy or SciPy takes a tensor's value to compute, or somebody asks for it as an array.
 
-Of what is inside of lists, or put into an array, NumPy asks no tensor before, so who is calling is
-read from the frame.
+SciPy's functions ask no tensor whether it has an answer, nor does NumPy of what is inside of lists
+or put into an array, so who is calling is read from the frame.
 Knows nothing of tapes. Invariant: where a frame does not tell, somebody has asked for the value.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 
 from pstrain.errors import UnimplementedError
 from pstrain.gradients import derivatives
+from pstrain.gradients.derivatives import special
 
 # What computes with its arguments in C, so that it has no frame of its own; beside the ufuncs.
 _IN_C = frozenset({"dot", "inner", "vdot", "where", "concatenate"})
@@ -30,6 +31,12 @@ def check_taken(frame: FrameType) -> None:
             "which keeps no gradient: compute with the tensor itself, or write "
             "`array[...] = tensor.numpy()` for its value"
         )
+    if _module(frame).startswith("scipy."):
+        raise UnimplementedError(
+            "SciPy's functions lose the gradient of a tensor, and a loss may depend on it: write "
+            "NumPy's, as np.log(np.sum(np.exp(x))) for logsumexp(x), which have one, as "
+            f"scipy.special has of {special.names()}; for its value give tensor.numpy()"
+        )
     if computes(frame):
         raise UnimplementedError(
             "tensors in a list, given to a function of NumPy, lose their gradient, and a loss "
@@ -41,10 +48,14 @@ def check_taken(frame: FrameType) -> None:
 
 def computes(frame: FrameType) -> bool:
     """Whether what ``frame`` runs computes with the value that it wants of a tensor."""
-    module = frame.f_globals.get("__name__", "")
+    module = _module(frame)
     if module.startswith("numpy."):
         return not module.startswith("numpy.testing")
     return _computes_at(frame.f_code, frame.f_lasti)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def stores(frame: FrameType) -> bool:

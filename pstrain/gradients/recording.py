@@ -82,13 +82,15 @@ def wants_gradient(variable: Any) -> bool:
     """
     if not (recording() and variable.trainable):
         return False
-    if variable.dtype == np.float64:
+    if variable.dtype == np.float32:
+        return True
+    if variable.dtype.kind == "f":
         raise InvalidArgumentError(
-            f"variable {variable.name!r} holds float64, and a tape trains variables of float32: "
-            "make it with dtype='float32', as an array of NumPy's is float64 by itself, or with "
-            "trainable=False; numpy() reads a constant"
+            f"variable {variable.name!r} holds {variable.dtype}, and a tape trains variables of "
+            "float32: make it with dtype='float32', as an array of NumPy's is float64 by itself, "
+            "or with trainable=False; numpy() reads a constant"
         )
-    return bool(variable.dtype == np.float32)
+    return False
 
 
 def leaf(tensor: _R, variable: Any, lookup: Lookup | None = None) -> _R:

@@ -160,10 +160,11 @@ def _of_source(found: Gradients, source: Any) -> Any:
             f"{source.name!r} is a view of given variables, without a gradient of its own: ask for "
             "those of its .variables"
         )
-    if source.trainable and source.dtype == np.float64:
+    if source.trainable and source.dtype.kind == "f" and source.dtype != np.float32:
         raise InvalidArgumentError(
-            f"variable {source.name!r} holds float64, and a tape trains variables of float32: make "
-            "it with dtype='float32', as an array of NumPy's is float64 by itself, or leave it out"
+            f"variable {source.name!r} holds {source.dtype}, and a tape trains variables of "
+            "float32: make it with dtype='float32', as an array of NumPy's is float64 by itself, "
+            "or leave it out"
         )
     if source.parameters is not found.parameters:
         return None

@@ -77,7 +77,7 @@ class Tensor:
         `array += tensor` adds in place. An array or number of the tensor's shape keeps its
         precision, so that sums can be kept in float64.
         """
-        if method == "__call__" and not options and ufunc in derivatives.UFUNCS:
+        if method == "__call__" and not options and derivatives.derivative_of(ufunc):
             return _computed(ufunc, _operands(inputs, self))
         rule = derivatives.FUNCTIONS.get(ufunc)
         if method == "__call__" and rule is not None and _fits(rule, inputs, options):
@@ -86,9 +86,10 @@ class Tensor:
         if any(isinstance(one, Tensor) for one in changed):
             return NotImplemented
         of_values = getattr(ufunc, method)
-        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        package = "numpy." if getattr(np, ufunc.__name__, None) is ufunc else ""
+        name = package + ufunc.__name__ + ("" if method == "__call__" else f".{method}")
         is_constant = ufunc in derivatives.CONSTANT
-        return _untracked(f"numpy.{name}", of_values, inputs, options, is_constant, changed)
+        return _untracked(name, of_values, inputs, options, is_constant, changed)
 
     def __array_function__(
         self, function: Any, _types: Any, args: Sequence[Any], options: Mapping[str, Any]
@@ -237,7 +238,7 @@ def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:
     derivatives.check_shapes([one.shape for one in operands])
     values = [one.value for one in operands]
     output = Tensor(ufunc(*values))
-    derivative = derivatives.UFUNCS[ufunc]
+    derivative: Any = derivatives.derivative_of(ufunc)
 
     def backward(grad: NDArray[Any]) -> Sequence[Gradient]:
         parts = derivative(grad, output.value, *values)

@@ -295,4 +295,4 @@ def _restore_rows(pairs: _Pairs, ids: NDArray[np.int64], columns: list[Array]) -
 
 def _column(batch: pa.RecordBatch, index: int) -> Array:
     column = batch.column(index)
-    return column.flatten().to_numpy(zero_copy_only=True).reshape(len(column), -1)
+    return to_numbers(column.flatten()).reshape(len(column), -1)

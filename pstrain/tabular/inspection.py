@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dataservice.runtime.number_arrays import to_numbers
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import columns
 from pstrain.features.bags import Pooling, is_list
@@ -216,11 +217,12 @@ def _buckets(column: pa.ChunkedArray) -> int:
 
 def _finite(name: str, column: pa.ChunkedArray) -> Any:
     try:
-        values = column.drop_null().cast(pa.float32()).to_numpy().astype(np.float64)
+        numbers = column.drop_null().cast(pa.float32()).combine_chunks()
     except pa.ArrowException as error:
         raise InvalidArgumentError(
             f"dense column {name!r} must hold numbers, it holds {column.type}: {error}"
         ) from error
+    values = to_numbers(numbers).astype(np.float64)
     return values[np.isfinite(values)]
 
 

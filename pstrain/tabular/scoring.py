@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import pstrain as ps
+from dataservice.runtime.number_arrays import from_numbers
 from pstrain.checkpoints.checkpoint import latest_checkpoint
 from pstrain.checkpoints.objects import read_config
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
@@ -81,6 +82,6 @@ def predictions(
     for batch in rows:
         is_empty = False
         chances = model.predict_on_batch(prepared(batch.select(unlabelled)))
-        yield batch.append_column(column, pa.array(chances, pa.float32()))
+        yield batch.append_column(column, from_numbers(chances))
     if is_empty:
         raise DataError(f"{data!r} holds no rows to predict")

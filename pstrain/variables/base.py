@@ -8,6 +8,7 @@ parameters. Must not know how values travel. Invariant: a handle never caches va
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn, Self
@@ -19,7 +20,8 @@ from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.foreign_arguments import Called, instead_of
 from pstrain.foreign_names import Telling
-from pstrain.gradients.recording import wants_gradient
+from pstrain.gradients import numpy_calls
+from pstrain.gradients.recording import recording, wants_gradient
 from pstrain.gradients.tensor import value_of
 from pstrain.variables.batch_scatter import set_rows
 from pstrain.variables.indexed_slices import taken_apart
@@ -213,6 +215,8 @@ class BaseVariable(ValueOperators, Telling):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         if copy is False:
             raise ValueError(f"the values of variable {self.name!r} are always copied")
+        if recording() and self.trainable and self.dtype == np.float32:
+            numpy_calls.check_taken(sys._getframe(1))
         return self.numpy().astype(dtype or self.dtype, copy=False)
 
     def __repr__(self) -> str:

@@ -44,9 +44,7 @@ def _instead_of(dtype: str) -> str:
             ": give dtype='float32'; a strategy with transport_dtype='bfloat16' sends half as much"
         )
     if dtype == "uint16":
-        return ": give dtype='int32'"
-    if dtype in ("uint32", "uint64"):
-        return ": give dtype='int64'"
+        return ": give dtype='uint32'"
     if dtype.startswith(("str", "bytes", "object")):
         return ": variables hold numbers; layers.StringLookup gives rows to words"
     return ""

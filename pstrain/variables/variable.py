@@ -94,7 +94,7 @@ class Variable(BaseVariable):
 
     ``Variable(value, ...)`` inside a strategy scope gives a ShardedVariable where the strategy's
     partitioner cuts it. A Python float makes float32, a Python int int64; arrays keep their dtype:
-    float16, 32 or 64, int8, 16, 32 or 64, uint8 or bool, of which steps train float32.
+    float16, 32 or 64, int8, 16, 32 or 64, uint8, 32 or 64 or bool, of which steps train float32.
     ``initial_value`` may be a function without arguments, what an initializer gives for a shape
     (``initializers.uniform()((10, 4))``), or, with ``shape``, an initializer or a function of one
     shard: these are never whole in this process. ``per_worker_variable``: a copy for each trainer.

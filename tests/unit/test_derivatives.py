@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 from pstrain.errors import UnimplementedError
 from pstrain.gradients import derivatives
@@ -43,12 +44,16 @@ def _inputs(count: int, *, low: float) -> list[Array]:
     return [random.uniform(low, 0.9, (2, 3)) for _ in range(count)]
 
 
-@pytest.mark.parametrize("ufunc", derivatives.UFUNCS, ids=lambda ufunc: ufunc.__name__)
+SPECIAL = [getattr(scipy.special, name) for name in derivatives.special.UFUNCS]
+
+
+@pytest.mark.parametrize("ufunc", [*derivatives.UFUNCS, *SPECIAL], ids=lambda ufunc: ufunc.__name__)
 def test_ufuncs(ufunc: np.ufunc) -> None:
     for low in (0.1, -0.9) if ufunc in BELOW_0 else (0.1,):
         inputs = _inputs(ufunc.nin, low=low)
         output = ufunc(*inputs)
-        found = derivatives.UFUNCS[ufunc](_weights(output), output, *inputs)
+        derivative: Any = derivatives.derivative_of(ufunc)
+        found = derivative(_weights(output), output, *inputs)
         assert len(found) == ufunc.nin
         for place, gradient in enumerate(found):
             expected = _differences(ufunc, inputs, place)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.gradients.tape import GradientTape
@@ -133,6 +134,8 @@ def test_an_array_is_added_to_in_place() -> None:
         (lambda x: np.dot([np.sum(x), np.mean(x)], [1.0, 2.0]), "tensors in a list"),
         (lambda x: np.concatenate([np.ones(1), [np.sum(x)]]), "tensors in a list"),
         (lambda x: np.ones((2, 2)) * [x, x], "tensors in a list"),
+        (scipy.special.gammaln, "^gammaln has no gradient"),
+        (scipy.special.logsumexp, r"SciPy's functions .*np.sum\(np.exp\(x\)\).* erf, expit"),
     ],
 )
 def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: str) -> None:
@@ -144,6 +147,16 @@ def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: 
         with pytest.raises(UnimplementedError, match=rf"{named}.*tensor.numpy\(\)"):
             compute(read(x))
         assert np.fmod(read(x).numpy(), 2.0).tolist() == [1.0, 0.0]
+
+
+def test_no_gradient_of_a_variable_itself_is_lost_unsaid() -> None:
+    x = Variable(vector(3.0, 2.0), name="x")
+    for compute in (scipy.special.logsumexp, lambda x: np.mean([x, x])):
+        assert compute(x) > 2
+        with GradientTape():
+            assert np.asarray(x).tolist() == [3.0, 2.0]
+            with pytest.raises(UnimplementedError, match=r"tensor.numpy\(\)"):
+                compute(x)
 
 
 def test_tensors_in_a_list_beside_a_tensor_lose_no_gradient_unsaid() -> None:

@@ -275,7 +275,7 @@ def test_scalar_copies_and_the_only_copy(cut: None) -> None:  # noqa: ARG001
     ("arguments", "message"),
     [
         ({"initial_value": [1.5], "dtype": "int32"}, "cannot become int32 without loss"),
-        ({"initial_value": np.uint16(1)}, "got 'uint16': give dtype='int32'"),
+        ({"initial_value": np.uint16(1)}, "got 'uint16': give dtype='uint32'"),
         ({"initial_value": [1.0, 2.0], "shape": (3,)}, r"shape \(2,\) does not fit"),
         ({"initial_value": lambda shard_info: shard_info, "shape": (3,)}, "which is not cut"),
     ],

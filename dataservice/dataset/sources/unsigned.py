@@ -11,6 +11,8 @@ from typing import Final
 
 import pyarrow as pa
 
+from dataservice.runtime.number_arrays import scalar_of
+
 _FIRST_UNSIGNED: Final = 2.0**63
 
 
@@ -37,4 +39,5 @@ def _is_large(column: pa.Array) -> bool:
         return False
     from pyarrow import compute  # here, for few files have a column of floats
 
-    return bool(compute.any(compute.greater_equal(column, _FIRST_UNSIGNED)).as_py())
+    limit = scalar_of(_FIRST_UNSIGNED, column.type)
+    return bool(compute.any(compute.greater_equal(column, limit)).as_py())

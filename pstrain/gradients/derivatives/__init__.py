@@ -1,4 +1,4 @@
-"""NumPy's functions whose gradients a tape can take, and those that are constant in between steps.
+"""Functions whose gradients a tape can take, and those that are constant in between steps.
 
 Arrays in, arrays out: knows nothing of tensors and tapes. Invariant: nothing here changes an array
 it was given, and what goes back to an argument has its shape.
@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from pstrain.gradients.derivatives import contractions, reductions, shapes
+from pstrain.gradients.derivatives import contractions, reductions, shapes, special
 from pstrain.gradients.derivatives.computed import Array, Computed, check_shapes, reaches, summed_to
 
 __all__ = ["CONSTANT", "FUNCTIONS", "OF_LISTS", "TAKEN", "UFUNCS", "WRITES", "Rule", "check_shapes"]
-__all__ += ["names", "reaches", "summed_to"]
+__all__ += ["derivative_of", "names", "reaches", "summed_to"]
 
 # Of the gradient of an output, the output, and the inputs, to the gradients of these.
 Derivative: TypeAlias = "Callable[..., Sequence[Array]]"
@@ -142,7 +142,12 @@ WRITES: frozenset[Any] = frozenset(
 )
 
 
+def derivative_of(ufunc: Any) -> Derivative | None:
+    """That of a ufunc, NumPy's or SciPy's; None where there is none."""
+    return UFUNCS.get(ufunc) or special.derivative(ufunc)
+
+
 def names() -> str:
     """Of all that have gradients, as users write them."""
     found = {function.__name__ for function in (*UFUNCS, *FUNCTIONS, *OF_LISTS)}
-    return ", ".join(sorted(found))
+    return f"{', '.join(sorted(found))}, and of scipy.special {special.names()}"
