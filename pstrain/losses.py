@@ -116,15 +116,14 @@ def _of_probabilities(
     labels: NDArray[np.float32], probabilities: NDArray[np.float32]
 ) -> tuple[Float64, Float64]:
     """The loss of each probability, and its slope; 0 where it was clipped."""
-    outside = ~((probabilities >= 0) & (probabilities <= 1))
-    if outside.any():
+    each = np.empty(len(labels), dtype=np.float64)
+    if kernels.log_losses(labels, probabilities, _EPSILON, each):
+        outside = ~((probabilities >= 0) & (probabilities <= 1))
         raise InvalidArgumentError(
             f"BinaryCrossentropy() takes probabilities, got {probabilities[outside][0]:g}: for "
             "logits, which models and layers put out, write "
             "BinaryCrossentropy(from_logits=True)"
         )
-    each = np.empty(len(labels), dtype=np.float64)
-    kernels.log_losses(labels, probabilities, _EPSILON, each)
     p = np.clip(probabilities.astype(np.float64), _EPSILON, 1 - _EPSILON)
     inside = (probabilities >= _EPSILON) & (probabilities <= 1 - _EPSILON)
     return each, np.where(inside, (p - labels) / (p * (1 - p)), 0)

@@ -165,7 +165,7 @@ class Loop:
                 before = progress.totals.steps
                 progress.add(report)
                 calls.batch_begin(before)
-                calls.batch_end(progress.totals.steps, progress.totals.logs())
+                calls.batch_end(progress.totals.steps, progress.totals.logs)
                 self._is_stopped = calls.stop_training
             if report["ended"]:
                 progress.use_up()

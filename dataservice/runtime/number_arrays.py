@@ -44,7 +44,7 @@ def to_numbers(array: pa.Array) -> np.ndarray:
 def view_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
     """The plain numbers of an array that has some, and no nulls; read-only. `dtype` is theirs."""
     values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
-    values.flags.writeable = False
+    values.setflags(write=False)
     return values
 
 

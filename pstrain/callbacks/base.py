@@ -10,7 +10,7 @@ import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import nearest
@@ -18,7 +18,24 @@ from pstrain.errors import InvalidTypeError
 
 Logs = dict[str, float]
 
+Hook = TypeVar("Hook", bound=Callable[..., None])
+
 _PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_READS_LOGS = "_reads_logs"
+
+
+def reads_logs_where(is_due: Callable[[Any, int], bool]) -> Callable[[Hook], Hook]:
+    """Of an ``on_train_batch_end`` that reads its ``logs`` only where ``is_due(self, batch)``.
+
+    Elsewhere they are empty: the value of a metric takes longer than a small step. An override of
+    such a method without this has them always.
+    """
+
+    def marked(hook: Hook) -> Hook:
+        setattr(hook, _READS_LOGS, is_due)
+        return hook
+
+    return marked
 
 
 class Callback:
@@ -71,6 +88,7 @@ class Callback:
 
     def on_train_batch_begin(self, batch: int) -> None: ...
 
+    @reads_logs_where(lambda _self, _batch: False)
     def on_train_batch_end(self, batch: int, logs: Logs) -> None: ...
 
     def on_test_begin(self) -> None: ...
@@ -119,6 +137,11 @@ def _warn_of_hooks_without_calls(callback: Callback) -> None:
                 DataServiceWarning,
                 stacklevel=3,
             )
+
+
+def _reads_logs(callback: Callback, batch: int) -> bool:
+    is_due = getattr(callback.on_train_batch_end, _READS_LOGS, None)
+    return is_due is None or is_due(callback, batch)
 
 
 def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) -> None:
@@ -208,9 +231,13 @@ class CallbackList:
         for callback in self._callbacks:
             _call(callback.on_train_batch_begin, batch)
 
-    def batch_end(self, batch: int, logs: Logs) -> None:
+    def batch_end(self, batch: int, logs: Callable[[], Logs]) -> None:
+        """``logs``: makes them, and is called once, if anybody reads them."""
+        made: Logs | None = None
         for callback in self._callbacks:
-            callback.on_train_batch_end(batch, logs)
+            if made is None and _reads_logs(callback, batch):
+                made = logs()
+            callback.on_train_batch_end(batch, {} if made is None else made)
 
     def test_begin(self) -> None:
         for callback in self._callbacks:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dataservice.runtime.arguments import check_optional, check_true_or_false, path_of
 from pstrain import foreign_arguments
-from pstrain.callbacks.base import Callback, Logs
+from pstrain.callbacks.base import Callback, Logs, reads_logs_where
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
 from pstrain.foreign_arguments import instead_of
@@ -75,6 +75,7 @@ class Checkpoint(Callback):
         if self._saved_at is None:  # an epoch that is gone on with does not begin at 0
             self._saved_at = batch
 
+    @reads_logs_where(lambda _self, _batch: False)
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:  # noqa: ARG002
         if self._every_steps is not None and batch - (self._saved_at or 0) >= self._every_steps:
             self._saved_at = batch

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import TextIO
 
-from pstrain.callbacks.base import Callback
+from pstrain.callbacks.base import Callback, reads_logs_where
 
 _REDRAW_S = 0.1
 _BAR_WIDTH = 20
@@ -42,10 +42,14 @@ class ProgressBar(Callback):
     def on_epoch_begin(self, epoch: int) -> None:
         self._epoch, self._started_s, self._drawn_s = epoch, time.perf_counter(), 0.0
 
+    def _is_due(self, steps: int) -> bool:  # noqa: ARG002
+        return self._is_live and time.perf_counter() - self._drawn_s >= _REDRAW_S
+
+    @reads_logs_where(_is_due)
     def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:
-        now_s = time.perf_counter()
-        if self._is_live and now_s - self._drawn_s >= _REDRAW_S:
-            self._drawn_s = now_s
+        # Where it was not due a moment ago there are no logs.
+        if logs and self._is_due(steps):
+            self._drawn_s = time.perf_counter()
             self._draw(self._line(self._share(steps, logs), logs), end="")
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float]) -> None:  # noqa: ARG002

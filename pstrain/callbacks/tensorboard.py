@@ -12,7 +12,7 @@ from typing import Any
 
 from dataservice.runtime.arguments import check_choice, integer_at_least, path_of
 from pstrain import foreign_arguments
-from pstrain.callbacks.base import Callback, Logs
+from pstrain.callbacks.base import Callback, Logs, reads_logs_where
 from pstrain.callbacks.event_file import EventFile
 from pstrain.foreign_arguments import instead_of
 
@@ -56,9 +56,14 @@ class TensorBoard(Callback):
         if epoch != self._epoch:
             self._epoch, self._steps_before = epoch, self._steps
 
+    def _is_due(self, batch: int) -> bool:
+        steps = self._steps_before + batch
+        return self._every is not None and steps - self._written_at >= self._every
+
+    @reads_logs_where(_is_due)
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:
         self._steps = self._steps_before + batch
-        if self._every is not None and self._steps - self._written_at >= self._every:
+        if self._is_due(batch):
             self._written_at = self._steps
             values = {f"batch_{name}": value for name, value in logs.items()}
             self._write("train", values, self._steps)

@@ -47,7 +47,7 @@ def train_one_epoch(
             if report["steps"]:
                 calls.batch_begin(totals.steps)
                 totals.add(report)
-                calls.batch_end(totals.steps, totals.logs())
+                calls.batch_end(totals.steps, totals.logs)
     coordinator.join()
     calls.epoch_end(0, totals.logs())
 

@@ -19,17 +19,18 @@ from pstrain.features.bags import is_list
 from pstrain.kernels import hashing, keys
 from pstrain.kernels.keys import NO_KEY
 
+# By the type's number: the hash of a type is that of its text, made anew each time.
 _NUMPY_OF = {
-    pa.int8(): np.dtype(np.int8),
-    pa.int16(): np.dtype(np.int16),
-    pa.int32(): np.dtype(np.int32),
-    pa.int64(): np.dtype(np.int64),
-    pa.uint8(): np.dtype(np.uint8),
-    pa.uint16(): np.dtype(np.uint16),
-    pa.uint32(): np.dtype(np.uint32),
-    pa.uint64(): np.dtype(np.uint64),
-    pa.float32(): np.dtype(np.float32),
-    pa.float64(): np.dtype(np.float64),
+    pa.int8().id: np.dtype(np.int8),
+    pa.int16().id: np.dtype(np.int16),
+    pa.int32().id: np.dtype(np.int32),
+    pa.int64().id: np.dtype(np.int64),
+    pa.uint8().id: np.dtype(np.uint8),
+    pa.uint16().id: np.dtype(np.uint16),
+    pa.uint32().id: np.dtype(np.uint32),
+    pa.uint64().id: np.dtype(np.uint64),
+    pa.float32().id: np.dtype(np.float32),
+    pa.float64().id: np.dtype(np.float64),
 }
 _COMPILED = frozenset(np.dtype(t) for t in (np.int32, np.int64, np.float32, np.float64))
 
@@ -39,9 +40,9 @@ def _view(buffer: pa.Buffer | None, dtype: Any, size: int = -1, offset: int = 0)
     if buffer is None or size == 0:
         values = np.empty(0, dtype=dtype)
     else:
-        at = offset * np.dtype(dtype).itemsize
-        values = np.frombuffer(buffer, dtype=dtype, count=size, offset=at)
-    values.flags.writeable = False
+        at = offset * np.dtype(dtype).itemsize if offset else 0
+        values = np.frombuffer(buffer, dtype, size, at)
+    values.setflags(write=False)
     return values
 
 
@@ -239,7 +240,7 @@ _OF_LISTS = {
 
 def numbers(name: str, column: pa.Array, role: str) -> _Values:
     """A column of numbers, booleans or only nulls; DataError names any other with its role."""
-    dtype = _NUMPY_OF.get(column.type)
+    dtype = _NUMPY_OF.get(column.type.id)
     if dtype is None:
         if pa.types.is_dictionary(column.type) and not is_text(column.type.value_type):
             return numbers(name, column.dictionary_decode(), role)

@@ -52,11 +52,24 @@ def weighted_cross_entropy(logits: Array, labels: Array, weights: Array, gradien
 
 
 @njit(nogil=True, cache=True)
-def log_losses(labels: Array, probabilities: Array, epsilon: float, out: Array) -> None:
-    """out[i] = minus the log of the probability given to the label, clipped at ``epsilon``."""
+def log_losses(labels: Array, probabilities: Array, epsilon: float, out: Array) -> int:
+    """out[i] = minus the log of the probability given to the label, clipped at ``epsilon``.
+
+    Returns how many probabilities were outside [0, 1] or NaN.
+    """
+    outside = 0
     for i in range(len(labels)):
-        p = min(max(np.float64(probabilities[i]), epsilon), 1.0 - epsilon)
-        out[i] = -(labels[i] * math.log(p) + (1.0 - labels[i]) * math.log1p(-p))
+        given = np.float64(probabilities[i])
+        outside += not (0.0 <= given <= 1.0)
+        p = min(max(given, epsilon), 1.0 - epsilon)
+        # A logarithm is most of the time: of the other one a plain label takes nothing.
+        if labels[i] == 1.0:
+            out[i] = -math.log(p)
+        elif labels[i] == 0.0:
+            out[i] = -math.log1p(-p)
+        else:
+            out[i] = -(labels[i] * math.log(p) + (1.0 - labels[i]) * math.log1p(-p))
+    return outside
 
 
 def warm_up() -> None:

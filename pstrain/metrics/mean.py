@@ -80,9 +80,9 @@ class LogLoss(Metric):
     ) -> State:
         truth, given = pairs(self.name, labels, probabilities)
         check_labels(f"metric {self.name!r}", truth)
-        refuse_probabilities(self.name, int(np.sum(~((given >= 0) & (given <= 1)))), given)
         each = np.empty(len(truth), dtype=np.float64)
-        losses.log_losses(truth, given, self.epsilon, each)
+        outside = losses.log_losses(truth, given, self.epsilon, each)
+        refuse_probabilities(self.name, outside, given)
         _add(state[0], each if weights is None else each * np.asarray(weights))
         _add(state[1], np.array([len(truth)], dtype=np.float64))
         return state

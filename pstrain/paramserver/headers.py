@@ -163,7 +163,7 @@ CHANGES: Final[Mapping[str, Shape]] = {
 
 REQUESTS: Final[Mapping[str, Shape]] = {
     **CHANGES,
-    "create": object_of({"spec": _spec, "shards": list_of(_COUNT)}),
+    "create": object_of({"spec": _spec, "shards": list_of(_COUNT)}, {"has_values": _TRUTH}),
     "slots": object_of({"shards": _SHARDS, "optimizer": _optimizer}),
     "pull": object_of({"items": integer_rows(4, least=_WHOLE)}, _DTYPES),
     "both": object_of({"first": _OBJECT, "then": _OBJECT}),

@@ -60,7 +60,10 @@ def answer(store: Store, call: Call) -> Reply:
 
 
 def _create(store: Store, call: Call) -> Reply:
-    """Some of the work: to be asked for again until no rows are left."""
+    """Some of the work: to be asked for again until no rows are left.
+
+    Where it ``has_values`` the body has those of each of ``shards``, which are made at once.
+    """
     spec = spec_from_json(call.header["spec"])
     for index in call.header["shards"]:
         if index >= len(spec.shards):
@@ -68,6 +71,12 @@ def _create(store: Store, call: Call) -> Reply:
                 f"variable {spec.name!r} has {len(spec.shards)} shards, and shard {index} of it is "
                 "to be made"
             )
+    if call.header.get("has_values"):
+        places = [spec.shards[index] for index in call.header["shards"]]
+        parts = [(spec.dtype, (p.row_stop - p.row_start, spec.width)) for p in places]
+        for index, value in zip(call.header["shards"], body_arrays(call.body, parts), strict=True):
+            store.create(spec, index, value)
+        return {"left": 0}, None
     for index in call.header["shards"]:
         left = store.make(spec, index)
         if left:

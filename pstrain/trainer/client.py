@@ -25,6 +25,7 @@ from pstrain.trainer.loading import load
 from pstrain.trainer.outgoing import (
     Answers,
     Header,
+    Message,
     Pulls,
     Push,
     pull_messages,
@@ -93,14 +94,19 @@ class RemoteParameters(ServerSession, KeyClaims):
         for index, shard in enumerate(spec.shards):
             shards.setdefault(shard.ps, []).append(index)
         described = spec_to_json(spec)
-        self._work_through(
-            {
-                ps: {"kind": "create", "spec": described, "shards": indices}
-                for ps, indices in shards.items()
-            }
-        )
-        if value is not None:
-            self.give_first(spec, value)
+        headers: dict[int, Header] = {
+            ps: {"kind": "create", "spec": described, "shards": indices}
+            for ps, indices in shards.items()
+        }
+        if value is None or value.nbytes > _KEPT_MAX_BYTES:
+            self._work_through(headers)
+            if value is not None:
+                self.give_first(spec, value)
+            return
+        # In one message: making many small variables is all messages.
+        rows = as_rows(spec, value, spec.rows)
+        self._answers({ps: _with_rows(header, spec, rows) for ps, header in headers.items()})
+        self._first_values[spec.id] = [(0, value.copy())]
 
     def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
         self.assign(spec, "set", value, start)
@@ -292,6 +298,13 @@ class RemoteParameters(ServerSession, KeyClaims):
         staging.touch(variables)
         for ps, (header, body) in changes.items():
             staging.add(ps, header, body)
+
+
+def _with_rows(create: Header, spec: VariableSpec, rows: Array) -> Message:
+    """What makes shards of a variable, with the values that they begin with."""
+    mine = [spec.shards[index] for index in create["shards"]]
+    body = LateBody.of([rows[shard.row_start : shard.row_stop] for shard in mine])
+    return {**create, "has_values": True}, body
 
 
 def _before_read(specs: Iterable[VariableSpec]) -> None:

@@ -112,6 +112,36 @@ def test_batches_are_told_in_pairs_and_tests_within_training() -> None:
     ]
 
 
+def test_metrics_are_computed_for_who_reads_them(tmp_path: pathlib.Path) -> None:
+    computed: list[int] = []
+
+    class Counted(ps.metrics.Accuracy):
+        def compute(self, state: Any) -> float:
+            computed.append(int(state[1]))
+            return super().compute(state)
+
+    class Shown(ps.callbacks.ProgressBar):
+        def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:
+            seen.append(logs["accuracy"])
+            super().on_train_batch_end(steps, logs)
+
+    seen: list[float] = []
+    silent = [ps.callbacks.Checkpoint(tmp_path, every_steps=2), ps.callbacks.TensorBoard(tmp_path)]
+    trained = model()
+    trained.compile("adagrad", metrics=[Counted()])
+    options: dict[str, Any] = {"batch_size": 64, "steps_per_execution": 1}
+    trained.fit(data(), callbacks=silent, **options)
+    assert computed == [256]
+    trained.fit(data(), callbacks=[*silent, Shown(), Recorder()], verbose=0, **options)
+    assert computed[1:] == [64, 128, 192, 256, 256]
+    assert len(seen) == 4
+    # Of an epoch as it is written by step, two of its four steps.
+    computed.clear()
+    board = ps.callbacks.TensorBoard(tmp_path, update_freq=2)
+    trained.fit(data(), callbacks=[board], verbose=0, **options)
+    assert computed == [128, 256, 256]
+
+
 def test_predictions_are_told_too() -> None:
     recorder = Recorder()
     model().predict(data(), batch_size=64, callbacks=[recorder])

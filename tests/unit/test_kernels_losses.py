@@ -45,9 +45,16 @@ def test_cross_entropy_of_nothing_is_zero() -> None:
 
 
 def test_log_losses_clip_certainty() -> None:
-    probabilities = np.array([0.0, 1.0, 0.25, 1.0], dtype=np.float32)
-    labels = np.array([1, 1, 0, 0], dtype=np.float32)
-    out = np.empty(4)
-    losses.log_losses(labels, probabilities, 1e-7, out)
-    expected = [-np.log(1e-7), -np.log1p(-1e-7), -np.log(0.75), -np.log(1e-7)]
+    probabilities = np.array([0.0, 1.0, 0.25, 1.0, 0.25], dtype=np.float32)
+    labels = np.array([1, 1, 0, 0, 0.5], dtype=np.float32)
+    out = np.empty(5)
+    assert losses.log_losses(labels, probabilities, 1e-7, out) == 0
+    between = -(np.log(0.25) + np.log(0.75)) / 2
+    expected = [-np.log(1e-7), -np.log1p(-1e-7), -np.log(0.75), -np.log(1e-7), between]
     np.testing.assert_allclose(out, expected, rtol=1e-9)
+
+
+def test_log_losses_count_what_is_no_probability() -> None:
+    probabilities = np.array([0.5, np.nan, -0.1, 1.5, 1.0], dtype=np.float32)
+    labels = np.zeros(5, dtype=np.float32)
+    assert losses.log_losses(labels, probabilities, 1e-7, np.empty(5)) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 from typing import Any
 
@@ -177,6 +178,28 @@ class _Bound:
         if isinstance(answered, LateBody):
             answered = answered.to_buffer()
         return Message(messages.encode_header(reply), answered)
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (5, 2), (0, 3), (3, 0)])
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+def test_a_small_variable_is_made_with_its_values_by_one_message(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], dtype: str
+) -> None:
+    parameters = RemoteParameters(["nowhere:1"], token="t", session="s")
+    bound = _Bound(Store())
+    monkeypatch.setattr(parameters, "_connections", bound)
+    # The whole of it in three shards, of which the last has no rows.
+    rows = shape[0] if shape else 1
+    width = math.prod(shape[1:])
+    spec = make_spec(rows, width, cuts=(rows // 2, rows), shape=shape, dtype=dtype)
+    value = (np.arange(rows * width) % 2).reshape(shape).astype(dtype)
+    for _ in range(2):  # the second time as where the reply was lost
+        parameters.create(spec, value)
+    assert bound.asked == ["create"] * 2
+    np.testing.assert_array_equal(parameters.read(spec), value)
+    parameters.assign(spec, "set", np.zeros(shape, dtype))
+    parameters.create(spec, value)
+    assert not parameters.read(spec).any()
 
 
 def test_no_request_takes_longer_because_a_table_is_larger(
