@@ -73,6 +73,8 @@ class ServiceReader:
         self._targets = Targets(spec.options, spec.policy, host_identity())
         self.iteration = JoinedIteration(spec, interrupts, self._targets.narrow)
         self.notice = self.iteration.joined.notice  # for who takes an element
+        # Otherwise the reader is alone, or leases say who has what.
+        self._shares_tasks = not (spec.has_windows or spec.trainer_id or spec.job_name is None)
         self._tasks = self._new_tasks()
         self._session = self._new_session()
         self._sequencer = self._new_sequencer()
@@ -148,6 +150,8 @@ class ServiceReader:
             return None
         with self._lock:
             self._session.note_taken()
+        if delivery.stream is not None:
+            delivery.stream.note_taken(delivery.spans)
         self.statistics.note_element(delivery.batch.num_rows, delivery.size_bytes)
         return delivery
 
@@ -260,8 +264,9 @@ class ServiceReader:
             return
         row_bytes = size_bytes / max(1, header.rows)
         rows = new_rows(batch, header, accepted)
+        origin = stream if self._shares_tasks else None
         deliveries = [
-            Delivery(element, spans, round(row_bytes * element.num_rows))
+            Delivery(element, spans, round(row_bytes * element.num_rows), origin)
             for element, spans in cut(rows, accepted.spans, header.element_rows)
         ]
         self._pass_on(deliveries)
@@ -389,6 +394,10 @@ class ServiceReader:
             streams = self._session.streams.all()
             farewell = self._session.farewell(self.statistics)
             self._wakeup.notify_all()
+        # Before their end, from which on others may have what was not taken.
+        deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
+        for stream in streams:
+            stream.leave(max(0.0, deadline_s - time.monotonic()))
         for stream in streams:
             stream.drop()
         self._buffer.close()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -28,7 +29,7 @@ from dataservice.runtime.frames import BatchBody, decode_batch
 from dataservice.runtime.message import Message
 from dataservice.runtime.threads import StoppableThread
 from dataservice.runtime.transport import AnyExchange, open_exchange
-from dataservice.wire.elements import EXCHANGE, FrameKind, Header, pack_credit, unpack
+from dataservice.wire.elements import EXCHANGE, FrameKind, Header, RowSpan, pack_credit, unpack
 
 logger = logging.getLogger(__name__)
 
@@ -91,6 +92,9 @@ class WorkerStream:
         self._silence_s = silence_s
         self._protocol = protocol
         self._dropped = False
+        # More than may be under way were confirmed.
+        self._taken: deque[int] = deque(maxlen=self._credit)
+        self._has_all = False  # and the worker knows it
         self._lock = threading.Lock()
         self._exchange: AnyExchange | None = None
         self._thread = StoppableThread(
@@ -103,6 +107,29 @@ class WorkerStream:
     def start(self) -> None:
         """Starts receiving."""
         self._thread.start()
+
+    def note_taken(self, spans: Sequence[RowSpan]) -> None:
+        """A frame was taken, so that no other reader may get it."""
+        self._taken.append(spans[0].first_row)
+
+    def leave(self, timeout_s: float) -> None:
+        """Before `drop`: tells the worker which frames were taken, as it offers again what it has
+        no word of. Not on the stream itself, where a worker that makes rows does not listen.
+        """
+        if not self._taken or self._has_all or self._dropped:
+            return
+        try:
+            with open_exchange(
+                self.address,
+                {**self._command, "taken": list(self._taken)},
+                protocol=self._protocol,
+                token=self._token,
+                tls=self._tls,
+                timeout_s=timeout_s,
+            ) as exchange:
+                exchange.recv(timeout_s)
+        except DataServiceError as error:
+            logger.info("worker %s may offer frames again: %s", self.address, error)
 
     def drop(self) -> None:
         """Passes nothing on any more and ends the stream, without waiting. Idempotent."""
@@ -207,6 +234,7 @@ class WorkerStream:
             exchange.done_writing()
             while exchange.recv(CONNECT_TIMEOUT_S) is not None:
                 pass
+            self._has_all = True
         except _TRANSIENT as error:
             logger.info("worker %s may offer frames again: %s", self.address, error)
 

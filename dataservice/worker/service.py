@@ -145,6 +145,8 @@ class WorkerService:
         elif ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
             self._stream_windows(command, channel)
             await_close(channel)
+        elif "taken" in command:
+            self._note_taken(command)
         else:
             self._stream_task(command, channel)
 
@@ -213,6 +215,13 @@ class WorkerService:
             came_to_end = True
         finally:
             producer.end_stream(unconfirmed, came_to_end=came_to_end)
+
+    def _note_taken(self, command: dict[str, Any]) -> None:
+        with self._lock:
+            self._check_identity(command)
+            producer = self._producers.tasks.get(command["iteration"])
+        if isinstance(producer, TaskProducer):
+            producer.note_taken(map(int, command["taken"]))
 
     def _shared_task(self, command: dict[str, Any]) -> TaskProducer:
         pipeline = self._pipeline(command)

@@ -107,6 +107,7 @@ class TaskProducer(PlanThread):
         self._on_drained = on_drained
         self._lock = threading.Lock()
         self._streams = 0
+        self._taken: set[int] = set()
         self._came_to_end = False
         self._drained = False
         super().__init__(self.frames, owner=name, name="task")
@@ -116,6 +117,11 @@ class TaskProducer(PlanThread):
         with self._lock:
             self._streams += 1
 
+    def note_taken(self, first_rows: Iterable[int]) -> None:
+        """A reader that leaves has had the frames that begin with these rows."""
+        with self._lock:
+            self._taken.update(first_rows)
+
     def end_stream(self, unconfirmed: Iterable[Frame], *, came_to_end: bool) -> None:
         """A reader's stream is over; frames that it did not confirm go to whoever comes next.
 
@@ -123,7 +129,9 @@ class TaskProducer(PlanThread):
         """
         with self._lock:
             if not self._closed:
-                self.frames.put_back(unconfirmed)
+                frames = tuple(unconfirmed)
+                self.frames.put_back(f for f in frames if f.spans[0].first_row not in self._taken)
+                self._taken.difference_update(frame.spans[0].first_row for frame in frames)
             self._streams -= 1
             self._came_to_end = self._came_to_end or came_to_end
             pending = self._streams or self.frames.has_returned() or not self._came_to_end

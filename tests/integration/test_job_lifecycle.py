@@ -7,8 +7,10 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 import dataservice as ds
@@ -123,6 +125,18 @@ def test_what_an_earlier_run_left_goes_on_with_a_warning(
         got += read_ids(named(service, dataset_id, "left"))
     assert sorted(got) == list(range(10_000))
     assert any("was begun by process" in record.message for record in caplog.records)
+
+
+def test_without_windows_what_a_reader_took_goes_to_nobody_else(service: LocalService) -> None:
+    def slowly(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        time.sleep(0.02)  # so that the reader has confirmed nothing yet
+        return columns
+
+    slow = ds.Dataset.range(80).batch(10).map(slowly)
+    first, other = (slow.distribute(OFF, service.target, job_name="slow") for _ in range(2))
+    with iter(first) as iterator:
+        got = [i for _ in range(5) for i in next(iterator).column("id").to_pylist()]
+    assert sorted(got + read_ids(other)) == list(range(80))
 
 
 def test_who_goes_on_from_a_state_is_not_told_of_what_was_read_before(

@@ -13,7 +13,7 @@ import pytest
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
 from dataservice.dataset.linearise import linearise
-from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.dataset.plan import decode_plan, encode_plan, freeze_schemas
 from dataservice.dataset.sources.base import SplitStream
 from dataservice.errors import (
     FailedPreconditionError,
@@ -118,6 +118,16 @@ def test_a_file_outlives_the_program(tmp_path: pathlib.Path) -> None:
     pathlib.Path(path).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(SourceError, match=r"kept\.arrow' cannot be read as a cache.*delete it"):
         run(again)
+
+
+@pytest.mark.parametrize("is_filled_by_service", [True, False])
+def test_a_program_and_a_data_service_share_a_file(
+    is_filled_by_service: bool, tmp_path: pathlib.Path
+) -> None:
+    here = numbers(20).map(lambda c: {"x": c["x"] * 2}).cache(str(tmp_path / "kept.arrow"))
+    there = Dataset(decode_plan(encode_plan(freeze_schemas(here.node))))
+    first, second = (there, here) if is_filled_by_service else (here, there)
+    assert values(run(first)) == values(run(second)) == list(range(0, 40, 2))
 
 
 def test_a_file_filled_in_another_order_refuses_the_position(tmp_path: pathlib.Path) -> None:

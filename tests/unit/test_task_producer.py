@@ -277,6 +277,18 @@ def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> Non
     assert ends == ["drained"]
 
 
+def test_frames_that_a_reader_took_before_it_left_come_to_nobody_else() -> None:
+    task = task_of(ds.Dataset.range(10).batch(4), lambda: None)
+    task.start()
+    task.begin_stream()
+    first, second = task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)
+    assert first is not None
+    assert second is not None
+    task.note_taken([0])
+    task.end_stream([first, second], came_to_end=False)
+    assert task.frames.get(TIMEOUT_S) is second
+
+
 def test_a_task_that_is_closed_while_frames_come_back_keeps_none() -> None:
     task = task_of(ds.Dataset.range(10).batch(4), lambda: None)
     task.start()

@@ -8,13 +8,14 @@ Invariant: a cache is never served in part, nor to another plan than it was fill
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from dataservice.dataset.node import Node, register_node
+from dataservice.dataset.node import Node, freeze_schemas, register_node, walk
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.cache_store import (
     CacheWriter,
@@ -28,7 +29,9 @@ from dataservice.dataset.plan import fingerprint
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.sources.paths import is_local
 from dataservice.dataset.stream import BatchStream, RunContext, State
-from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.errors import DataServiceError, FailedPreconditionError, InvalidArgumentError
+
+logger = logging.getLogger(__name__)
 
 
 @register_node
@@ -72,7 +75,7 @@ class Cache(Operator):
     def contents(self) -> Contents | None:
         """What was kept; None while it is not complete."""
         if self.path is not None:
-            return open_file(self.path, fingerprint(self.input))
+            return open_file(self.path, fingerprint(self.input), self._typed_plan)
         found: MemoryContents | None = self._memory.get(self.seeds())  # type: ignore[attr-defined]
         return found
 
@@ -86,7 +89,26 @@ class Cache(Operator):
             memory: dict[Any, MemoryContents] = self._memory  # type: ignore[attr-defined]
             return MemoryWriter(memory, self.seeds())
         plan = fingerprint(self.input)
-        return FileWriter(self.path, plan, self.seeds(), lambda: self.input.sample(context).schema)
+        return FileWriter(
+            self.path,
+            *(plan, self._typed_plan, self.seeds(), lambda: self.input.sample(context).schema),
+        )
+
+    def _typed_plan(self) -> str:
+        """The plan as a data service has it, which states the types that functions give.
+
+        "" where they cannot be told: a generator may yield its rows only once.
+        """
+        nodes = walk(self.input)
+        if any(node.kind == "generator" or node.unrepeatable for node in nodes):
+            return ""
+        if not any(node.lacks_schema for node in nodes):
+            return fingerprint(self.input)
+        try:
+            return fingerprint(freeze_schemas(self.input))
+        except DataServiceError as error:
+            logger.info("the types below a cache cannot be told here: %s", error)
+            return ""
 
 
 class _CacheStream(BatchStream):

@@ -21,6 +21,8 @@ from dataservice.dataset.stream import State
 from dataservice.errors import DataServiceError, FailedPreconditionError, SourceError
 
 _PLAN: Final = b"dataservice.plan"
+_TYPED_PLAN: Final = b"dataservice.typed_plan"
+_PLANS: Final = (_PLAN, _TYPED_PLAN)
 _SEEDS: Final = b"dataservice.seeds"
 _STATE: Final = b"dataservice.state"
 
@@ -101,9 +103,10 @@ class MemoryWriter(CacheWriter):
         self._kept = []
 
 
-def open_file(path: str, plan: str) -> Contents | None:
+def open_file(path: str, plan: str, typed_plan: Callable[[], str]) -> Contents | None:
     """The contents of a cache file; None when there is none.
 
+    `typed_plan`: the plan with all types stated, "" for unknown; asked for where `plan` is another.
     FailedPreconditionError for the file of another plan, SourceError for a damaged one.
     """
     if not os.path.exists(path):
@@ -111,7 +114,7 @@ def open_file(path: str, plan: str) -> Contents | None:
     handle = None
     try:
         handle = pa.memory_map(path)
-        return _FileContents(path, handle, plan)
+        return _FileContents(path, handle, plan, typed_plan)
     except (pa.ArrowException, OSError, ValueError) as error:
         if handle is not None:
             handle.close()
@@ -127,15 +130,16 @@ def _damaged(path: str, error: BaseException) -> SourceError:
 
 
 class _FileContents(Contents):
-    def __init__(self, path: str, handle: Any, plan: str) -> None:
+    def __init__(self, path: str, handle: Any, plan: str, typed_plan: Callable[[], str]) -> None:
         self._path = path
         self._handle = handle
         self._reader = pa.ipc.open_file(handle)
         metadata = self._reader.schema.metadata or {}
-        found = metadata.get(_PLAN, b"").decode(errors="replace")
-        if found != plan:
+        found = {metadata[key].decode(errors="replace") for key in _PLANS if metadata.get(key)}
+        if plan not in found and typed_plan() not in found:
             raise FailedPreconditionError(
-                f"{path!r} holds the cache of another dataset (plan {found or 'unknown'}, this is "
+                f"{path!r} holds the cache of another dataset (plan "
+                f"{' or '.join(sorted(found)) or 'unknown'}, this is "
                 f"{plan}); delete it, or give cache another path"
             )
         self._schema = self._reader.schema.remove_metadata()
@@ -168,11 +172,17 @@ class FileWriter(CacheWriter):
     """Writes beside the final name, and renames at the end; of several writers, the last wins."""
 
     def __init__(
-        self, path: str, plan: str, seeds: tuple[int, ...], schema_of: Callable[[], pa.Schema]
+        self,
+        path: str,
+        plan: str,
+        typed_plan: Callable[[], str],
+        seeds: tuple[int, ...],
+        schema_of: Callable[[], pa.Schema],
     ) -> None:
         self._path = path
         self._partial = f"{path}.{secrets.token_hex(4)}.partial"
         self._metadata = {_PLAN: plan.encode(), _SEEDS: json.dumps(list(seeds)).encode()}
+        self._typed_plan = typed_plan
         self._schema_of = schema_of
         self._sink: Any = None
         self._writer: Any = None
@@ -188,7 +198,8 @@ class FileWriter(CacheWriter):
             ) from error
         # A pass that is dropped without close() must not leave its file behind.
         self._discard = weakref.finalize(self, _discard, self._sink, self._partial)
-        self._writer = pa.ipc.new_file(self._sink, schema.with_metadata(self._metadata))
+        metadata = {**self._metadata, _TYPED_PLAN: self._typed_plan().encode()}
+        self._writer = pa.ipc.new_file(self._sink, schema.with_metadata(metadata))
 
     def add(self, batch: pa.RecordBatch, state: State) -> None:
         if self._writer is None:
