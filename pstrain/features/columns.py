@@ -32,6 +32,18 @@ _NUMPY_OF = {
     pa.float32().id: np.dtype(np.float32),
     pa.float64().id: np.dtype(np.float64),
 }
+# By number: each column of each batch is asked, and a function for each kind is a call.
+_TEXT = frozenset(
+    kind.id
+    for kind in (
+        pa.string(),
+        pa.large_string(),
+        pa.string_view(),
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary_view(),
+    )
+)
 _COMPILED = frozenset(np.dtype(t) for t in (np.int32, np.int64, np.float32, np.float64))
 
 
@@ -214,14 +226,7 @@ def finite_values(name: str, column: pa.Array) -> NDArray[np.float64]:
 
 def is_text(type_: pa.DataType) -> bool:
     """Whether values of this Arrow type are strings or bytes."""
-    return bool(
-        pa.types.is_string(type_)
-        or pa.types.is_large_string(type_)
-        or pa.types.is_binary(type_)
-        or pa.types.is_large_binary(type_)
-        or pa.types.is_string_view(type_)
-        or pa.types.is_binary_view(type_)
-    )
+    return type_.id in _TEXT
 
 
 def _bitmap(column: pa.Array, buffer: pa.Buffer | None) -> NDArray[np.uint8]:

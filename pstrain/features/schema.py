@@ -8,6 +8,7 @@ ids and values.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -26,6 +27,8 @@ from pstrain.features.moments import Moments
 from pstrain.features.tokens import TokenCounts, Vocabulary
 
 __all__ = ["Category", "FeatureSchema", "Features"]
+
+_is_online = operator.attrgetter("online")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +132,7 @@ class FeatureSchema:
     @property
     def is_online(self) -> bool:
         """Whether a column gets its rows while a model is trained."""
-        return any(category.online for category in self.categorical.values())
+        return any(map(_is_online, self.categorical.values()))
 
     @classmethod
     def from_arrow(
@@ -196,9 +199,10 @@ class FeatureSchema:
         """
         named = list(batch) if isinstance(batch, Mapping) else None
         label = () if self.label is None or not labelled else (self.label,)
-        batch = as_batch(batch, {*self._columns, *label})
+        needed = list(self._columns)
+        batch = as_batch(batch, {*needed, *label})
         position = {name: k for k, name in enumerate(batch.schema.names)}
-        missing = [name for name in self._columns if name not in position]
+        missing = [name for name in needed if name not in position]
         if missing:
             has = ", ".join(named or position) or "no column"
             raise InvalidArgumentError(
@@ -228,7 +232,7 @@ class FeatureSchema:
     def _categorical(
         self, batch: pa.RecordBatch, position: Mapping[str, int]
     ) -> tuple[NDArray[np.int64], Bags | None]:
-        single = sum(category.pooling is None for category in self.categorical.values())
+        single = sum([category.pooling is None for category in self.categorical.values()])
         ids = np.empty((batch.num_rows, single), dtype=np.int64)
         bags: list[Bags] = []
         base = 0

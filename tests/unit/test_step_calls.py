@@ -1,4 +1,4 @@
-"""How much Python a parameter server runs for a step: it is most of a small step's time there."""
+"""How much Python a step runs: on a parameter server it is most of a small step's time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from pstrain.features.schema import FeatureSchema
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.store import Store
 from pstrain.trainer.outgoing import Push, both, pull_messages
@@ -74,3 +76,14 @@ def test_a_variable_costs_a_server_few_calls_and_a_step_not_many() -> None:
     one, nine = calls_of_a_step(1), calls_of_a_step(9)
     assert (nine - one) / 8 <= 20
     assert one <= 145
+
+
+def calls_of_encoding(columns: int) -> int:
+    batch = pa.record_batch({f"c{column}": np.arange(4) for column in range(columns)})
+    schema = FeatureSchema.from_arrow(batch.schema, label=None)
+    schema.encode(batch)  # compiles
+    return calls_of(lambda: schema.encode(batch))
+
+
+def test_a_categorical_column_costs_few_calls_to_encode() -> None:
+    assert (calls_of_encoding(12) - calls_of_encoding(4)) / 8 <= 14
