@@ -7,6 +7,7 @@ takes.
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
@@ -183,13 +184,20 @@ INPUT_OPTIONS: Final = {
 }
 
 
-def instead_of(what: str, remedies: Mapping[str, str]) -> Callable[[Called], Called]:
-    """Has a callable, which is called ``what``, say what to write instead of these arguments."""
+def instead_of(
+    what: str, remedies: Mapping[str, str], *, beyond: str = ""
+) -> Callable[[Called], Called]:
+    """Has a callable, which is called ``what``, say what to write instead of these arguments.
+
+    ``beyond``: the one that arguments without names are, where there are more than it takes.
+    """
 
     def tell(function: Called) -> Called:
+        most = function.__code__.co_argcount if beyond else sys.maxsize  # type: ignore[attr-defined]
+
         @functools.wraps(function)
         def call(*args: Any, **arguments: Any) -> Any:
-            for name in arguments:
+            for name in arguments if len(args) <= most else (beyond,):
                 if name in remedies:
                     raise InvalidTypeError(f"{what} takes no argument {name!r}: {remedies[name]}")
             return function(*args, **arguments)

@@ -37,7 +37,6 @@ PSTRAIN: Final = {
             "nn",
             "one_hot",
             "ones",
-            "random",
             "reduce_max",
             "reduce_mean",
             "reduce_sum",
@@ -73,6 +72,7 @@ PSTRAIN: Final = {
     "compat": "the strategy without a coordinator is v1.ParameterServerStrategy",
     "estimator": "write model.fit(...), or a step with a GradientTape",
     "experimental_set_strategy": "enter strategy.scope()",
+    "random": "seeds are arguments: seed= of models, initializers and Dataset.shuffle",
     "function": "schedule takes Python functions; numbers are computed by kernels",
     "keras": "layers, models, optimizers, losses, metrics and callbacks are in pstrain itself",
     "train": _HERE,
@@ -144,9 +144,11 @@ METRICS: Final = dict.fromkeys(
     _OWN,
 ) | {
     "BinaryAccuracy": "write Accuracy()",
+    "get": 'compile takes names: compile(metrics=["auc"])',
     "BinaryCrossentropy": "write LogLoss()",
 }
 OPTIMIZERS: Final = {
+    "get": 'compile takes names: compile("adam")',
     "AdamW": "write Adam(l2=...)",
     "experimental": "optimizers are in pstrain.optimizers itself",
     "legacy": "optimizers are in pstrain.optimizers itself",
@@ -179,6 +181,7 @@ MODEL: Final = {
     "fit_generator": "write fit(Dataset.from_generator(...))",
     "get_layer": "look into model.layers",
     "metrics_names": "metrics have names: [metric.name for metric in model.metrics]",
+    "reset_metrics": "each epoch, and each evaluate, begins with metrics that have seen nothing",
     "save": "write model.save_weights(path), and keep model.get_config()",
     "test_on_batch": "write evaluate(...)",
     "to_json": "get_config() is made of what JSON has",

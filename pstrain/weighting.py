@@ -62,7 +62,7 @@ class Weighting:
                 f"the data has no column {column!r} of weights; it has {', '.join(names)}: name "
                 "the right one by sample_weight="
             )
-        return _finite(f"weights of column {column!r}", rows.column(column))
+        return finite_weights(f"weights of column {column!r}", rows.column(column))
 
 
 def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
@@ -88,7 +88,7 @@ def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
             f"the data has a column {COLUMN!r} already: give sample_weight={COLUMN!r} for its "
             "values, or rename it"
         )
-    weights = _finite("sample_weight", sample_weight)
+    weights = finite_weights("sample_weight", sample_weight)
     _check_rows(len(weights), len(data[names[0]]) if names else 0)
     if isinstance(data, dict):
         return {**data, COLUMN: weights}, COLUMN
@@ -102,7 +102,8 @@ def _check_rows(weights: int, rows: int) -> None:
         )
 
 
-def _finite(what: str, values: Any) -> Weights:
+def finite_weights(what: str, values: Any) -> Weights:
+    """Numbers of Arrow or NumPy as float32 [n]; DataError for what is no weight."""
     weights = vector(what, values)
     wrong = ~np.isfinite(weights)
     if wrong.any():

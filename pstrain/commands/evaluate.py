@@ -29,7 +29,7 @@ def run(args: argparse.Namespace) -> int:
     narrator = Narrator(as_json=args.json)
     narrator.say(f"evaluating {args.folder} on {args.data}")
     with advised(CORRECT):
-        scores = evaluate(args.folder, args.data, args.batch_size, args.types)
+        scores = evaluate(args.folder, args.data, args.batch_size, args.types, args.delimiter)
     narrator.table(
         "Result",
         [

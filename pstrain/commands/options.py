@@ -103,8 +103,23 @@ def column_types(text: str) -> dict[str, str]:
     return types
 
 
+def delimiter(text: str) -> str:
+    """One character, for argparse; a tab may be written as two, as shells give it."""
+    sign = "\t" if text == r"\t" else text
+    if len(sign) != 1:
+        raise argparse.ArgumentTypeError(f"must be one character, or \\t for a tab, got {text!r}")
+    return sign
+
+
 def add_types(parser: argparse._ActionsContainer) -> None:
     """How columns of text files are read."""
+    parser.add_argument(
+        "--delimiter",
+        type=delimiter,
+        metavar="CHARACTER",
+        help=r"what stands between the columns of CSV files, as ';' or '\t' (default a comma, in "
+        ".tsv files a tab)",
+    )
     parser.add_argument(
         "--types",
         type=column_types,

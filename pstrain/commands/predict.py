@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output.suffix not in (".parquet", ".csv"):
         raise InvalidArgumentError(f"--output must end in .parquet or .csv, got {args.output}")
     check_output(args.output, args.data)
-    batches = predictions(args.folder, args.data, args.column, args.types)
+    batches = predictions(args.folder, args.data, args.column, args.types, args.delimiter)
     if args.only:
         batches = (batch.select([args.column]) for batch in batches)
     with advised(CORRECT):

@@ -43,6 +43,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     columns = parser.add_argument_group("columns, where what is found out is wrong")
     for option in ("--dense", "--categorical", "--ignore"):
         columns.add_argument(option, type=names, default=(), metavar="COLUMN,...")
+    columns.add_argument(
+        "--weights",
+        metavar="COLUMN",
+        help="how much each row counts in training, where rows count differently; scores on the "
+        "validation rows, which need none, count them alike",
+    )
     add_types(columns)
     columns.add_argument(
         "--pooling",
@@ -90,7 +96,7 @@ def _config(args: argparse.Namespace) -> TrainConfig:
 
     same = ("data", "out", "validation", "validation_data", "overwrite", "model", "dim", "hidden",
             "optimizer", "learning_rate", "batch_size", "epochs", "seed", "local", "workers", "ps",
-            "data_workers")  # fmt: skip
+            "data_workers", "delimiter")  # fmt: skip
     wanted = Wanted(
         label=args.label,
         dense=args.dense,
@@ -99,6 +105,7 @@ def _config(args: argparse.Namespace) -> TrainConfig:
         pooling={name: rule for name, rule in args.pooling.items() if name},
         pool=args.pooling.get("", "mean"),
         types=args.types,
+        weights=args.weights,
     )
     return TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
 

@@ -103,10 +103,10 @@ def is_list(type_: pa.DataType) -> bool:
     )
 
 
-def check_pooling(rule: str | None) -> Pooling | None:
-    """``rule``, if it is one; InvalidArgumentError naming those that there are."""
+def check_pooling(rule: str | None, what: str = "pooling") -> Pooling | None:
+    """``rule``, if it is one; InvalidArgumentError naming ``what``, and those that there are."""
     if rule is not None:
-        check_choice("pooling", rule, get_args(Pooling))
+        check_choice(what, rule, get_args(Pooling))
     return cast("Pooling | None", rule)
 
 

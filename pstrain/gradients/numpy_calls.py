@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import math
 from types import CodeType, FrameType
 
 import numpy as np
@@ -46,6 +47,16 @@ def check_taken(frame: FrameType) -> None:
         )
 
 
+def check_float(frame: FrameType) -> None:
+    """UnimplementedError where what ``frame`` runs is a smooth function of Python's ``math``."""
+    name = _called_at(frame.f_code, frame.f_lasti)
+    if hasattr(math, name) and getattr(np, name, None) in derivatives.UFUNCS:
+        raise UnimplementedError(
+            f"math.{name} would lose the gradient of a tensor, and a loss may depend on it: write "
+            f"np.{name}(tensor), or math.{name}(float(tensor)) for its value"
+        )
+
+
 def computes(frame: FrameType) -> bool:
     """Whether what ``frame`` runs computes with the value that it wants of a tensor."""
     module = _module(frame)
@@ -76,6 +87,13 @@ def _computes_at(code: CodeType, offset: int) -> bool:
     if current.opname == "BINARY_OP":
         return True
     return current.opname.startswith("CALL") and _has_gradient(_called(current, instructions))
+
+
+@functools.lru_cache(maxsize=1024)
+def _called_at(code: CodeType, offset: int) -> str:
+    current = _instruction(code, offset)
+    is_call = current.opname.startswith("CALL")
+    return _called(current, list(dis.get_instructions(code))) if is_call else ""
 
 
 def _called(call: dis.Instruction, instructions: list[dis.Instruction]) -> str:

@@ -121,6 +121,8 @@ class Tensor:
         )
 
     def __float__(self) -> float:
+        if self.tracked and recording():
+            numpy_calls.check_float(sys._getframe(1))
         return float(self.value)
 
     def __int__(self) -> int:

@@ -277,5 +277,5 @@ def _check_counts(**counts: int) -> None:
         least = 0 if name == "data_workers" else 1
         if not isinstance(count, numbers.Integral) or isinstance(count, bool) or count < least:
             raise InvalidArgumentError(
-                f"{name} must be an integer of at least {least}, got {count}"
+                f"{name} must be an integer of at least {least}, got {count!r}"
             )

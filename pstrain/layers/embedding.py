@@ -53,7 +53,7 @@ class Embedding(Layer):
     ) -> None:
         super().__init__(name)
         self.by_field = by_field
-        self.combiner = check_pooling(combiner)
+        self.combiner = check_pooling(combiner, "combiner")
         is_one = isinstance(vocabulary_sizes, numbers.Number)
         sizes = (vocabulary_sizes,) if is_one else vocabulary_sizes
         what = f"layer {name!r}: vocabulary_sizes"

@@ -26,7 +26,10 @@ def named(value: Any) -> Metric:
     if isinstance(value, Metric):
         return value
     if not isinstance(value, str):
-        raise InvalidTypeError(f"a metric is one of pstrain.metrics, such as AUC(), got {value!r}")
+        raise InvalidTypeError(
+            f"a metric is one of pstrain.metrics, such as AUC(), or of a subclass of Metric, got "
+            f"{value!r}"
+        )
     plain = value.lower().replace("_", "")
     if plain in _ALIASES:
         alias: Metric = _ALIASES[plain](name=plain)

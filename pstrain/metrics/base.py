@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dataservice.runtime.arguments import check_text
 from pstrain import foreign_arguments, initializers
-from pstrain.errors import FailedPreconditionError, InvalidArgumentError
+from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.columns import vector
 from pstrain.foreign_arguments import instead_of
 from pstrain.variables.creation import Maker
@@ -53,6 +53,15 @@ class Metric(Maker, ABC):
         if not isinstance(current_placement(), LocalPlacement):
             self._variable = self._create()
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if cls.update is Metric.update and {"result", "update_state"} & vars(cls).keys():
+            raise InvalidTypeError(
+                f"metric {cls.__name__} overrides update_state and result, as Keras' do: write "
+                "update(state, labels, probabilities), which adds to an int64 array and returns "
+                "it, and compute(state), so that states of all trainers add up exactly"
+            )
+
     @property
     def variables(self) -> list[Any]:
         return [] if self._variable is None or self._is_of_step else [self._variable]
@@ -78,7 +87,7 @@ class Metric(Maker, ABC):
         """The state of both sets of examples together."""
         return first + second
 
-    @instead_of("update_state", foreign_arguments.METRIC)
+    @instead_of("update_state", foreign_arguments.METRIC, beyond="sample_weight")
     def update_state(self, labels: ArrayLike, probabilities: ArrayLike) -> None:
         """Adds examples to this object's own state. Blocks until the servers have them."""
         self.add_state(self.update(self.initial_state(), labels, probabilities))

@@ -109,7 +109,7 @@ class Model(Weights, Telling, ABC):
         """Probabilities of label 1, float32 [n]. Needs no labels."""
         return sigmoid(self.forward(batch).value.reshape(-1))
 
-    @instead_of("compile", foreign_arguments.COMPILE)
+    @instead_of("compile", foreign_arguments.COMPILE, beyond="loss")
     def compile(self, optimizer: Any = None, metrics: Sequence[Any] | None = None) -> None:
         """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss.
 

@@ -10,7 +10,9 @@ import copy
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NoReturn, Self
+
+import numpy as np
 
 from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_arguments, foreign_names, initializers
@@ -32,6 +34,18 @@ Rate = float | LearningRateSchedule
 
 # Between two looks at the counter a trainer adds its own steps only.
 _STEPS_PER_LOOK = 16
+
+
+class RateValue(float):
+    """A float that also answers ``numpy()``, as TensorFlow's rates do, which are variables."""
+
+    def numpy(self) -> np.float64:
+        return np.float64(self)
+
+    def assign(self, rate: Any) -> NoReturn:
+        raise InvalidTypeError(
+            f"a learning rate is a number of its optimizer: write optimizer.learning_rate = {rate}"
+        )
 
 
 class Optimizer(Telling):
@@ -82,6 +96,12 @@ class Optimizer(Telling):
         self.iterations = self._new_counter()
         self._counter = _StepCounter()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in self._foreign:
+            what = f"{type(self).__name__!r} object"
+            foreign_names.no_attribute(what, name, self._foreign, self)
+        super().__setattr__(name, value)
+
     def _new_counter(self) -> Any:
         counter = create_variable(
             initializers.zeros(),
@@ -95,7 +115,7 @@ class Optimizer(Telling):
     @property
     def learning_rate(self) -> Rate:
         """The rate, or the schedule that it follows."""
-        return self._schedule or self.spec.learning_rate
+        return self._schedule or RateValue(self.spec.learning_rate)
 
     @learning_rate.setter
     def learning_rate(self, rate: Rate) -> None:

@@ -15,7 +15,7 @@ class SGD(Optimizer):
 
     name: ClassVar[str] = "sgd"
 
-    @instead_of("SGD", foreign_arguments.SGD)
+    @instead_of("SGD", foreign_arguments.SGD, beyond="momentum")
     def __init__(self, learning_rate: Rate = 0.01, **options: Any) -> None:
         super().__init__(learning_rate, {}, **options)
 

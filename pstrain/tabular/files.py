@@ -35,11 +35,14 @@ _COLUMNS_OF_PROGRAMS = re.compile(r"; [^;]*columns to read with schema=")
 _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 
 
-def open_files(pattern: str, types: Mapping[str, str] | None = None) -> Dataset:
+def open_files(
+    pattern: str, types: Mapping[str, str] | None = None, delimiter: str | None = None
+) -> Dataset:
     """The rows of a file, a folder, a glob or a URL of either.
 
     ``types``: Arrow types that columns of CSV and JSON must have, where they are in the files; the
-    others are found out from the first rows. NotFoundError where nothing matches,
+    others are found out from the first rows. ``delimiter``: what stands between the columns of CSV
+    files; None: a comma, in ``.tsv`` a tab. NotFoundError where nothing matches,
     InvalidArgumentError for files of another kind, DataError where there is not one row.
     """
     paths = _paths(pattern)
@@ -49,6 +52,10 @@ def open_files(pattern: str, types: Mapping[str, str] | None = None) -> Dataset:
             f"{pattern!r} must match files of one kind, told by {', '.join(_KINDS)}; it matches "
             f"{', '.join(sorted(paths)[:3])}"
         )
+    if delimiter is not None and kinds[0] not in _SEPARATORS:
+        raise InvalidArgumentError(
+            f"--delimiter is of CSV files, and {pattern!r} matches {kinds[0]}: leave it out"
+        )
     if kinds[0] == "parquet":
         dataset = Dataset.from_parquet(paths)
     elif kinds[0] == "ipc":
@@ -56,16 +63,22 @@ def open_files(pattern: str, types: Mapping[str, str] | None = None) -> Dataset:
     elif kinds[0] == "json":
         dataset = _typed(partial(Dataset.from_json, paths), types or {})
     else:
-        read = partial(Dataset.from_csv, paths, delimiter=_SEPARATORS[kinds[0]])
+        separator = delimiter or _SEPARATORS[kinds[0]]
+        read = partial(Dataset.from_csv, paths, delimiter=separator)
         dataset = _typed(read, types or {})
     if dataset.cardinality() == 0:
         raise DataError(f"{pattern!r} holds no rows")
     return dataset
 
 
-def open_typed(data: str, types: Mapping[str, str], stated: Mapping[str, str]) -> Dataset:
+def open_typed(
+    data: str,
+    types: Mapping[str, str],
+    stated: Mapping[str, str],
+    delimiter: str | None = None,
+) -> Dataset:
     """Rows whose columns have ``types``; the files must have, and hold as told, what is stated."""
-    rows = open_files(data, types)
+    rows = open_files(data, types, delimiter)
     check_columns(rows, [*stated], data)
     check_types(rows, stated, data)
     return rows
@@ -77,8 +90,10 @@ def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
     known = set(present)
     missing = [name for name in columns if name not in known]
     if missing:
+        is_uncut = len(present) == 1 and any(sign in present[0] for sign in ";\t|")
         raise InvalidArgumentError(
             f"{where} has no column {', '.join(map(repr, missing))}; it has {', '.join(present)}"
+            + (": give what stands between columns by --delimiter" if is_uncut else "")
         )
 
 

@@ -20,7 +20,7 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features import columns
 from pstrain.features.bags import Pooling, is_list
 from pstrain.features.schema import Category, FeatureSchema
-from pstrain.tabular.preparation import Preparation, Value
+from pstrain.tabular.preparation import Preparation, Value, weights_of
 
 FEW_VALUES = 256
 _MIN_BUCKETS = 64
@@ -37,6 +37,7 @@ class Wanted:
 
     ``pooling``: how the rows of a list's values become one, by column; the others' is ``pool``.
     ``types``: Arrow types of columns of text files, where their first rows tell them wrongly.
+    ``weights``: the column that says how much each row counts.
     """
 
     label: str
@@ -46,6 +47,7 @@ class Wanted:
     pooling: Mapping[str, Pooling] = field(default_factory=dict)
     pool: Pooling = "mean"
     types: Mapping[str, str] = field(default_factory=dict)
+    weights: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,10 +63,12 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
     """Findings over a sample of the training rows.
 
     InvalidArgumentError for named columns that are not there, DataError for a label that has not
-    two values, or where no feature is left.
+    two values, for what is no weight, or where no feature is left.
     """
     _check_names(sample.schema, wanted)
     negative, positive = label_values(wanted.label, sample[wanted.label])
+    if wanted.weights is not None:
+        weights_of(wanted.weights, sample[wanted.weights])
     dense: list[str] = []
     categorical: list[str] = []
     lists: list[str] = []
@@ -86,6 +90,7 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
         categorical=tuple(categorical),
         lists=tuple(lists),
         blank_is_null=True,
+        weights=wanted.weights,
         types=_types(sample.schema, {wanted.label, *dense, *categorical, *wanted.types}),
     )
     schema = _schema(preparation, sample, wanted)
@@ -118,6 +123,7 @@ def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
         "--dense": wanted.dense,
         "--categorical": wanted.categorical,
         "--ignore": wanted.ignore,
+        "--weights": [] if wanted.weights is None else [wanted.weights],
     }
     present = set(schema.names)
     for option, names in (*named.items(), ("--pooling", wanted.pooling)):
@@ -144,6 +150,8 @@ def _kind(name: str, column: pa.ChunkedArray, wanted: Wanted) -> tuple[str, str]
     type_ = column.type
     if name in wanted.ignore:
         return "", "left out: --ignore"
+    if name == wanted.weights:
+        return "", "weights of the rows: --weights"
     if name in wanted.dense:
         return "dense", "dense: --dense"
     if is_list(type_):

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from dataservice.runtime.number_arrays import from_numbers
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
 from pstrain.features.bags import is_list
+from pstrain.weighting import finite_weights
 
 FILE = "preparation.json"
 _FORMAT = 1
@@ -35,7 +36,8 @@ class Preparation:
     which the logarithm is taken. ``lists``: categorical columns of several values. ``types``: Arrow
     types of the columns as they were in training; a category that comes as another one, as
     integers do that pandas wrote beside nulls, is brought back to it. ``blank_is_null``: text of no
-    characters is no category, since CSV files write nulls so.
+    characters is no category, since CSV files write nulls so. ``weights``: the column that says how
+    much a row counts in training.
     """
 
     label: str
@@ -46,6 +48,7 @@ class Preparation:
     lists: tuple[str, ...] = ()
     types: Mapping[str, str] = field(default_factory=dict)
     blank_is_null: bool = False
+    weights: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -53,7 +56,7 @@ class Preparation:
         return (*self.dense, *self.categorical, *self.lists)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Features, and the label (int8 0 and 1) where the batch has it."""
+        """Features; the label (int8 0 and 1) and the weights where the batch has them."""
         prepared: dict[str, pa.Array] = {}
         for name in self.dense:
             values = _cast(name, batch.column(name), pa.float32())
@@ -66,6 +69,8 @@ class Preparation:
             prepared[name] = _categories(name, batch.column(name))
         if self.label in batch.schema.names:
             prepared[self.label] = self._labels(batch.column(self.label))
+        if self.weights is not None and self.weights in batch.schema.names:
+            prepared[self.weights] = weights_of(self.weights, batch.column(self.weights))
         return pa.RecordBatch.from_pydict(prepared)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -118,6 +123,11 @@ class Preparation:
                 f"{self.label_values[0]!r} and {self.label_values[1]!r}, found {found}"
             )
         return is_positive.cast(pa.int8())
+
+
+def weights_of(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Float32; DataError for what is no weight."""
+    return from_numbers(finite_weights(f"weights of column {name!r}", column))
 
 
 _TUPLES = ("label_values", "dense", "log1p", "categorical")

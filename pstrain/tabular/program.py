@@ -60,6 +60,7 @@ class TrainConfig:
     workers: int = 2
     ps: int = 2
     data_workers: int = 2
+    delimiter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +104,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
             history = model.fit(
                 rows,
                 epochs=config.epochs,
+                sample_weight=config.wanted.weights,
                 callbacks=[LearningRateScheduler(_rates(config)), ProgressBar()],
                 verbose=0,
             )
@@ -124,7 +126,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
 def _training(config: TrainConfig) -> ds.Dataset:
     """The rows to train on as they are in the files."""
     wanted = config.wanted
-    rows = open_typed(config.data, wanted.types, wanted.types)
+    rows = open_typed(config.data, wanted.types, wanted.types, config.delimiter)
     check_columns(rows, [wanted.label], config.data)
     return rows if config.validation_data is not None else _part(rows, config, "training")
 
@@ -132,8 +134,9 @@ def _training(config: TrainConfig) -> ds.Dataset:
 def _validation(config: TrainConfig, prepared: Preparation) -> ds.Dataset:
     """The rows to validate on as they are in the files."""
     if config.validation_data is None:
-        return _part(open_files(config.data, config.wanted.types), config, "validation")
-    rows = open_files(config.validation_data, prepared.types)
+        rows = open_files(config.data, config.wanted.types, config.delimiter)
+        return _part(rows, config, "validation")
+    rows = open_files(config.validation_data, prepared.types, config.delimiter)
     check_columns(rows, (prepared.label, *prepared.columns), config.validation_data)
     return rows
 

@@ -44,14 +44,19 @@ def _made_anew(path: str | Path) -> Any:
 
 
 def evaluate(
-    folder: Path, data: str, batch_size: int, types: Mapping[str, str]
+    folder: Path,
+    data: str,
+    batch_size: int,
+    types: Mapping[str, str],
+    delimiter: str | None = None,
 ) -> dict[str, float]:
     """Scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples.
 
     ``types``: Arrow types of columns of text files, besides those that the model knows.
+    ``delimiter``: what stands between the columns of CSV files.
     """
     model, prepared = load(folder)
-    rows = open_typed(data, {**prepared.types, **types}, types)
+    rows = open_typed(data, {**prepared.types, **types}, types, delimiter)
     check_columns(rows, (*prepared.columns, prepared.label), data)
     model.compile(metrics=[ps.metrics.AUC(), ps.metrics.Accuracy()])
     with plain_errors():
@@ -60,16 +65,20 @@ def evaluate(
 
 
 def predictions(
-    folder: Path, data: str, column: str, types: Mapping[str, str]
+    folder: Path,
+    data: str,
+    column: str,
+    types: Mapping[str, str],
+    delimiter: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of ``data``, batch by batch, with the predicted probability in ``column``.
 
-    ``types`` as for ``evaluate``. Raises DataError when there is not one row.
+    ``types`` and ``delimiter`` as for ``evaluate``. Raises DataError when there is not one row.
     """
     model, prepared = load(folder)
     # Labels, which nobody looks at here, may be of any type, such as marks for "not known".
     known = {name: prepared.types[name] for name in prepared.columns if name in prepared.types}
-    rows = open_typed(data, {**known, **types}, types)
+    rows = open_typed(data, {**known, **types}, types, delimiter)
     check_columns(rows, prepared.columns, data)
     if column in rows.schema.names:
         raise InvalidArgumentError(

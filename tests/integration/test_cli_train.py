@@ -306,6 +306,20 @@ def test_stated_types_are_kept_with_the_model(tmp_path: pathlib.Path) -> None:
     assert kept == {"clicked": "int64", "zip": "string", "note": "string"}
 
 
+def test_rows_without_weight_are_not_learnt_from(tmp_path: pathlib.Path) -> None:
+    # Of three rows the one of weight 0 says the opposite of the others.
+    rows = [(row % 5, row % 3) for row in range(600)]
+    lines = ["y|x|w", *(f"{(x < 2) ^ (w > 0):d}|a{x}|{w}" for x, w in rows)]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    out, read = tmp_path / "out", ["--data", str(tmp_path / "a.csv"), "--delimiter", "|"]
+    options = ["--weights", "w", "--batch-size", "32", "--epochs", "5", *read[2:]]
+    assert main(local(read[1], out, *options, label="y")) == 0
+    assert main(["evaluate", str(out), *read]) == 0
+    assert main(["predict", str(out), *read, "--output", str(tmp_path / "p.parquet")]) == 0
+    found = pq.read_table(tmp_path / "p.parquet")["prediction"]
+    assert found[4].as_py() - found[0].as_py() > 0.5
+
+
 def test_types_of_columns_that_the_model_does_not_read_can_be_stated(
     model: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -511,6 +525,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
         ["--learning-rate", "nan"],
         ["--seed", "-1"],
         ["--out", "s3://bucket/model"],
+        ["--delimiter", ";;"],
     ],
 )
 def test_wrong_options(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -181,6 +182,31 @@ def test_frames_of_pandas_are_tables() -> None:
 def test_any_other_argument_is_a_plain_type_error() -> None:
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         ps.layers.Dense(1, colour="red")  # type: ignore[call-arg]
+
+
+def test_arguments_of_keras_without_names_are_told_what_stands_for_them() -> None:
+    for call, named in (
+        (lambda: ps.optimizers.SGD(0.1, 0.9), "SGD takes no argument 'momentum': write"),  # type: ignore[call-arg]
+        (lambda: ps.metrics.AUC().update_state([1], [1], [2]), "argument 'sample_weight': "),  # type: ignore[call-arg]
+        (lambda: _model().compile("sgd", "mse", ["auc"]), "compile takes no argument 'loss': "),  # type: ignore[call-arg]
+    ):
+        with pytest.raises(InvalidTypeError, match=named):
+            call()
+
+
+def test_an_attribute_of_keras_optimizers_is_not_set_in_vain() -> None:
+    optimizer = ps.optimizers.SGD(0.5)
+    with pytest.raises(AttributeError, match="'SGD' object has no attribute 'lr': write learning_"):
+        optimizer.lr = 0.1  # type: ignore[attr-defined]
+    rate: Any = optimizer.learning_rate
+    assert (rate, rate.numpy(), json.dumps(rate)) == (0.5, 0.5, "0.5")
+    with pytest.raises(InvalidTypeError, match=r"write optimizer\.learning_rate = 0\.1"):
+        rate.assign(0.1)
+
+
+def test_a_metric_with_the_methods_of_keras_is_told_which_to_write() -> None:
+    with pytest.raises(InvalidTypeError, match=r"metric Hits .* write update\(state, labels"):
+        type("Hits", (ps.metrics.Metric,), {"result": lambda _self: 1.0})
 
 
 def test_the_arguments_that_remedies_name_are_there() -> None:

@@ -45,6 +45,14 @@ def test_csv_and_tsv(tmp_path: pathlib.Path) -> None:
     commas = write(tmp_path, "a.csv", "x,y\n1,a\n2,b\n")
     tabs = write(tmp_path, "b.tsv", "x\ty\n1\ta\n2\tb\n")
     assert open_files(commas).to_table().equals(open_files(tabs).to_table())
+    signs = write(tmp_path, "c.csv", "x;y\n1;a\n2;b\n")
+    assert open_files(signs, delimiter=";").to_table().equals(open_files(tabs).to_table())
+    with pytest.raises(InvalidArgumentError, match=r"it has x;y: .* by --delimiter"):
+        check_columns(open_files(signs), ["x"], "c.csv")
+    with pytest.raises(
+        InvalidArgumentError, match=r"--delimiter is of CSV .*d\.json.* matches json"
+    ):
+        open_files(write(tmp_path, "d.json", '{"x": 1}\n'), delimiter=";")
 
 
 def test_known_types_win_over_those_found_and_no_column_is_lost(tmp_path: pathlib.Path) -> None:

@@ -150,6 +150,19 @@ def test_what_is_no_list_is_not_pooled() -> None:
         inspect(table(), Wanted(label="clicked", pooling={"sites": "sum"}))
 
 
+def test_weights_of_rows_are_no_feature() -> None:
+    found = inspect(table(), Wanted(label="clicked", weights="price"))
+    assert "price" not in found.preparation.columns
+    prepared = found.preparation(table().to_batches()[0])
+    assert prepared["price"].equals(table()["price"].chunk(0).cast(pa.float32()))
+    with pytest.raises(DataError, match="weights of column 'site' are no numbers but string"):
+        inspect(table(), Wanted(label="clicked", weights="site"))
+    with pytest.raises(DataError, match="weights of column 'price', row 1: nan is no weight"):
+        found.preparation(table(price=[1.0, np.nan] * (ROWS // 2)).to_batches()[0])
+    with pytest.raises(InvalidArgumentError, match="'clicked' is named by --label and --weights"):
+        inspect(table(), Wanted(label="clicked", weights="clicked"))
+
+
 def test_types_are_kept_of_the_columns_in_use() -> None:
     more = {
         "seen": pa.array([datetime.date(2026, 1, 1)] * ROWS),

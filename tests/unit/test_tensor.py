@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -147,6 +148,17 @@ def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: 
         with pytest.raises(UnimplementedError, match=rf"{named}.*tensor.numpy\(\)"):
             compute(read(x))
         assert np.fmod(read(x).numpy(), 2.0).tolist() == [1.0, 0.0]
+
+
+def test_functions_of_math_lose_no_gradient_unsaid() -> None:
+    x = Variable(vector(3.0), name="x")
+    with GradientTape():
+        tensor = np.sum(read(x))
+        assert math.exp(float(tensor)) > 20
+        assert not math.isnan(tensor)
+        with pytest.raises(UnimplementedError, match=r"np\.exp\(tensor\), or math\.exp\(float"):
+            math.exp(tensor)
+    assert math.exp(tensor) > 20
 
 
 def test_no_gradient_of_a_variable_itself_is_lost_unsaid() -> None:
