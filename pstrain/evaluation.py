@@ -121,7 +121,8 @@ def predict(
 
     On the trainers if there are any and each can read the data by itself (a Dataset that is not
     distributed, a table, arrays), else in this process. With ``distributed=True`` trainers read a
-    data service together: each row once, in no order. Blocks.
+    data service together: each row once, in no order. Blocks. Of a few rows at a time, as a server
+    has them, ``model.predict_on_batch(rows)`` takes a quarter of the time.
     """
     _check_steps(steps, steps_per_execution)
     source = as_source(data, batch_size)

@@ -192,9 +192,12 @@ class BaseVariable(ValueOperators, Telling):
         goes to what was asked for.
         """
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
+        listed = self._listed(first)
+        if listed is not None:
+            return self._indexed(listed, rest)
         is_mask = isinstance(first, bool)
         if not self.shape or is_mask or not isinstance(first, int | np.integer | slice):
-            return self._masked(key)
+            return value_of(self)[key]
         if isinstance(first, slice):
             rows = self._slice(*first.indices(self.shape[0]))
             return rows[(slice(None), *rest)]
@@ -308,15 +311,22 @@ class BaseVariable(ValueOperators, Telling):
             return tracked_rows(self, ids)
         return self.parameters.read_rows(self.spec, ids)
 
-    def _masked(self, key: Any) -> Any:
-        if not isinstance(key, list | np.ndarray):
-            return value_of(self)[key]
-        index = np.asarray(key)
-        if index.dtype == np.bool_ and index.shape == self.shape[:1]:
-            return self._taken(np.flatnonzero(index))
-        if index.ndim == 1 and np.issubdtype(index.dtype, np.integer):
-            return self._taken(self._places(index))
-        return value_of(self)[key]
+    def _listed(self, index: Any) -> Array | None:
+        """Row numbers, where a first index is an array of them or a mask of rows."""
+        if not self.shape or not isinstance(index, list | np.ndarray):
+            return None
+        array = np.asarray(index)
+        if array.dtype == np.bool_ and array.shape == self.shape[:1]:
+            return np.flatnonzero(array)
+        return self._places(array) if np.issubdtype(array.dtype, np.integer) else None
+
+    def _indexed(self, rows: Array, rest: tuple[Any, ...]) -> Any:
+        if rest:
+            # The other indices go along with these, so each row keeps its place among them.
+            distinct, places = np.unique(rows, return_inverse=True)
+            return self._taken(distinct)[(places.reshape(rows.shape), *rest)]
+        found = self._taken(rows.reshape(-1))
+        return found if rows.ndim == 1 else found.reshape(rows.shape + self.shape[1:])
 
     def _places(self, index: Array) -> Array:
         """Row numbers of indices, of which those below 0 count from the end."""

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.operators.shuffle import permutation
+from dataservice.dataset.random_bits import random_bits
 from dataservice.errors import InvalidArgumentError
 from tests.unit.checkpoint_checker import check_positions, numbers, run, values
 
@@ -81,6 +82,26 @@ def test_the_permutation_is_fixed_for_ever() -> None:
     assert permutation(6, 12345).tolist() == [3, 4, 0, 1, 2, 5]
     order = permutation(100_000, 9)
     assert (np.sort(order) == np.arange(100_000)).all()
+
+
+@pytest.mark.parametrize("key", [0, 12345, 2**64 - 1])
+def test_bits_are_those_of_a_new_generator(key: int) -> None:
+    for count in (0, 1, 2, 3, 5, 1_000):
+        expected = np.random.Philox(key=key).random_raw(count)
+        np.testing.assert_array_equal(random_bits(count, key), expected)
+
+
+def test_buffers_share_a_generator(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def counted(key: int, philox: Any = np.random.Philox) -> Any:
+        made.append(key)
+        return philox(key=key)
+
+    monkeypatch.setattr(np.random, "Philox", counted)
+    dataset = numbers(40, []).batch(1).shuffle(2, seed=4)
+    assert sorted(values(run(dataset, 0))) == list(range(40))
+    assert len(made) <= 1
 
 
 def test_permutations_are_fair() -> None:

@@ -31,6 +31,18 @@ from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
 
 OPERATORS = ("*", "/", "//", "%", "**", "@", "&", "|", "^")
 ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)
+OF_ROWS: list[Any] = [
+    [4, 0, 4],
+    [-1, 2],
+    np.arange(10) % 3 == 0,
+    np.array([[0, 1], [2, 0]]),
+    [[[-1]], [[3]]],
+    np.array(3),
+    ([4, -1, 4], 1),
+    ([[4], [0]], [0, 1]),
+    ([[4], [0]], slice(None), None),
+    (np.arange(10) % 3 == 0, ..., 0),
+]
 
 
 class CutPlacement(LocalPlacement):
@@ -205,16 +217,31 @@ def test_rows_are_not_assigned_by_index(table: Any) -> None:
         (slice(1, 3), slice(None), None),
         ...,
         None,
-        [4, 0, 4],
-        [-1, 2],
-        np.arange(10) % 3 == 0,
-        np.array([[0, 1], [2, 3]]),
         True,
+        *OF_ROWS,
     ],
     ids=str,
 )
 def test_indexing_is_numpys(table: Any, key: Any) -> None:
     np.testing.assert_array_equal(table[key], ROWS[key])
+
+
+@pytest.mark.parametrize("key", OF_ROWS, ids=str)
+def test_an_index_of_rows_reads_and_trains_only_these(
+    table: Any, key: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table.parameters, "read", None)
+    with GradientTape() as tape:
+        found = table[key]
+        loss = np.sum(found * found)
+    np.testing.assert_array_equal(found.value, ROWS[key])
+    gradient = tape.gradient(loss, table)
+    expected = np.zeros_like(ROWS)
+    np.add.at(expected, key, 2 * ROWS[key])
+    first = key[0] if isinstance(key, tuple) else key
+    rows = np.unique(np.arange(10)[first])
+    assert sorted(gradient.indices) == rows.tolist()
+    np.testing.assert_array_equal(gradient.values[np.argsort(gradient.indices)], expected[rows])
 
 
 @pytest.mark.parametrize("index", [10, -11, [0, 10], [-11]])

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.random_bits import random_bits
 from dataservice.dataset.stream import RowCutter, State
 from dataservice.errors import InvalidArgumentError, SchemaError
 from dataservice.runtime.number_arrays import to_numbers
@@ -69,8 +70,7 @@ class DrawnChoices(Choices):
         weights[list(exhausted)] = 0
         if not weights.sum():
             return np.empty(0, np.int64)
-        # NumPy keeps the raw bits of Philox stable over versions.
-        bits = np.random.Philox(key=order_key(*self._key, block)).random_raw(_BLOCK)
+        bits = random_bits(_BLOCK, order_key(*self._key, block))
         chances = (bits >> np.uint64(11)) * 2.0**-53
         bounds = np.cumsum(weights)
         drawn = np.searchsorted(bounds, chances * bounds[-1], side="right")

@@ -19,6 +19,7 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches
 from dataservice.dataset.node import register_node
 from dataservice.dataset.operators.base import Operator
+from dataservice.dataset.random_bits import random_bits
 from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.stream import CHUNK_ROWS, BatchStream, RowCutter, RunContext, State
 from dataservice.errors import InvalidArgumentError
@@ -83,10 +84,9 @@ class Shuffle(Operator):
 def permutation(count: int, key: int) -> np.ndarray:
     """A permutation of range(count) as int64 that depends on `key` alone.
 
-    NumPy keeps the raw bits of Philox stable over versions, unlike its own permutations.
+    NumPy's own permutations are not stable over versions.
     """
-    bits = np.random.Philox(key=key).random_raw(count)
-    return np.argsort(bits)
+    return np.argsort(random_bits(count, key))
 
 
 class _RowShuffleStream(BatchStream):
