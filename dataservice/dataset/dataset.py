@@ -254,6 +254,8 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
     def torch(self) -> Any:
         """An IterableDataset of dicts of tensors, with `state_dict` and `load_state_dict`.
 
+        Each is a batch: `DataLoader(dataset.batch(32).torch(), batch_size=None)`. A loader that is
+        given a batch_size puts whole batches together, or fails where they differ or hold text.
         FailedPreconditionError without the package torch.
         """
         try:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from dataservice.runtime.arguments import limit_s
@@ -33,7 +34,7 @@ class Owner(Protocol):
 class RemoteValue:
     """The result of a scheduled function, once there is one. Thread-safe."""
 
-    __slots__ = ("_changed", "_error", "_is_ready", "_owner", "_value", "closure")
+    __slots__ = ("_changed", "_error", "_is_ready", "_owner", "_told", "_value", "closure")
 
     def __init__(self, closure: int, changed: threading.Condition, owner: Owner) -> None:
         self.closure = closure
@@ -42,6 +43,7 @@ class RemoteValue:
         self._is_ready = False
         self._value: Any = None
         self._error: Exception | None = None
+        self._told: Callable[[RemoteValue], None] | None = None
 
     def fetch(self, timeout: float | None = None) -> Any:
         """Blocks until the function has run; its value (NumPy, plain Python), or its error.
@@ -120,18 +122,41 @@ class RemoteValue:
     def _set(self, value: Any, error: Exception | None) -> None:
         """Called by the scheduler with its lock held."""
         self._value, self._error, self._is_ready = value, error, True
+        if self._told is not None:
+            self._told(self)
 
     def __repr__(self) -> str:
         state = "waiting" if not self._is_ready else "failed" if self._error else "ready"
         return f"<RemoteValue closure={self.closure} {'cancelled' if self.cancelled() else state}>"
 
 
-def await_any(values: Sequence[RemoteValue]) -> None:
-    """Blocks until one of them has ended; all are of one coordinator, the oldest first."""
-    first = values[0]
-    first._tell(blocks=True)
-    with first._changed:
-        first._changed.wait_for(lambda: any(value.has_ended for value in values))
+class Ends:
+    """Of the values that are added, those that have ended; nobody looks at the others."""
+
+    def __init__(self) -> None:
+        self._ended: deque[RemoteValue] = deque()
+
+    def add(self, value: RemoteValue) -> None:
+        """It is taken once, when it has ended."""
+        with value._changed:
+            if value._is_ready:
+                self._ended.append(value)
+            else:
+                value._told = self._ended.append
+
+    def take(self) -> Iterator[RemoteValue]:
+        """Each that has ended since it was asked last, the first to end first."""
+        while self._ended:
+            yield self._ended.popleft()
+
+    def wait(self, oldest: RemoteValue, is_enough: Callable[[], bool]) -> None:
+        """Blocks until there is one to take, or ``is_enough``, which may be when a trainer joins.
+
+        ``oldest``: of those that were added and have not ended.
+        """
+        oldest._tell(blocks=True)
+        with oldest._changed:
+            oldest._changed.wait_for(lambda: self._ended or is_enough())
 
 
 class RemoteValueFound(InvalidArgumentError):

@@ -227,7 +227,7 @@ PROGRAMS: dict[Callable[..., Any], int] = {
 """Functions, and how many tags of its own a closure has when it is finished."""
 LOOP = (train_to_the_end, count)
 """Those of a loop to the end of the data."""
-ONE_STEP = (count, train, evaluate)
+ONE_STEP = (count, train, evaluate, fail)
 """Those that read and take nothing after they have changed something, as rounds want it."""
 FAILING = (fail, refuse)
 STEADY = (count,)

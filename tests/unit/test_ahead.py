@@ -79,6 +79,39 @@ def test_there_is_a_bound_behind_which_the_oldest_is_waited_for() -> None:
     assert run.values[0].has_ended
 
 
+def test_who_joins_while_others_are_late_is_given_work_at_once() -> None:
+    run = Run()
+    run.fill()
+    assert not run.ahead.has_room
+
+    def join() -> None:
+        with run.changed:
+            run.is_ready = True
+            run.changed.notify_all()
+
+    threading.Timer(0.01, join).start()
+    run.ahead.wait()
+    assert run.ahead.has_room
+
+
+def test_an_end_asks_nothing_of_those_that_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run()
+    asked: list[int] = []
+    run.is_ready = True
+    run.fill()
+
+    def has_ended(value: RemoteValue) -> bool:
+        asked.append(value.closure)
+        return value._is_ready
+
+    monkeypatch.setattr(RemoteValue, "has_ended", property(has_ended))
+    run.end(1)
+    run.end(0)
+    run.ahead.wait()
+    assert run.noted == [1, 0]
+    assert set(asked) <= {0}
+
+
 def _end_oldest(run: Run) -> None:
     with run.changed:
         run.end(0)
