@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from dataservice.omissions import Omitted
+from dataservice.vocabulary import INFINITE_CARDINALITY
 
 _READERS_SHOWN: Final = 20
 
@@ -53,9 +54,23 @@ def datasets_text(encoded: str) -> str:
     datasets = json.loads(encoded)
     if not datasets:
         return "no datasets"
-    columns = ("dataset_id", "cardinality", "compression", "plan_bytes")
     titles = ("dataset", "elements", "compression", "plan bytes")
-    return _table(titles, [tuple(str(dataset[c]) for c in columns) for dataset in datasets])
+    rows = [
+        (
+            dataset["dataset_id"],
+            _elements(dataset["cardinality"]),
+            dataset["compression"],
+            f"{dataset['plan_bytes']:,}",
+        )
+        for dataset in datasets
+    ]
+    return _table(titles, rows)
+
+
+def _elements(cardinality: int) -> str:
+    if cardinality == INFINITE_CARDINALITY:
+        return "endless"
+    return f"{cardinality:,}" if cardinality >= 0 else "-"
 
 
 def snapshots_text(encoded: str) -> str:

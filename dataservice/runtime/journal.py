@@ -47,6 +47,14 @@ _SELECT = (
     "ORDER BY position LIMIT ?"
 )
 _POSITION = struct.Struct("<q")
+# Also a quota that is used up; what is on the disk is as good as before.
+_WRITE_ERRORS = (
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+)
 
 
 class Journal(Protocol):
@@ -126,7 +134,7 @@ class SqliteJournal:
             raise
 
     def append(self, frames: Sequence[bytes]) -> None:
-        """Add frames, all or none; durable on return. ResourceExhaustedError: the disk is full."""
+        """Add frames, all or none; durable on return. ResourceExhaustedError: there is no room."""
         if not frames:
             return
         with self._lock:
@@ -247,11 +255,17 @@ class SqliteJournal:
             raise self._loss("its tables cannot be read") from error
 
     def _service_error(self, error: sqlite3.Error) -> DataServiceError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        extended = getattr(error, "sqlite_errorcode", 0)
+        code = extended & 0xFF
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return _in_use(self._path)
         if code == sqlite3.SQLITE_FULL:
             return ResourceExhaustedError(f"no room on the disk of the journal {self._path}")
+        if extended in _WRITE_ERRORS:
+            return ResourceExhaustedError(
+                f"the journal {self._path} cannot be written: {error}, from a quota, a limit of "
+                "file sizes (ulimit -f) or the disk itself; what was recorded before is whole"
+            )
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return FailedPreconditionError(f"the journal {self._path} is not writable: {error}")
         return self._loss(str(error))

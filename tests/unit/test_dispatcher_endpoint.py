@@ -120,6 +120,13 @@ def test_the_status_reads_well() -> None:
     ]
 
 
+def test_datasets_whose_size_is_no_number_read_well() -> None:
+    described = {"dataset_id": "1000", "compression": "AUTO", "plan_bytes": 1_943}
+    sizes = [{**described, "cardinality": cardinality} for cardinality in (12_000, -1, -2)]
+    lines = datasets_text(json.dumps(sizes)).splitlines()[1:]
+    assert [line.split()[1] for line in lines] == ["12,000", "endless", "-"]
+
+
 def test_what_users_named_does_not_reach_the_terminal_raw() -> None:
     service = service_of()
     register(service)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import resource
 import shutil
 import sqlite3
 import stat
@@ -221,6 +222,21 @@ def test_a_full_disk_is_named_and_room_heals_it(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ResourceExhaustedError, match="no room"):
         journal.append([b"x" * 100_000])
     connection.execute("PRAGMA max_page_count = 1000000")
+    journal.append([b"b"])
+    assert list(journal.replay()) == [b"a", b"b"]
+    journal.close()
+
+
+def test_a_write_that_a_limit_refuses_is_no_damage(tmp_path: pathlib.Path) -> None:
+    journal = SqliteJournal(tmp_path / "j")
+    journal.append([b"a"])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
+    try:
+        with pytest.raises(ResourceExhaustedError, match=r"cannot be written.*from a quota"):
+            journal.append([b"x" * 200_000])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     journal.append([b"b"])
     assert list(journal.replay()) == [b"a", b"b"]
     journal.close()
