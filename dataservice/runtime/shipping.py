@@ -63,10 +63,13 @@ def users_code_by_value() -> Iterator[None]:
     """While it is entered, cloudpickle takes the code of the user's own modules along."""
     with _registering:
         registered = []
+        # A copy: made for each of thousands of modules, it took most of the time of a function.
+        known = set(cloudpickle.list_registry_pickle_by_value())
         try:
             for module in list(sys.modules.values()):
-                if isinstance(module, ModuleType) and _is_users_own(module):
+                if isinstance(module, ModuleType) and _is_users_own(module, known):
                     cloudpickle.register_pickle_by_value(module)
+                    known.add(module.__name__)
                     registered.append(module)
             yield
         finally:
@@ -82,13 +85,11 @@ def _installed_roots() -> tuple[str, ...]:
     return tuple(os.path.realpath(root) + os.sep for root in roots)
 
 
-def _is_users_own(module: ModuleType) -> bool:
+def _is_users_own(module: ModuleType, known: set[str]) -> bool:
     name, file = module.__name__, getattr(module, "__file__", None)
-    if name == "__main__" or file is None or name.partition(".")[0] in _OURS:
+    if file is None or name == "__main__" or name in known:
         return False
-    if name in cloudpickle.list_registry_pickle_by_value():
-        return False
-    return not _is_installed(file)
+    return not _is_installed(file) and name.partition(".")[0] not in _OURS
 
 
 @functools.lru_cache(maxsize=8192)

@@ -1,7 +1,7 @@
 """Thousands of lives of a small cluster, each from a seed, each watched at every step.
 
-SIMULATION_SEEDS says how many (300 unless told; CI plays 20,000 beside); a failure names the
-command that replays it.
+SIMULATION_SEEDS says how many (300 unless told; CI plays the next 3,000 beside); a failure names
+the command that replays it.
 """
 
 from __future__ import annotations

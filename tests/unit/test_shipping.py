@@ -44,6 +44,23 @@ def test_installed_code_travels_by_name(users_module: types.ModuleType) -> None:
     assert users_module.__name__ not in cloudpickle.list_registry_pickle_by_value()
 
 
+def test_the_register_is_copied_once_for_a_function_and_not_for_each_module(
+    users_module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "my_alias", users_module)
+    copies = []
+
+    def copied() -> set[str]:
+        copies.append(registered())
+        return copies[-1]
+
+    registered = cloudpickle.list_registry_pickle_by_value
+    monkeypatch.setattr(cloudpickle, "list_registry_pickle_by_value", copied)
+    with users_code_by_value():
+        assert users_module.__name__ in registered()
+    assert copies == [registered()]
+
+
 def test_packages_of_another_environment_travel_by_name(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

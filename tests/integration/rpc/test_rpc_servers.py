@@ -37,28 +37,9 @@ from tests.integration.echo_service import (
     Questions,
     Text,
     connect,
-    echo_box,
     serve,
 )
 from tests.ports import free_port
-
-
-@pytest.fixture
-def box() -> Iterator[EchoBox]:
-    with echo_box() as box:
-        yield box
-
-
-@pytest.fixture
-def server(box: EchoBox) -> Iterator[RpcServer]:
-    with serve(box) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: RpcServer) -> Iterator[RpcClient]:
-    with connect(server.port) as client:
-        yield client
 
 
 def test_a_taken_port_is_named(server: RpcServer, box: EchoBox) -> None:

@@ -9,7 +9,6 @@ import socket
 import struct
 import threading
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import grpc
@@ -32,21 +31,8 @@ from tests.integration.echo_service import (
     Questions,
     Text,
     connect,
-    echo_box,
     serve,
 )
-
-
-@pytest.fixture
-def box() -> Iterator[EchoBox]:
-    with echo_box() as box:
-        yield box
-
-
-@pytest.fixture
-def server(box: EchoBox) -> Iterator[RpcServer]:
-    with serve(box) as server:
-        yield server
 
 
 @pytest.mark.parametrize("token", ["the-toke", "the-token-", "other"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -35,29 +34,9 @@ from tests.integration.echo_service import (
     Text,
     _pool,
     connect,
-    echo_box,
     serve,
     texts,
 )
-
-
-@pytest.fixture
-def box() -> Iterator[EchoBox]:
-    with echo_box() as box:
-        yield box
-
-
-@pytest.fixture
-def server(box: EchoBox) -> Iterator[RpcServer]:
-    with serve(box) as server:
-        yield server
-
-
-@pytest.fixture
-def client(server: RpcServer) -> Iterator[RpcClient]:
-    with connect(server.port) as client:
-        yield client
-
 
 # Calls of every kind
 

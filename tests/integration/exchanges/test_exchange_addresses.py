@@ -1,0 +1,132 @@
+"""Addresses where nobody serves, where somebody serves again, and those that are none."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from dataservice.errors import (
+    AddressInUseError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from dataservice.runtime.socket_client import SocketClient
+from dataservice.runtime.socket_server import SocketServer
+from tests.integration.exchange_ends import ACTIONS, EXCHANGES, TIMEOUT_S, TOKEN, Ends, takes
+from tests.ports import free_port
+
+
+def test_an_address_where_nothing_listens(ends: Ends, server: Any) -> None:
+    address = server.address
+    server.stop()
+    with ends.connect(address) as client:
+        with takes(), pytest.raises(UnavailableError, match=address):
+            client.exchange({"exchange": "echo"})
+        with takes(), pytest.raises(UnavailableError, match=address):
+            client.action("reverse", timeout_s=TIMEOUT_S)
+
+
+def test_a_client_reconnects_to_a_server_that_came_back(ends: Ends, server: Any) -> None:
+    with ends.connect(server.address) as client:
+        client.exchange({"exchange": "echo"}).close()
+        server.stop()
+        with pytest.raises(UnavailableError):
+            client.exchange({"exchange": "echo"})
+        again = ends.serve(server.port)
+        try:
+            give_up_s = time.monotonic() + TIMEOUT_S
+            while True:
+                try:
+                    client.exchange({"exchange": "echo"}).close()
+                    break
+                except UnavailableError:
+                    assert time.monotonic() < give_up_s
+                    time.sleep(0.05)
+        finally:
+            again.stop()
+
+
+@pytest.mark.long
+def test_a_server_that_was_gone_for_a_while_is_found_at_once(ends: Ends) -> None:
+    port = free_port()
+    with ends.connect(f"127.0.0.1:{port}") as client:
+        wait_for_return(ends, port, client)
+
+
+def wait_for_return(ends: Ends, port: int, client: Any) -> None:
+
+    def answers() -> bool:
+        try:
+            return client.action("ping", b"x", timeout_s=1.0) == b"x"
+        except (UnavailableError, DeadlineExceededError):
+            return False
+
+    give_up_s = time.monotonic() + 12.0
+    while time.monotonic() < give_up_s:
+        assert not answers()
+        time.sleep(0.05)
+    server = ends.serve(port)
+    try:
+        # gRPC's own pauses between attempts would have grown to six seconds by now.
+        give_up_s = time.monotonic() + 5.0
+        while not answers():
+            assert time.monotonic() < give_up_s
+            time.sleep(0.05)
+    finally:
+        server.stop()
+
+
+def test_a_taken_port_is_reported(ends: Ends, server: Any) -> None:
+    with pytest.raises(AddressInUseError, match=rf"port {server.port} .*--port"):
+        ends.serve(server.port)
+
+
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_a_host_that_is_not_this_machine_is_reported(host: str) -> None:
+    server = SocketServer(host, 0, token=TOKEN, exchanges={})
+    with pytest.raises(InvalidArgumentError, match=rf"{host}.*--host of this machine"):
+        server.start()
+    server.stop()
+
+
+def test_a_name_of_several_addresses_is_reached_where_it_is_served() -> None:
+    server = SocketServer("localhost", 0, token=TOKEN, exchanges=EXCHANGES, actions=ACTIONS)
+    server.start()
+    try:
+        client = SocketClient(server.address, token=TOKEN)
+        assert server.address.startswith("localhost:")
+        assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
+    finally:
+        server.stop()
+
+
+def test_a_name_that_cannot_be_one() -> None:
+    with pytest.raises(UnavailableError, match=r"a\.\.b:80 cannot be reached"):
+        SocketClient("a..b:80", token=TOKEN).action("ping", timeout_s=TIMEOUT_S)
+
+
+def test_an_error_is_not_its_own_cause(server: Any, ends: Ends) -> None:
+    server.stop()
+    with ends.connect(server.address) as client, pytest.raises(UnavailableError) as caught:
+        client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
+    assert caught.value.__cause__ not in (None, caught.value)
+
+
+def test_a_socket_that_reached_itself_has_reached_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As happens now and then where a port of those that the system gives out is not served."""
+    port = free_port()
+
+    class Own(socket.socket):
+        def connect(self, place: Any) -> None:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self.bind(place)
+            super().connect(place)
+
+    monkeypatch.setattr(socket, "socket", Own)
+    client = SocketClient(f"127.0.0.1:{port}", token=TOKEN)
+    with pytest.raises(UnavailableError, match="nobody listens there"):
+        client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)

@@ -1,0 +1,191 @@
+"""What exchanges and actions carry, and the errors that they end with."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import flight
+
+from dataservice.errors import (
+    DeadlineExceededError,
+    InternalError,
+    InvalidArgumentError,
+    NotFoundError,
+    UserFunctionError,
+)
+from dataservice.runtime.auth import TOKEN_METADATA_KEY
+from tests.exchanges import answer_to
+from tests.integration.exchange_ends import ENDS, TIMEOUT_S, TOKEN, Ends, send_many, takes
+
+
+@pytest.mark.parametrize("body", [None, b"", b"x", b"y" * 100_000])
+@pytest.mark.parametrize("header", [b"", b"h", b"\x00\xff" * 40])
+def test_messages_come_back_unchanged(client: Any, header: bytes, body: bytes | None) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        if not header and body is None:
+            with pytest.raises(InvalidArgumentError, match="neither"):
+                exchange.send(header, body)
+            return
+        for _ in range(3):
+            reply = answer_to(exchange, header, body, timeout_s=TIMEOUT_S)
+            assert reply.header == header
+            assert (None if reply.body is None else reply.body.to_pybytes()) == body
+
+
+def test_a_large_body(client: Any) -> None:
+    body = np.random.default_rng(7).integers(0, 255, 64 << 20, np.uint8)
+    with client.exchange({"exchange": "echo"}) as exchange:
+        reply = answer_to(exchange, b"big", pa.py_buffer(body), timeout_s=TIMEOUT_S)
+        assert reply.body is not None
+        assert reply.body.equals(pa.py_buffer(body))
+
+
+def test_the_server_may_end_the_stream(client: Any) -> None:
+    with client.exchange({"exchange": "count", "n": 5, "size": 10}) as exchange:
+        headers = [message.header for message in iter(lambda: exchange.recv(TIMEOUT_S), None)]
+        assert headers == [b"0", b"1", b"2", b"3", b"4"]
+        assert exchange.recv(TIMEOUT_S) is None
+
+
+def test_the_client_may_finish_first(client: Any) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        exchange.send(b"a", b"1")
+        exchange.send(b"b")
+        exchange.done_writing()
+        assert exchange.recv(TIMEOUT_S) is not None
+        assert exchange.recv(TIMEOUT_S) is not None
+        assert exchange.recv(TIMEOUT_S) is None
+
+
+def test_a_client_that_sends_nothing(client: Any) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        exchange.done_writing()
+        assert exchange.recv(TIMEOUT_S) is None
+
+
+@pytest.mark.parametrize("attempt", range(20))
+def test_nothing_is_lost_when_the_server_ends_at_once(client: Any, attempt: int) -> None:
+    with client.exchange({"exchange": "count", "n": attempt}) as exchange:
+        assert len(list(iter(lambda: exchange.recv(TIMEOUT_S), None))) == attempt
+
+
+def test_requests_of_many_threads_and_exchanges(client: Any) -> None:
+    def converse(number: int) -> int:
+        turns = threading.Lock()
+        with client.exchange({"exchange": "echo"}) as exchange, ThreadPoolExecutor(2) as pool:
+
+            def ask(index: int) -> bool:
+                body = bytes([index % 256]) * (index * 17 % 5000)
+                with turns:
+                    reply = answer_to(exchange, b"%d" % index, body, timeout_s=TIMEOUT_S)
+                return reply.header == b"%d" % index and reply.body == pa.py_buffer(body)
+
+            return sum(pool.map(ask, range(number, number + 40)))
+
+    with ThreadPoolExecutor(24) as pool:
+        assert list(pool.map(converse, range(24))) == [40] * 24
+
+
+def test_one_thread_sends_while_another_receives(client: Any) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+
+        def push() -> None:
+            for index in range(500):
+                exchange.send(b"%d" % index, b"z" * 20_000, timeout_s=TIMEOUT_S)
+            exchange.done_writing()
+
+        pusher = threading.Thread(target=push)
+        pusher.start()
+        headers = [message.header for message in iter(lambda: exchange.recv(TIMEOUT_S), None)]
+        pusher.join(TIMEOUT_S)
+        assert headers == [b"%d" % index for index in range(500)]
+
+
+def test_unknown_names_list_the_known_ones(client: Any) -> None:
+    with pytest.raises(NotFoundError, match=r"'nope'.*echo"):
+        client.exchange({"exchange": "nope"}).recv(TIMEOUT_S)
+    with pytest.raises(NotFoundError, match=r"'nope'.*reverse"):
+        client.action("nope", timeout_s=TIMEOUT_S)
+
+
+def test_a_command_without_a_name_is_refused(client: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="command"):
+        client.exchange({"name": "echo"}).recv(TIMEOUT_S)
+
+
+@pytest.mark.parametrize("after_message", [False, True])
+def test_a_service_error_keeps_its_class_and_long_details(client: Any, after_message: bool) -> None:
+    with client.exchange({"exchange": "fail", "how": "user", "after_message": after_message}) as x:
+        with pytest.raises(UserFunctionError, match="map function failed") as caught:
+            answer_to(x, b"go", timeout_s=TIMEOUT_S) if after_message else x.recv(TIMEOUT_S)
+        assert caught.value.user_traceback.startswith('File "features.py", line 3')
+        assert len(caught.value.user_traceback) > 100_000
+        assert caught.value.source == "part-7.parquet rows 10-20"
+        with pytest.raises(UserFunctionError):
+            x.send(b"more")
+
+
+def test_an_unexpected_error_is_internal_and_logged(
+    client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    exchange = client.exchange({"exchange": "fail", "how": "bug"})
+    with exchange, pytest.raises(InternalError, match="ZeroDivisionError: division by nothing"):
+        exchange.recv(TIMEOUT_S)
+    assert "raise ZeroDivisionError" in caplog.text
+
+
+def test_sending_to_a_failed_handler_raises_its_error(client: Any) -> None:
+    exchange = client.exchange({"exchange": "fail", "how": "bug"})
+    with exchange, pytest.raises(InternalError, match="ZeroDivisionError"):
+        send_many(exchange, 10_000, timeout_s=TIMEOUT_S)
+
+
+@pytest.mark.parametrize("column", [pa.array([7]), pa.array([[1, 2]])])
+@pytest.mark.parametrize("ends", [ENDS["flight"]])
+def test_a_batch_that_is_no_message_is_data_loss(server: Any, column: pa.Array) -> None:
+    batch = pa.record_batch([column], names=["body"])
+    options = flight.FlightCallOptions(headers=[(TOKEN_METADATA_KEY.encode(), TOKEN.encode())])
+    command = flight.FlightDescriptor.for_command(b'{"exchange": "echo"}')
+    with flight.connect(f"grpc://{server.address}") as foreign:
+        writer, reader = foreign.do_exchange(command, options)
+        writer.begin(batch.schema)
+        writer.write_with_metadata(batch, b"header")
+        assert reader.read_chunk().data.num_rows == 0
+        report = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+        assert report["code"] == "DATA_LOSS"
+        with pytest.raises(flight.FlightServerError):
+            reader.read_chunk()
+        with pytest.raises(flight.FlightServerError):
+            writer.close()
+
+
+def test_actions(client: Any) -> None:
+    assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
+    assert client.action("reverse", timeout_s=TIMEOUT_S) == b""
+    with pytest.raises(InternalError, match="KeyError"):
+        client.action("missing", b"k", timeout_s=TIMEOUT_S)
+    with takes(0.2), pytest.raises(DeadlineExceededError):
+        client.action("sleep", b"0.9", timeout_s=0.3)
+
+
+def test_nothing_is_left_behind_by_many_exchanges(ends: Ends, server: Any) -> None:
+    with ends.connect(server.address) as client:
+        client.exchange({"exchange": "echo"}).close()
+        before = len(os.listdir("/proc/self/fd"))
+        for index in range(200):
+            with client.exchange({"exchange": "echo"}) as exchange:
+                if index % 2:
+                    answer_to(exchange, b"x", timeout_s=TIMEOUT_S)
+        # The server closes its ends on threads of its own.
+        give_up_s = time.monotonic() + TIMEOUT_S
+        while len(os.listdir("/proc/self/fd")) > before + 50:
+            assert time.monotonic() < give_up_s, "the server keeps its ends open"
+            time.sleep(0.01)

@@ -1,0 +1,167 @@
+"""Stops of a server: what they end, what they let finish, and what they leave."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from dataservice.errors import DataServiceError, UnavailableError
+from dataservice.runtime.transport import AnyChannel
+from tests.exchanges import answer_to
+from tests.integration import exchange_ends
+from tests.integration.exchange_ends import (
+    AT_MOST_S,
+    RELEASE_STUBBORN,
+    TIMEOUT_S,
+    TOKEN,
+    Ends,
+    echo,
+    freeze,
+    takes,
+)
+
+
+def test_stop_ends_open_exchanges_and_frees_the_port(ends: Ends, server: Any) -> None:
+    with ends.connect(server.address) as client:
+        exchanges = [client.exchange({"exchange": "echo"}) for _ in range(5)]
+        failures: list[BaseException] = []
+
+        def wait_for_message(index: int) -> None:
+            try:
+                exchanges[index].recv(TIMEOUT_S)
+            except DataServiceError as error:
+                failures.append(error)
+
+        readers = [threading.Thread(target=wait_for_message, args=(i,)) for i in range(4)]
+        for reader in readers:
+            reader.start()
+        with takes():
+            server.stop()
+        for reader in readers:
+            reader.join(TIMEOUT_S)
+        assert [type(error) for error in failures] == [UnavailableError] * 4
+        with pytest.raises(UnavailableError):
+            answer_to(exchanges[4], b"x", timeout_s=TIMEOUT_S)
+        for exchange in exchanges:
+            exchange.close()
+    ends.serve(server.port).stop()
+    server.stop()
+
+
+def test_stop_is_bounded_by_a_frozen_client(ends: Ends, server: Any) -> None:
+    process = subprocess.Popen(
+        [sys.executable, exchange_ends.__file__, "hold", ends.name, server.address],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        freeze(process)
+        with takes():
+            server.stop()
+        ends.serve(server.port).stop()
+    finally:
+        process.kill()
+        process.wait(TIMEOUT_S)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
+def test_stop_lets_a_busy_handler_finish_in_its_grace(ends: Ends) -> None:
+    entered = threading.Event()
+
+    def slow(_command: dict[str, Any], channel: Any) -> None:
+        entered.set()
+        time.sleep(0.2)
+        channel.send(b"done")
+
+    server = ends.server("127.0.0.1", 0, token=TOKEN, exchanges={"slow": slow}).start()
+    with ends.connect(server.address) as client:
+        exchange = client.exchange({"exchange": "slow"})
+        assert entered.wait(TIMEOUT_S)
+        stopper = threading.Thread(target=server.stop, args=(TIMEOUT_S,))
+        stopper.start()
+        message = exchange.recv(TIMEOUT_S)
+        assert message is not None
+        assert message.header == b"done"
+        stopper.join(TIMEOUT_S)
+        assert not stopper.is_alive()
+        exchange.close()
+
+
+def test_stop_gives_up_on_a_handler_that_ignores_it(
+    ends: Ends, caplog: pytest.LogCaptureFixture
+) -> None:
+    RELEASE_STUBBORN.clear()
+    server = ends.serve()
+    with ends.connect(server.address) as client:
+        exchange = client.exchange({"exchange": "stubborn"})
+        try:
+            with takes(0.3):
+                server.stop(grace_s=0.1, timeout_s=0.5)
+        finally:
+            RELEASE_STUBBORN.set()
+        assert "1 exchanges" in caplog.text
+        with pytest.raises(UnavailableError):
+            exchange.recv(TIMEOUT_S)
+        exchange.close()
+
+
+def test_abort_cuts_one_client_only(ends: Ends) -> None:
+    channels: list[AnyChannel] = []
+
+    def register(_command: dict[str, Any], channel: AnyChannel) -> None:
+        channels.append(channel)
+        echo({}, channel)
+
+    other = ends.server("127.0.0.1", 0, token=TOKEN, exchanges={"register": register}).start()
+    with ends.connect(other.address) as first, ends.connect(other.address) as second:
+        cut = first.exchange({"exchange": "register"})
+        answer_to(cut, b"x", timeout_s=TIMEOUT_S)
+        with cut, second.exchange({"exchange": "register"}) as kept:
+            channels[0].abort()
+            with takes(), pytest.raises(UnavailableError):
+                cut.recv(TIMEOUT_S)
+            assert answer_to(kept, b"y", timeout_s=TIMEOUT_S).header == b"y"
+    other.stop()
+
+
+def test_idle_clients_do_not_hold_up_a_stop(ends: Ends) -> None:
+    server = ends.serve()
+    with ends.connect(server.address) as client, client.exchange({"exchange": "echo"}) as exchange:
+        answer_to(exchange, b"x", timeout_s=TIMEOUT_S)
+        with takes():
+            server.stop(grace_s=2 * AT_MOST_S, timeout_s=3 * AT_MOST_S)
+
+
+FORKED = """
+import os, signal, socket
+from dataservice.runtime.socket_server import SocketServer
+
+server = SocketServer("127.0.0.1", 0, token="t", exchanges={}).start()
+child = os.fork()
+if not child:
+    signal.pause()
+try:
+    server.stop()
+    try:
+        socket.create_connection(("127.0.0.1", server.port), 60.0)
+    except ConnectionRefusedError:
+        SocketServer("127.0.0.1", server.port, token="t", exchanges={}).start().stop()
+        print("free")
+finally:
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+"""
+
+
+def test_a_forked_child_does_not_keep_the_port() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=100.0
+    )
+    assert done.stdout == "free\n", done.stderr

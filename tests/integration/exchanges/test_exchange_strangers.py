@@ -1,0 +1,148 @@
+"""Tokens and TLS, and peers that speak something else."""
+
+from __future__ import annotations
+
+import pathlib
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trustme
+
+from dataservice.errors import DataLossError, UnauthenticatedError
+from dataservice.runtime.auth import TlsConfig
+from dataservice.runtime.message import Kind
+from dataservice.runtime.socket_client import SocketClient
+from dataservice.runtime.socket_messages import head_of
+from tests.exchanges import answer_to
+from tests.integration.exchange_ends import ENDS, TIMEOUT_S, TOKEN, Ends, takes
+
+
+@pytest.mark.parametrize("token", ["wrong", TOKEN + "x"])
+def test_a_wrong_token_is_refused(ends: Ends, server: Any, token: str) -> None:
+    with ends.connect(server.address, token=token) as intruder:
+        with pytest.raises(UnauthenticatedError, match="wrong; give both ends the same"):
+            intruder.exchange({"exchange": "echo"})
+        with pytest.raises(UnauthenticatedError, match="wrong; give both ends the same"):
+            intruder.action("reverse", b"abc", timeout_s=TIMEOUT_S)
+
+
+def test_tls(ends: Ends, tmp_path: pathlib.Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1", "localhost")
+    paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca", "other")}
+    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
+    certificate.private_key_pem.write_to_path(paths["key"])
+    authority.cert_pem.write_to_path(paths["ca"])
+    trustme.CA().cert_pem.write_to_path(paths["other"])
+    server = ends.serve(tls=TlsConfig(cert_path=paths["cert"], key_path=paths["key"]))
+    with (
+        ends.connect(server.address, tls=TlsConfig(ca_path=paths["ca"])) as client,
+        ends.connect(server.address) as plain,
+        ends.connect(server.address, tls=TlsConfig(ca_path=paths["other"])) as doubtful,
+    ):
+        large = bytes(10 << 20)
+        with client.exchange({"exchange": "echo"}) as exchange:
+            for body in (b"y", large):
+                reply = answer_to(exchange, b"x", body, timeout_s=TIMEOUT_S)
+                assert reply.body == pa.py_buffer(body)
+        assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
+        with pytest.raises(UnauthenticatedError, match="PSTRAIN_TLS_CA"):
+            plain.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
+        with pytest.raises(UnauthenticatedError, match="other: name the CA"):
+            doubtful.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
+    with takes():
+        server.stop()
+
+
+def test_one_thread_sends_while_another_receives_by_tls(ends: Ends, tmp_path: pathlib.Path) -> None:
+    authority = trustme.CA()
+    certificate = authority.issue_cert("127.0.0.1")
+    paths = {name: str(tmp_path / name) for name in ("cert", "key", "ca")}
+    certificate.cert_chain_pems[0].write_to_path(paths["cert"])
+    certificate.private_key_pem.write_to_path(paths["key"])
+    authority.cert_pem.write_to_path(paths["ca"])
+    server = ends.serve(tls=TlsConfig(cert_path=paths["cert"], key_path=paths["key"]))
+    with (
+        ends.connect(server.address, tls=TlsConfig(ca_path=paths["ca"])) as client,
+        client.exchange({"exchange": "echo"}) as exchange,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        bodies = [bytes([index]) * 100_000 for index in range(100)]
+        sending = pool.submit(lambda: [exchange.send(b"n", body) for body in bodies])
+        for body in bodies:
+            assert exchange.recv(TIMEOUT_S).body == pa.py_buffer(body)
+        sending.result(TIMEOUT_S)
+    server.stop()
+
+
+def test_a_client_by_tls_of_a_server_without_it(
+    ends: Ends, tmp_path: pathlib.Path, server: Any
+) -> None:
+    ca_path = str(tmp_path / "ca")
+    trustme.CA().cert_pem.write_to_path(ca_path)
+    with (
+        ends.connect(server.address, tls=TlsConfig(ca_path=ca_path)) as client,
+        pytest.raises(UnauthenticatedError, match="start it with --tls-cert"),
+    ):
+        client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
+
+
+def test_strangers_of_a_socket_are_refused() -> None:
+    """What is no message, a head that announces gigabytes, and silence."""
+    server = ENDS["sockets"].serve()
+    place = ("127.0.0.1", server.port)
+    try:
+        for said in (
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+            head_of(Kind.OPEN, 1 << 26, None),
+            head_of(Kind.OPEN, 10, 1 << 30),
+            head_of(Kind.MESSAGE, 1, None) + b"x",
+        ):
+            with socket.create_connection(place, TIMEOUT_S) as stranger:
+                stranger.sendall(said)
+                reply = stranger.recv(1 << 16)  # one message, sent at once
+                assert b"DATA_LOSS" in reply or b"did not begin" in reply
+        socket.create_connection(place, TIMEOUT_S).close()
+        with ENDS["sockets"].connect(server.address) as client:
+            assert client.action("reverse", b"abc", timeout_s=TIMEOUT_S) == b"cba"
+    finally:
+        server.stop()
+
+
+def test_what_is_no_server_of_this_protocol_is_named() -> None:
+    """An HTTP server, for one, to which a wrong port leads."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def answer_all() -> None:
+            while True:
+                sock, _ = listener.accept()
+                with sock:
+                    if not sock.recv(1 << 16):
+                        return
+                    sock.sendall(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")
+
+        answering = pool.submit(answer_all)
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        client = SocketClient(address, token=TOKEN)
+        with pytest.raises(DataLossError, match=rf"{address}.*another protocol.*HTTP/1"):
+            client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
+        socket.create_connection(listener.getsockname(), TIMEOUT_S).close()
+        answering.result(TIMEOUT_S)
+
+
+def test_what_repeats_what_it_hears_is_no_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def repeat() -> None:
+            sock, _ = listener.accept()
+            with sock:
+                sock.sendall(sock.recv(1 << 16))
+
+        repeating = pool.submit(repeat)
+        client = SocketClient(f"127.0.0.1:{listener.getsockname()[1]}", token=TOKEN)
+        with pytest.raises(DataLossError, match="no server"):
+            client.exchange({"exchange": "echo"}, timeout_s=TIMEOUT_S)
+        repeating.result(TIMEOUT_S)

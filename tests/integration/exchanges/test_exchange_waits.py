@@ -1,0 +1,177 @@
+"""Waits of exchanges end, whatever the peer does: it is silent, leaves, freezes or dies."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
+from dataservice.runtime.byte_streams import PlainStream
+from dataservice.runtime.message import Kind
+from dataservice.runtime.socket_connection import SocketConnection
+from dataservice.runtime.socket_messages import head_of
+from tests.exchanges import answer_to
+from tests.integration.exchange_ends import (
+    RELEASE_STUBBORN,
+    SEEN_CANCELLED,
+    TIMEOUT_S,
+    Ends,
+    freeze,
+    send_many,
+    takes,
+)
+
+
+def test_recv_ends_at_its_timeout_and_so_does_the_exchange(client: Any) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        with takes(0.2), pytest.raises(DeadlineExceededError, match="echo"):
+            exchange.recv(0.25)
+        with pytest.raises(DeadlineExceededError):
+            exchange.send(b"late")
+
+
+def test_send_ends_at_its_timeout_when_nobody_reads(client: Any) -> None:
+    RELEASE_STUBBORN.clear()
+    with client.exchange({"exchange": "stubborn"}) as exchange:
+        try:
+            with takes(0.2), pytest.raises(DeadlineExceededError):
+                send_many(exchange, 1_000_000, timeout_s=0.25)
+        finally:
+            RELEASE_STUBBORN.set()
+
+
+def test_a_send_that_timed_out_ends_a_recv_for_the_same_reason(client: Any) -> None:
+    RELEASE_STUBBORN.clear()
+    with client.exchange({"exchange": "stubborn"}) as exchange, ThreadPoolExecutor(1) as pool:
+        try:
+            receiving = pool.submit(exchange.recv, TIMEOUT_S)
+            with pytest.raises(DeadlineExceededError, match=r"send took|took nothing"):
+                send_many(exchange, 1_000_000, timeout_s=0.25)
+            with takes(), pytest.raises(DeadlineExceededError, match=r"send took|took nothing"):
+                receiving.result(TIMEOUT_S)
+        finally:
+            RELEASE_STUBBORN.set()
+
+
+def test_cancel_from_another_thread_unblocks_recv(client: Any) -> None:
+    with client.exchange({"exchange": "echo"}) as exchange:
+        timer = threading.Timer(0.2, exchange.cancel)
+        timer.start()
+        with takes(), pytest.raises(CancelledError, match="echo"):
+            exchange.recv(TIMEOUT_S)
+        timer.join()
+
+
+def test_close_during_recv_unblocks_it(client: Any) -> None:
+    exchange = client.exchange({"exchange": "echo"})
+    timer = threading.Timer(0.2, exchange.close)
+    timer.start()
+    with takes(), pytest.raises(CancelledError):
+        exchange.recv(TIMEOUT_S)
+    timer.join()
+    exchange.close()
+
+
+def test_the_handler_learns_that_the_client_left(client: Any) -> None:
+    SEEN_CANCELLED.clear()
+    client.exchange({"exchange": "wait"}).close()
+    assert SEEN_CANCELLED.wait(TIMEOUT_S)
+
+
+def test_a_listener_that_never_answers(ends: Ends) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"127.0.0.1:{mute.getsockname()[1]}"
+        with (
+            ends.connect(address) as client,
+            takes(0.4),
+            pytest.raises(DeadlineExceededError, match=address),
+        ):
+            client.exchange({"exchange": "echo"}, timeout_s=0.5)
+
+
+def test_a_frozen_peer_is_a_deadline(ends: Ends, peer: tuple[subprocess.Popen[str], str]) -> None:
+    process, address = peer
+    with ends.connect(address) as client:
+        exchange = client.exchange({"exchange": "echo"})
+        answer_to(exchange, b"warm", timeout_s=TIMEOUT_S)
+        freeze(process)
+        with takes(0.9), pytest.raises(DeadlineExceededError):
+            answer_to(exchange, b"frozen", b"x", timeout_s=1.0)
+        with takes(0.4), pytest.raises(DeadlineExceededError):
+            client.exchange({"exchange": "echo"}, timeout_s=0.5)
+        with takes():
+            exchange.close()
+
+
+def test_a_killed_peer_is_unavailable_at_once(
+    ends: Ends, peer: tuple[subprocess.Popen[str], str]
+) -> None:
+    process, address = peer
+    with ends.connect(address) as client, client.exchange({"exchange": "echo"}) as exchange:
+        timer = threading.Timer(0.2, process.kill)
+        timer.start()
+        with takes(), pytest.raises(UnavailableError, match=address):
+            exchange.recv(TIMEOUT_S)
+        with pytest.raises(UnavailableError):
+            exchange.send(b"x")
+        timer.join()
+
+
+def test_a_peer_killed_between_calls_is_unavailable(
+    ends: Ends,
+    peer: tuple[subprocess.Popen[str], str],
+) -> None:
+    process, address = peer
+    with ends.connect(address) as client, client.exchange({"exchange": "echo"}) as exchange:
+        process.kill()
+        process.wait(TIMEOUT_S)
+        with takes(), pytest.raises(UnavailableError, match=address):
+            send_many(exchange, 10_000, timeout_s=TIMEOUT_S)
+
+
+def test_a_send_to_a_server_that_has_left_fails_and_is_not_lost(ends: Ends, server: Any) -> None:
+    """So that who sends may do so again, elsewhere: nobody has heard of it."""
+    with ends.connect(server.address) as client, client.exchange({"exchange": "echo"}) as exchange:
+        answer_to(exchange, b"x", timeout_s=TIMEOUT_S)
+        server.stop()
+        with takes(), pytest.raises(UnavailableError):
+            exchange.send(b"y", b"z", timeout_s=TIMEOUT_S)
+
+
+class BrokenOff(BaseException):
+    """As Ctrl-C raises one anywhere."""
+
+
+def test_a_receive_that_was_broken_off_makes_no_messages_of_the_rest() -> None:
+    ours, theirs = _connected_pair()
+    connection = SocketConnection(PlainStream(ours), trusted=True)
+    with theirs:
+        theirs.sendall(head_of(Kind.MESSAGE, 2, 1 << 20) + b"hh" + bytes(1 << 19))
+        with pytest.raises(DeadlineExceededError):
+            connection.receive(time.monotonic() + 0.3)  # half of it has come, and is kept
+        incoming = connection._incoming
+        add = incoming.add
+
+        def broken_off(_size: int) -> None:
+            incoming.add = add  # type: ignore[method-assign]
+            raise BrokenOff
+
+        incoming.add = broken_off  # type: ignore[method-assign]
+        theirs.sendall(bytes(1 << 19))
+        with pytest.raises(BrokenOff):
+            connection.receive(time.monotonic() + TIMEOUT_S)
+        with pytest.raises(UnavailableError, match="broken off"):
+            connection.receive(time.monotonic() + TIMEOUT_S)
+        connection.close()
+
+
+def _connected_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname(), TIMEOUT_S)
+        return ours, listener.accept()[0]
