@@ -116,6 +116,10 @@ class Metric(Maker, ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
+    def make_waiting(self) -> None:
+        # Else its result, a reset and the next save were of what it had seen before a restore.
+        self._own()
+
     def _seen(self) -> State:
         return self.initial_state() if self._variable is None else self._variable.numpy()
 

@@ -70,6 +70,9 @@ class Maker:
         finally:
             _maker.reset(reset)
 
+    def make_waiting(self) -> None:
+        """Makes the variables that restored values wait for, where that needs no use of it."""
+
 
 _maker: ContextVar[Maker | None] = ContextVar("maker", default=None)
 

@@ -184,6 +184,8 @@ def defer(restored: Restored, objects: Mapping[str, Any]) -> None:
             # The newest restore of an object is the one that counts.
             _waiting[:] = [(r, d) for r, d in _waiting if r() is not None and r() is not value]
             _waiting.append((reference, one))
+        if isinstance(value, Maker):
+            value.make_waiting()
 
 
 def _created(variable: BaseVariable, maker: Maker | None) -> None:

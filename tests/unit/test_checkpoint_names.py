@@ -98,6 +98,18 @@ def test_layers_and_metrics_of_one_name_get_their_own_values(tmp_path: pathlib.P
     assert [second[name].result() for name in "mn"] == [1.0, 2.0]
 
 
+def test_a_metric_has_what_was_restored_before_it_sees_anything(tmp_path: pathlib.Path) -> None:
+    first, second, third = Mean(), Mean(), Mean()
+    first.update_state([4.0])
+    saved = Checkpoint(m=first).save(tmp_path)
+    Checkpoint(m=second).restore(saved).assert_consumed()
+    assert float(second.result()) == 4.0
+    Checkpoint(m=third).restore(Checkpoint(m=second).save(tmp_path))
+    third.reset_state()
+    third.update_state([1.0])
+    assert float(third.result()) == 1.0
+
+
 def test_what_an_object_builds_later_gets_its_values_beside_what_it_has(
     tmp_path: pathlib.Path,
 ) -> None:
