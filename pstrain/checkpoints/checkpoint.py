@@ -36,13 +36,19 @@ from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
 from pstrain.variables import names as variable_names
-from pstrain.variables.deferred import Restored, RestoreStatus, defer
+from pstrain.variables.deferred import Restored, RestoreStatus, awaited, defer
 from pstrain.variables.names import Group, Key, Named, grouped, has_variables, key_of
 from pstrain.variables.parameters import ParametersSnapshot
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint"]
 
 logger = logging.getLogger(__name__)
+
+
+_NOT_MADE = (
+    "%r has made none of its variables yet, so a checkpoint saved now lacks the values that it is "
+    "to have from %s: use %r once after a restore, then save"
+)
 
 
 class Checkpoint(Telling):
@@ -125,6 +131,8 @@ class Checkpoint(Telling):
         check_true_or_false(asynchronous=asynchronous, incremental=incremental)
         check_callable("written", written, optional=True)
         self.wait()
+        for waiting, path in awaited(self._objects).items():
+            logger.warning(_NOT_MADE, waiting, path, waiting)
         partial = manifest.PartialCheckpoint(directory, name, number)
         held = contextlib.ExitStack()
         try:
