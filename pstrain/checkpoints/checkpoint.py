@@ -36,6 +36,7 @@ from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
 from pstrain.variables import names as variable_names
+from pstrain.variables.creation import Maker
 from pstrain.variables.deferred import Restored, RestoreStatus, awaited, defer
 from pstrain.variables.names import Group, Key, Named, grouped, has_variables, key_of
 from pstrain.variables.parameters import ParametersSnapshot
@@ -131,6 +132,9 @@ class Checkpoint(Telling):
         check_true_or_false(asynchronous=asynchronous, incremental=incremental)
         check_callable("written", written, optional=True)
         self.wait()
+        for value in self._objects.values():
+            if isinstance(value, Maker):
+                value.make_variables()
         for waiting, path in awaited(self._objects).items():
             logger.warning(_NOT_MADE, waiting, path, waiting)
         partial = manifest.PartialCheckpoint(directory, name, number)

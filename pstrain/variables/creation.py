@@ -70,8 +70,8 @@ class Maker:
         finally:
             _maker.reset(reset)
 
-    def make_waiting(self) -> None:
-        """Makes the variables that restored values wait for, where that needs no use of it."""
+    def make_variables(self) -> None:
+        """Makes those that need no use of it, to be saved, or restored."""
 
 
 _maker: ContextVar[Maker | None] = ContextVar("maker", default=None)

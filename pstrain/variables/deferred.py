@@ -190,7 +190,7 @@ def defer(restored: Restored, objects: Mapping[str, Any]) -> None:
             _waiting[:] = [(r, d) for r, d in _waiting if r() is not None and r() is not value]
             _waiting.append((reference, one))
         if isinstance(value, Maker):
-            value.make_waiting()
+            value.make_variables()
 
 
 def awaited(objects: Mapping[str, Any]) -> dict[str, str]:

@@ -124,6 +124,15 @@ def test_a_metric_has_what_was_restored_before_it_sees_anything(tmp_path: pathli
     assert float(third.result()) == 1.0
 
 
+def test_a_metric_goes_back_to_before_it_had_seen_anything(tmp_path: pathlib.Path) -> None:
+    saved = Checkpoint(m=(metric := Mean()))
+    path = saved.save(tmp_path)
+    metric.update_state([1.0])
+    saved.restore(path)
+    metric.update_state([3.0])
+    assert float(metric.result()) == 3.0
+
+
 def test_what_an_object_builds_later_gets_its_values_beside_what_it_has(
     tmp_path: pathlib.Path,
 ) -> None:
