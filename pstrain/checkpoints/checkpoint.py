@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
 from pstrain import foreign_arguments, foreign_names
-from pstrain.checkpoints import manifest, saving
+from pstrain.checkpoints import joined, manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import (
     Attached,
@@ -245,6 +245,7 @@ class Checkpoint(Telling):
             saved = {**self._objects, **self._attached}
             objects = {name: describe(value) for name, value in saved.items()}
             contents = {"objects": objects, "aliases": variable_names.aliases(named)}
+            contents["joined"] = joined.to_json(variable_names.joined(self._objects))
             manifest.check_json(contents)
             marks = [(follower, follower.held()) for follower in self.followers]
             parts = {}
@@ -277,7 +278,9 @@ class Checkpoint(Telling):
             return RestoreStatus(Restored("", Saved(()), {}), self._named)
         found = manifest.find(path)
         contents = manifest.read(found)
-        saved = Saved.from_json(contents["saved"]).also_called(contents["aliases"])
+        parts = variable_names.joined(self._objects)
+        saved = joined.recut(Saved.from_json(contents["saved"]), contents.get("joined", {}), parts)
+        saved = saved.also_called(contents["aliases"])
         stored = {shard.name: shard for shard in saved.shards}
         named = self._named()
         check_held(found, self._objects, contents, named, stored)
