@@ -13,7 +13,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from pstrain.departure import tell_at_end
 from pstrain.errors import (
     DeadlineExceededError,
     InvalidTypeError,
+    ServerRestartedError,
     UnavailableError,
 )
 from pstrain.paramserver.transport import FLOAT32
@@ -40,6 +41,8 @@ from pstrain.variables.placement import Colocated, ShardPlacer, placer
 __all__ = ["ParameterServerStrategy", "Replica"]
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _RETRY_S = 0.1
 _RETRY_MAX_S = 2.0
@@ -193,8 +196,12 @@ class ParameterServerStrategy(Replica):
 
     def _begin(self, replaced: str | None) -> None:
         deadline_s = time.monotonic() + self._config.start_timeout_s
-        for ps, address in enumerate(self.parameters.addresses):
-            self._begin_at(ps, address, deadline_s, replaced)
+        if replaced is None:
+            for ps in range(len(self.parameters.addresses)):
+                self._begin_at(ps, deadline_s)
+        else:
+            while not self._replace(replaced, deadline_s):
+                pass
         self.parameters.forget_values()
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
@@ -219,13 +226,37 @@ class ParameterServerStrategy(Replica):
         """Of variables that go to one server, whole."""
         return _ServerPlacement(self, Colocated(server), self._placement)
 
-    def _begin_at(self, ps: int, address: str, deadline_s: float, replaced: str | None) -> None:
+    def _replace(self, replaced: str, deadline_s: float) -> bool:
+        """Takes no server of another coordinator, also where it was started anew since.
+
+        Those that have a session tell whether there is one. False: to be done again, for a server
+        was started anew since it was looked at.
+        """
+        looked = [
+            (ps, self._once_there(ps, deadline_s, lambda ps=ps: self.parameters.status(ps)))  # type: ignore[misc]
+            for ps in range(len(self.parameters.addresses))
+        ]
+        try:
+            for ps, status in sorted(looked, key=lambda each: each[1]["session"] is None):
+                self._begin_at(ps, deadline_s, replaced, status["incarnation"])
+        except ServerRestartedError:
+            if time.monotonic() > deadline_s:
+                raise
+            return False
+        return True
+
+    def _begin_at(self, ps: int, deadline_s: float, *conditions: str) -> None:
+        begin = self.parameters.begin_session
+        if self._once_there(ps, deadline_s, lambda: begin(ps, *conditions)):
+            tell_at_end(self._resolver, self.session, self.tls)
+
+    def _once_there(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
+        """What a server answers, which is waited for."""
+        address = self.parameters.addresses[ps]
         pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
         while True:
             try:
-                if self.parameters.begin_session(ps, replaced):
-                    tell_at_end(self._resolver, self.session, self.tls)
-                return
+                return call()
             except (UnavailableError, DeadlineExceededError) as error:
                 now_s = time.monotonic()
                 if now_s + pause_s > deadline_s:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from dataservice.runtime.arguments import check_callable, check_true_or_false, limit_s
 from dataservice.runtime.identity import new_id
 from pstrain import foreign_arguments, foreign_names
-from pstrain.checkpoints import manifest, saving
+from pstrain.checkpoints import joined, manifest, saving
 from pstrain.checkpoints.manifest import Path, checkpoints, latest_checkpoint
 from pstrain.checkpoints.objects import (
     Attached,
@@ -36,13 +36,20 @@ from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
 from pstrain.variables import names as variable_names
-from pstrain.variables.deferred import Restored, RestoreStatus, defer
+from pstrain.variables.creation import Maker
+from pstrain.variables.deferred import Restored, RestoreStatus, awaited, defer
 from pstrain.variables.names import Group, Key, Named, grouped, has_variables, key_of
 from pstrain.variables.parameters import ParametersSnapshot
 
 __all__ = ["Checkpoint", "checkpoints", "latest_checkpoint"]
 
 logger = logging.getLogger(__name__)
+
+
+_NOT_MADE = (
+    "%r has made none of its variables yet, so a checkpoint saved now lacks the values that it is "
+    "to have from %s: use %r once after a restore, then save"
+)
 
 
 class Checkpoint(Telling):
@@ -125,6 +132,11 @@ class Checkpoint(Telling):
         check_true_or_false(asynchronous=asynchronous, incremental=incremental)
         check_callable("written", written, optional=True)
         self.wait()
+        for value in self._objects.values():
+            if isinstance(value, Maker):
+                value.make_variables()
+        for waiting, path in awaited(self._objects).items():
+            logger.warning(_NOT_MADE, waiting, path, waiting)
         partial = manifest.PartialCheckpoint(directory, name, number)
         held = contextlib.ExitStack()
         try:
@@ -233,6 +245,7 @@ class Checkpoint(Telling):
             saved = {**self._objects, **self._attached}
             objects = {name: describe(value) for name, value in saved.items()}
             contents = {"objects": objects, "aliases": variable_names.aliases(named)}
+            contents["joined"] = joined.to_json(variable_names.joined(self._objects))
             manifest.check_json(contents)
             marks = [(follower, follower.held()) for follower in self.followers]
             parts = {}
@@ -265,7 +278,9 @@ class Checkpoint(Telling):
             return RestoreStatus(Restored("", Saved(()), {}), self._named)
         found = manifest.find(path)
         contents = manifest.read(found)
-        saved = Saved.from_json(contents["saved"]).also_called(contents["aliases"])
+        parts = variable_names.joined(self._objects)
+        saved = joined.recut(Saved.from_json(contents["saved"]), contents.get("joined", {}), parts)
+        saved = saved.also_called(contents["aliases"])
         stored = {shard.name: shard for shard in saved.shards}
         named = self._named()
         check_held(found, self._objects, contents, named, stored)

@@ -79,7 +79,8 @@ def _other_parts(path: str, name: str, spec: VariableSpec, whole: BaseVariable) 
     return (
         f"variable {whole.name!r} was joined of parts with {rows} rows, which are saved each for "
         f"itself, and checkpoint {path} holds no part {name!r} of shape {spec.shape}: join parts "
-        "of the names and shapes that were saved; a Variable made under a strategy with a "
+        "that together have the rows which were saved, of checkpoints of earlier versions parts of "
+        "the same names and shapes; a Variable made under a strategy with a "
         "variable_partitioner is restored into any number of shards"
     )
 

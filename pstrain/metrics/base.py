@@ -125,6 +125,11 @@ class Metric(Maker, ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
+    def make_variables(self) -> None:
+        # Else a restore were unseen by its result, a reset and the next save, and one to a moment
+        # before its first use were refused.
+        self._own()
+
     def _seen(self) -> State:
         return self.initial_state() if self._variable is None else self._variable.numpy()
 

@@ -81,10 +81,12 @@ def _write_dense(
 def tensors_of(part: SavedShard) -> list[safetensors.Tensor]:
     """The value under the variable's name, with its rows where it is not whole; slots after it."""
     rows = part.row_stop - part.row_start
-    is_whole = rows == (part.shape[0] if part.shape else 1)
+    own_rows = part.shape[0] if part.shape else 1
+    is_whole = rows == (own_rows if part.stored_rows is None else part.stored_rows)
     variable = part.stored_as or part.name
-    name = variable if is_whole else f"{variable}[{part.row_start}:{part.row_stop}]"
-    shape = part.shape if is_whole else (rows, *part.shape[1:])
+    start, stop = part.row_start - part.shift, part.row_stop - part.shift
+    name = variable if is_whole else f"{variable}[{start}:{stop}]"
+    shape = (rows, *part.shape[1:]) if part.shape else ()
     return [
         safetensors.Tensor(
             name if column == "values" else f"{name}::{column}",

@@ -194,7 +194,9 @@ REQUESTS: Final[Mapping[str, Shape]] = {
 """Of what is asked of the store of a session."""
 
 ACTIONS: Final[Mapping[str, Shape]] = {
-    "reset": object_of({"session": _TEXT}, {"replaced": or_none(_TEXT)}),
+    "reset": object_of(
+        {"session": _TEXT}, {"replaced": or_none(_TEXT), "incarnation": or_none(_TEXT)}
+    ),
     "advance": object_of({"session": _TEXT, "low_water": _COUNT}),
     "leave": object_of({"session": _TEXT}),
 }

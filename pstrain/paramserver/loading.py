@@ -210,7 +210,7 @@ def _table_file(source: pa.NativeFile, _name: str) -> _BlocksOf:
         for position in range(reader.num_record_batches):
             batch = reader.get_batch(position)
             columns = [_column(batch, index) for index in range(is_numbered, batch.num_columns)]
-            yield to_numbers(batch.column(0)) if is_numbered else start, columns
+            yield to_numbers(batch.column(0)) + part.shift if is_numbered else start, columns
             start += batch.num_rows
 
     return blocks_of

@@ -31,6 +31,8 @@ class SavedShard(NamedTuple):
     pieces of a table's file, in hexadecimal. Older checkpoints have neither of the two.
     ``changes``, oldest first, hold rows of the table that changed after ``file`` was written.
     ``stored_as``: what the file calls the variable, where ``name`` is another of its names.
+    ``shift``: where the variable is a part of what was joined of other parts, how far its rows are
+    from those of the part in the file, which has ``stored_rows`` of them.
     """
 
     name: str
@@ -48,6 +50,8 @@ class SavedShard(NamedTuple):
     changes: tuple[SavedFile, ...] = ()
     firsts: tuple[float, ...] = ()
     stored_as: str | None = None
+    shift: int = 0
+    stored_rows: int | None = None
 
     @property
     def files(self) -> list[SavedShard]:
@@ -60,14 +64,27 @@ class SavedShard(NamedTuple):
         changes = tuple(c._replace(file=f"{folder}/{c.file}") for c in self.changes)
         return self._replace(file=f"{folder}/{self.file}", changes=changes)
 
+    def as_part(self, name: str, shape: tuple[int, ...], shift: int) -> SavedShard:
+        """The same rows as rows of another part of the same whole."""
+        return self._replace(
+            name=name,
+            shape=shape,
+            row_start=self.row_start + shift,
+            row_stop=self.row_stop + shift,
+            stored_as=self.stored_as or self.name,
+            shift=shift,
+            stored_rows=self.shape[0],
+        )
+
     def to_json(self) -> dict[str, Any]:
         """JSON form, for manifests and the wire."""
         changes = [change._asdict() for change in self.changes]
         lists = {"shape": list(self.shape), "changes": changes, "firsts": list(self.firsts)}
         described = {**self._asdict(), **lists}
-        if self.stored_as is None:
-            # Manifests never have it: they name a value once.
-            del described["stored_as"]
+        # Manifests never have them: they name a value once, as it was saved.
+        for absent in ("stored_as", "shift", "stored_rows"):
+            if not described[absent]:
+                del described[absent]
         return described
 
     @classmethod

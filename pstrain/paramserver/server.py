@@ -169,7 +169,9 @@ class ParameterServer:
 
     def _reset(self, body: bytes) -> bytes:
         request = _request("reset", body)
-        self._sessions.begin(request["session"], request.get("replaced"))
+        self._sessions.begin(
+            request["session"], request.get("replaced"), request.get("incarnation")
+        )
         return json.dumps({"ends_with_program": self.presence.decides_end}).encode()
 
     def _advance(self, body: bytes) -> bytes:
@@ -204,12 +206,15 @@ class Sessions:
         self._store = Store()
         self._replaced: deque[str] = deque(maxlen=_SESSIONS_REMEMBERED)
 
-    def begin(self, session: str, replaced: str | None = None) -> None:
+    def begin(
+        self, session: str, replaced: str | None = None, incarnation: str | None = None
+    ) -> None:
         """Drops all variables and starts ``session``; the current one again changes nothing.
 
         Raises AbortedError for a session that was replaced, and where the current one is another
         than ``replaced``, if that is given: a coordinator that brings back what it lost must not
-        take the place of its successor.
+        take the place of its successor. A server without a session may have been its successor's
+        until it was started anew: ServerRestartedError unless it is the ``incarnation``, if given.
         """
         with self._lock:
             if session == self._session:
@@ -218,6 +223,11 @@ class Sessions:
                 raise AbortedError(_replaced(session))
             if replaced is not None and self._session not in (None, replaced):
                 raise AbortedError(_replaced(replaced))
+            if self._session is None and incarnation not in (None, self._incarnation):
+                raise ServerRestartedError(
+                    "this parameter server was started anew since it was looked at: look again at "
+                    "all of them"
+                )
             if self._session is not None:
                 logger.info("session %s replaces %s", session, self._session)
                 self._replaced.append(self._session)

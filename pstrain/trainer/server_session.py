@@ -71,13 +71,17 @@ class ServerSession:
         """All that is asked from now on is of another session."""
         self.session = session
 
-    def begin_session(self, ps: int, replaced: str | None = None) -> bool:
+    def begin_session(
+        self, ps: int, replaced: str | None = None, incarnation: str | None = None
+    ) -> bool:
         """Makes this session the current one of a server, which drops all variables of others.
 
         Whether the server wants to be told when the program has ended. ``replaced``: the only one
-        that it may take the place of; AbortedError where there is another.
+        that it may take the place of; AbortedError where there is another. ``incarnation``: the
+        only one that may be without a session; ServerRestartedError for another.
         """
-        reply = self._action(ps, "reset", {"session": self.session, "replaced": replaced})
+        named = {"session": self.session, "replaced": replaced, "incarnation": incarnation}
+        reply = self._action(ps, "reset", named)
         return bool(json.loads(reply)["ends_with_program"])
 
     def advance(self, low_water: int) -> None:

@@ -70,6 +70,9 @@ class Maker:
         finally:
             _maker.reset(reset)
 
+    def make_variables(self) -> None:
+        """Makes those that need no use of it, to be saved, or restored."""
+
 
 _maker: ContextVar[Maker | None] = ContextVar("maker", default=None)
 

@@ -86,6 +86,11 @@ class Deferred:
         name = self._name_of(variable.spec.name)
         return None if name is None else (self._restored.path, self._restored.stored_as(name))
 
+    @property
+    def path(self) -> str:
+        """The checkpoint's path."""
+        return self._restored.path
+
     def give(self, variable: BaseVariable) -> None:
         """Gives a variable that is wanted its value; KeyError for another."""
         name = self._name_of(variable.spec.name)
@@ -184,6 +189,21 @@ def defer(restored: Restored, objects: Mapping[str, Any]) -> None:
             # The newest restore of an object is the one that counts.
             _waiting[:] = [(r, d) for r, d in _waiting if r() is not None and r() is not value]
             _waiting.append((reference, one))
+        if isinstance(value, Maker):
+            value.make_variables()
+
+
+def awaited(objects: Mapping[str, Any]) -> dict[str, str]:
+    """Names of objects that have made none of their variables yet, and whose values wait for them
+    in which checkpoint."""
+    with _lock:
+        waiting = [(r(), d.path) for r, d in _waiting if d.waiting and not d.is_partial]
+    return {
+        name: path
+        for name, value in objects.items()
+        for other, path in waiting
+        if other is value and not variables_of(value)
+    }
 
 
 def _created(variable: BaseVariable, maker: Maker | None) -> None:

@@ -66,6 +66,22 @@ def wholes(objects: Mapping[str, Any]) -> dict[Key, BaseVariable]:
     return {key_of(part): whole for whole in members for part in _own(_joined(whole))}
 
 
+def joined(objects: Mapping[str, Any]) -> dict[str, list[Named]]:
+    """The parts, in row order, of what users have joined, by the name of the whole.
+
+    Without those of which a part is not a variable of its own, but some of its rows.
+    """
+    by_key = {key_of(each.variable): each for each in named(objects)}
+    found: dict[str, list[Named]] = {}
+    for prefix, value in objects.items():
+        for member in _members(prefix, value):
+            parts = list(_own(_joined(member)))
+            name = prefix if value is member else f"{prefix}/{member.name}"
+            if parts and sum(part.spec.rows for part in parts) == member.spec.rows:
+                found.setdefault(name, [by_key[key_of(part)] for part in parts])
+    return found
+
+
 def grouped(variables: Iterable[Named], stored: Mapping[str, Any] | None = None) -> list[Group]:
     """By parameters; under the names that they have in ``stored``, None: their first."""
     groups: dict[int, Group] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import pathlib
 import time
@@ -28,6 +29,7 @@ from pstrain.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from pstrain.paramserver.server import ParameterServer
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.strategy_scope import get_strategy, has_strategy
 from pstrain.trainer.client import RemoteParameters
@@ -38,6 +40,7 @@ from tests.integration.parameter_servers import (
     ADAGRAD,
     DEADLINE_S,
     SGD,
+    TOKEN,
     address_of,
     make_model,
     make_table,
@@ -292,6 +295,22 @@ def test_threads_work_side_by_side(strategy: ParameterServerStrategy) -> None:
 def test_a_wrong_token_is_refused(addresses: list[str]) -> None:
     with pytest.raises(UnauthenticatedError):
         RemoteParameters(addresses, token="wrong", session="x").begin_session(0)
+
+
+def test_who_was_replaced_takes_no_server_that_was_started_anew_since() -> None:
+    with ParameterServer(token=TOKEN) as kept, contextlib.ExitStack() as stack:
+        lost = ParameterServer(token=TOKEN)
+        lost.start()
+        old, new = (strategy_on([lost.address, kept.address]) for _ in range(2))
+        lost.stop()
+        again = stack.enter_context(ParameterServer(port=lost.port, token=TOKEN))
+        with pytest.raises(AbortedError, match="another coordinator"):
+            old.begin_anew()
+        assert again._sessions.status()["session"] is None
+        new.begin_anew()
+        assert again._sessions.is_current(new.session)
+        for strategy in (old, new):
+            strategy.parameters.close()
 
 
 def test_a_new_coordinator_takes_over_and_the_old_one_is_fenced(addresses: list[str]) -> None:

@@ -24,6 +24,7 @@ from pstrain.errors import (
     InvalidTypeError,
     NotFoundError,
 )
+from pstrain.optimizers import Adagrad
 from pstrain.paramserver import checkpoint as shard_files
 from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import ShardedVariable, Variable
@@ -254,7 +255,7 @@ def test_a_state_that_is_not_there_is_named_before_anything_changes(tmp_path: pa
 
 
 @pytest.mark.parametrize(
-    ("cut", "error"), [((3, 3, 4), InvalidArgumentError), ((4, 6, 1), NotFoundError)]
+    ("cut", "error"), [((3, 3, 5), InvalidArgumentError), ((4, 6, 1), NotFoundError)]
 )
 def test_parts_that_were_joined_otherwise_are_refused_by_their_variable(
     tmp_path: pathlib.Path, cut: tuple[int, ...], error: type[Exception]
@@ -267,6 +268,41 @@ def test_parts_that_were_joined_otherwise_are_refused_by_their_variable(
     Checkpoint(table=joined(4, 6)).restore(path)
     with pytest.raises(error, match=f"'table' was joined of parts with {', '.join(map(str, cut))}"):
         Checkpoint(table=joined(*cut)).restore(path)
+
+
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("cut", [(10,), (3, 5, 2), (6, 4)])
+def test_what_was_joined_is_restored_into_other_parts(
+    tmp_path: pathlib.Path,
+    monkeypatch: pytest.MonkeyPatch,
+    cut: tuple[int, ...],
+    small_bytes: int,
+) -> None:
+    def joined(*rows: int) -> ShardedVariable:
+        parts = [Variable(np.ones((n, 2), np.float32), name=f"p{i}") for i, n in enumerate(rows)]
+        return ShardedVariable(parts, name="table")
+
+    def step(table: ShardedVariable, seed: int) -> None:
+        gradient = np.random.default_rng(seed).normal(size=(10, 2)).astype(np.float32)
+        ends = np.cumsum([part.shape[0] for part in table.variables])[:-1]
+        optimizer.apply_gradients(zip(np.split(gradient, ends), table.variables, strict=True))
+
+    monkeypatch.setattr(shard_files, "SMALL_BYTES", small_bytes)
+    optimizer = Adagrad(0.1)
+    table, other = joined(4, 6), joined(*cut)
+    saved, model = Checkpoint(table=table), types.SimpleNamespace(variables=[table])
+    step(table, 1)
+    saved.save(tmp_path, incremental=True)
+    table.scatter_update([1, 5], np.zeros((2, 2), np.float32))
+    path = saved.save(tmp_path, incremental=True)
+    Checkpoint(table=other).restore(path).assert_consumed()
+    for seed in (2, 3):
+        np.testing.assert_array_equal(other.numpy(), table.numpy())
+        step(table, seed)
+        step(other, seed)
+    again = types.SimpleNamespace(variables=[joined(*cut)])
+    Checkpoint(m=again).restore(Checkpoint(m=model).save(tmp_path))
+    np.testing.assert_array_equal(again.variables[0].numpy(), table.numpy())
 
 
 def test_damage_is_noticed_before_anything_changes(tmp_path: pathlib.Path) -> None:

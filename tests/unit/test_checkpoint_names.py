@@ -98,6 +98,41 @@ def test_layers_and_metrics_of_one_name_get_their_own_values(tmp_path: pathlib.P
     assert [second[name].result() for name in "mn"] == [1.0, 2.0]
 
 
+def test_a_save_tells_of_restored_values_that_it_lacks(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    later = Later()
+    saved = Checkpoint(model=later, step=Variable(3))
+    saved.restore(Checkpoint(model=Model(), step=Variable(3)).save(tmp_path))
+    saved.save(tmp_path)
+    assert "'model' has made none of its variables yet" in caplog.text
+    caplog.clear()
+    later.build()
+    saved.save(tmp_path)
+    assert not caplog.text
+
+
+def test_a_metric_has_what_was_restored_before_it_sees_anything(tmp_path: pathlib.Path) -> None:
+    first, second, third = Mean(), Mean(), Mean()
+    first.update_state([4.0])
+    saved = Checkpoint(m=first).save(tmp_path)
+    Checkpoint(m=second).restore(saved).assert_consumed()
+    assert float(second.result()) == 4.0
+    Checkpoint(m=third).restore(Checkpoint(m=second).save(tmp_path))
+    third.reset_state()
+    third.update_state([1.0])
+    assert float(third.result()) == 1.0
+
+
+def test_a_metric_goes_back_to_before_it_had_seen_anything(tmp_path: pathlib.Path) -> None:
+    saved = Checkpoint(m=(metric := Mean()))
+    path = saved.save(tmp_path)
+    metric.update_state([1.0])
+    saved.restore(path)
+    metric.update_state([3.0])
+    assert float(metric.result()) == 3.0
+
+
 def test_what_an_object_builds_later_gets_its_values_beside_what_it_has(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 from pstrain.coordinator.restoring import _TRIES_MAX, Restorer, _Mark
-from pstrain.errors import AbortedError, DataServiceError, ServerLostError, UnavailableError
+from pstrain.errors import (
+    AbortedError,
+    DataServiceError,
+    ServerLostError,
+    ServerRestartedError,
+    UnavailableError,
+)
 from pstrain.paramserver.server import Sessions
 
 
@@ -113,6 +119,15 @@ def test_a_session_takes_the_place_of_no_other_than_the_one_that_it_names() -> N
     for _ in range(2):
         sessions.begin("d", replaced="b")
     assert sessions.is_current("d")
+
+
+def test_a_server_without_a_session_is_given_to_who_has_looked_at_it() -> None:
+    sessions = Sessions()
+    with pytest.raises(ServerRestartedError, match="look again"):
+        sessions.begin("b", replaced="a", incarnation="the one before")
+    assert sessions.status()["session"] is None
+    sessions.begin("b", replaced="a", incarnation=sessions.status()["incarnation"])
+    assert sessions.is_current("b")
 
 
 def test_only_losses_are_gone_back_from_once_more() -> None:
