@@ -321,6 +321,9 @@ class Stream:
         world.at(delay_s, worker, self._connect, any_life=True)
         world.at(SILENCE_S, self._reader, self._check_silence)
 
+    def leave(self, _timeout_s: float) -> None:
+        """Nothing to tell: no simulated job without windows is shared."""
+
     def drop(self) -> None:
         self._dropped = True
         self._hang_up()
