@@ -7,6 +7,7 @@ program places its variables alike on every run.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import math
@@ -233,7 +234,7 @@ class ParameterServerStrategy(Replica):
         was started anew since it was looked at.
         """
         looked = [
-            (ps, self._once_there(ps, deadline_s, lambda ps=ps: self.parameters.status(ps)))  # type: ignore[misc]
+            (ps, self._once_there(ps, deadline_s, functools.partial(self.parameters.status, ps)))
             for ps in range(len(self.parameters.addresses))
         ]
         try:
@@ -246,8 +247,8 @@ class ParameterServerStrategy(Replica):
         return True
 
     def _begin_at(self, ps: int, deadline_s: float, *conditions: str) -> None:
-        begin = self.parameters.begin_session
-        if self._once_there(ps, deadline_s, lambda: begin(ps, *conditions)):
+        begin = functools.partial(self.parameters.begin_session, ps, *conditions)
+        if self._once_there(ps, deadline_s, begin):
             tell_at_end(self._resolver, self.session, self.tls)
 
     def _once_there(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:

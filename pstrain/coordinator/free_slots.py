@@ -45,6 +45,10 @@ class FreeSlots:
         """How many a trainer has."""
         return self._slots.get(trainer, 0) - self._used.get(trainer, 0)
 
+    def has_below(self, used: int) -> bool:
+        """Whether a trainer with a free slot uses fewer than so many."""
+        return any(self._lines.get(fewer) for fewer in range(used))
+
     def add(self, trainer: int, slots: int) -> None:
         """A trainer that runs nothing."""
         self._slots[trainer], self._used[trainer] = slots, 0

@@ -159,9 +159,8 @@ class CoordinatorState:
         return any(run.trainer == trainer for run in self.round.prepared.values())
 
     def has_ready(self, closures: int) -> bool:
-        """Whether a live trainer has fewer than so many, and none waits for any trainer."""
-        live = (trainer for trainer in self.trainers.values() if not trainer.is_silenced)
-        return not self.waiting and any(len(trainer.running) < closures for trainer in live)
+        """Whether a live trainer has a slot and fewer than so many, and none waits for any."""
+        return not self.waiting and self.free.has_below(closures)
 
     @property
     def slowest(self) -> int:
