@@ -155,6 +155,7 @@ class LocalCluster:
 
     @property
     def cluster_spec(self) -> ClusterSpec:
+        self._check_open()
         return ClusterSpec(
             {role: {t.index: t.address for t in self._of(role)} for role in ("worker", "ps")}
         )

@@ -132,7 +132,8 @@ def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
         log_dir = cluster.log_dir
         assert os.path.isdir(log_dir)
     cluster.close()
-    for use in (lambda: cluster.service, lambda: cluster.kill("worker")):
+    uses = (lambda: cluster.service, lambda: cluster.resolver, lambda: cluster.kill("worker"))
+    for use in uses:
         with pytest.raises(ps.errors.FailedPreconditionError, match="LocalCluster is closed"):
             use()
     with pytest.raises(TypeError, match="closed has no addresses"):
