@@ -8,15 +8,14 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from dataservice.runtime.auth import resolve_token
-from pstrain.consistency import Ssp, Sync
+from pstrain.consistency import Sync
 from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.link import Recovery, TrainerLink
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.wire import trainer_pb2 as pb
 
-# So many closures of a trainer wait for one that runs to end, that results travel together, where
-# the rule looks at each: where none does, those that are short wait there (see assigning).
+# So many closures of a trainer wait for one that runs to end, that results travel together.
 _SLOTS_PER_RUNNER = 3
 
 
@@ -58,7 +57,7 @@ def make_links(
             functions=functions,
             servers=strategy.parameters,
             incarnations=strategy.incarnations,
-            slots=closures_in_flight * (_SLOTS_PER_RUNNER if isinstance(rule, Ssp) else 1),
+            slots=1 if in_rounds else _SLOTS_PER_RUNNER * closures_in_flight,
             token=token,
             tls=strategy.tls,
             recovery=recovery,
