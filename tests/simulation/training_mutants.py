@@ -7,7 +7,6 @@ taken down as well, and the mutant says which.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -124,7 +123,7 @@ def commits_are_left_to_chance(patch: Patch) -> None:
 def a_trainer_that_cannot_know_goes_on(patch: Patch) -> None:
     patch.setattr(Committer, "_check_open", lambda _self: None)
 
-    patch.setattr(Committer, "_giving_up", lambda _self: nullcontext())
+    patch.setattr(Committer, "_leave", lambda _self, _error: None)
 
 
 @mutant("I7", "I1")
@@ -168,8 +167,8 @@ def other_servers_are_read_before_the_decision(patch: Patch) -> None:
 @mutant("I12")
 def closures_read_before_what_their_thread_holds_is_made(patch: Patch) -> None:
     def both(store: Any, call: Any) -> Any:
-        read = requests._or_refused(store, Call(call.header["then"], None))
-        done = requests._or_refused(store, Call(call.header["first"], None))
+        read = requests._or_refused(requests.answer, store, Call(call.header["then"], None))
+        done = requests._or_refused(requests.answer, store, Call(call.header["first"], None))
         return {"first": done[0], "then": read[0]}, read[1]
 
     patch.setitem(requests._HANDLERS, "both", both)
@@ -180,7 +179,7 @@ def a_request_for_two_things_does_the_first_again(patch: Patch) -> None:
     original = requests._both
 
     def both(store: Any, call: Any) -> Any:
-        requests._or_refused(store, Call(call.header["first"], None))
+        requests._or_refused(requests.answer, store, Call(call.header["first"], None))
         return original(store, call)
 
     patch.setattr(Ledger, "claim", lambda _self, _closure, _sequence: True)
