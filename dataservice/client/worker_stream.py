@@ -93,7 +93,7 @@ class WorkerStream:
         self._protocol = protocol
         self._dropped = False
         # More than may be under way were confirmed.
-        self._taken: deque[int] = deque(maxlen=self._credit)
+        self._taken: deque[tuple[int, int]] = deque(maxlen=self._credit)
         self._has_all = False  # and the worker knows it
         self._lock = threading.Lock()
         self._exchange: AnyExchange | None = None
@@ -110,7 +110,7 @@ class WorkerStream:
 
     def note_taken(self, spans: Sequence[RowSpan]) -> None:
         """A frame was taken, so that no other reader may get it."""
-        self._taken.append(spans[0].first_row)
+        self._taken.append((spans[0].window, spans[0].first_row))
 
     def leave(self, timeout_s: float) -> None:
         """Before `drop`: tells the worker which frames were taken, as it offers again what it has

@@ -221,7 +221,7 @@ class WorkerService:
             self._check_identity(command)
             producer = self._producers.tasks.get(command["iteration"])
         if isinstance(producer, TaskProducer):
-            producer.note_taken(map(int, command["taken"]))
+            producer.note_taken((int(task), int(row)) for task, row in command["taken"])
 
     def _shared_task(self, command: dict[str, Any]) -> TaskProducer:
         pipeline = self._pipeline(command)

@@ -107,7 +107,7 @@ class TaskProducer(PlanThread):
         self._on_drained = on_drained
         self._lock = threading.Lock()
         self._streams = 0
-        self._taken: set[int] = set()
+        self._taken: set[tuple[int, int]] = set()
         self._came_to_end = False
         self._drained = False
         super().__init__(self.frames, owner=name, name="task")
@@ -117,10 +117,10 @@ class TaskProducer(PlanThread):
         with self._lock:
             self._streams += 1
 
-    def note_taken(self, first_rows: Iterable[int]) -> None:
-        """A reader that leaves has had the frames that begin with these rows."""
+    def note_taken(self, beginnings: Iterable[tuple[int, int]]) -> None:
+        """A reader that leaves has had the frames that begin with these rows of these tasks."""
         with self._lock:
-            self._taken.update(first_rows)
+            self._taken.update(beginnings)
 
     def end_stream(self, unconfirmed: Iterable[Frame], *, came_to_end: bool) -> None:
         """A reader's stream is over; frames that it did not confirm go to whoever comes next.
@@ -129,10 +129,10 @@ class TaskProducer(PlanThread):
         """
         with self._lock:
             if not self._closed:
-                frames = tuple(unconfirmed)
-                self.frames.put_back(f for f in frames if f.spans[0].first_row not in self._taken)
-                self._taken.difference_update(frame.spans[0].first_row for frame in frames)
+                self.frames.put_back(f for f in unconfirmed if _beginning(f) not in self._taken)
             self._streams -= 1
+            if not self._streams:
+                self._taken.clear()  # nobody has any of them
             self._came_to_end = self._came_to_end or came_to_end
             pending = self._streams or self.frames.has_returned() or not self._came_to_end
             if pending or self._closed or self._drained:
@@ -178,6 +178,11 @@ class TaskProducer(PlanThread):
                     yield Element(part, (RowSpan(task.number, 0, first, end),), bookmark=mark)
                     mark = b""
                 mark = marker.at(row, stream) or mark
+
+
+def _beginning(frame: Frame) -> tuple[int, int]:
+    """Task and row of the first row of a frame, by which a reader names it."""
+    return frame.spans[0].window, frame.spans[0].first_row
 
 
 def _usable(task: Task, had: Ranges, plan: str | None) -> Bookmark | None:

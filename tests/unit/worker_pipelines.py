@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -16,7 +16,7 @@ from dataservice.wire.elements import Header, RowSpan, unpack
 from dataservice.worker.leases import Lease
 from dataservice.worker.outgoing import Frame, FrameBuffer, FrameSender
 from dataservice.worker.task import Pipeline
-from dataservice.worker.task_producer import TaskProducer
+from dataservice.worker.task_producer import Task, TaskProducer
 
 SCHEMA = pa.schema({"id": pa.int64()})
 TIMEOUT_S = 10.0
@@ -66,7 +66,14 @@ def sent(frame: Frame) -> tuple[Header, pa.Buffer | None]:
     return unpack(header), body
 
 
-def task_of(dataset: ds.Dataset, on_drained: Callable[[], None]) -> TaskProducer:
+def task_of(
+    dataset: ds.Dataset, on_drained: Callable[[], None], tasks: Sequence[Task] = (Task(),)
+) -> TaskProducer:
     return TaskProducer(
-        pipeline_of(dataset), epoch=0, buffer_bytes=1 << 20, name="test", on_drained=on_drained
+        pipeline_of(dataset),
+        epoch=0,
+        buffer_bytes=1 << 20,
+        name="test",
+        on_drained=on_drained,
+        tasks=tasks,
     )

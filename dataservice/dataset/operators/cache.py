@@ -91,7 +91,10 @@ class Cache(Operator):
         plan = fingerprint(self.input)
         return FileWriter(
             self.path,
-            *(plan, self._typed_plan, self.seeds(), lambda: self.input.sample(context).schema),
+            plan,
+            self._typed_plan,
+            self.seeds(),
+            lambda: self.input.sample(context).schema,
         )
 
     def _typed_plan(self) -> str:
