@@ -1,9 +1,9 @@
 """Which closures start now, and where: the first in line, as far as the rule of consistency allows.
 
-Pure, as `decide` is. Where the rule allows all, closures start on free slots in the order in which
-these came free. Short ones also wait at the trainers, unless a loss has returned them, so that one
-which kills its trainers takes few others with it. Invariant: a closure starts only where it may
-run, and in its turn among those that may start there.
+Pure, as `decide` is. Where the rule allows all, a closure starts where fewest run. Short ones also
+wait at the trainers, unless a loss has returned them, so that one which kills its trainers takes
+few others with it, or the trainer has only begun, as its first run may take long. Invariant: a
+closure starts only where it may run, and in its turn among those that may start there.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _ahead(
 ) -> Iterator[ev.ClosureStarted]:
     """Short closures beyond the slots, each for the trainer that has fewest.
 
-    None for a trainer for whose slots others wait, or where closures met the end of its data.
+    None for a trainer for whose slots others wait, where closures met the end of its data, or which
+    has not ended as many as it takes at a time.
     """
     loads: dict[int, int] | None = None
     at_end: set[int] = set().union(*state.ends.values())
@@ -101,7 +102,10 @@ def _ahead(
             loads = {
                 t: len(k.running)
                 for t, k in state.trainers.items()
-                if not k.is_silenced and t not in state.bound_waiting and t not in at_end
+                if not k.is_silenced
+                and k.ended >= k.slots
+                and t not in state.bound_waiting
+                and t not in at_end
             }
             for event in started:
                 if event.trainer in loads:

@@ -69,9 +69,11 @@ def _check_trainers(state: CoordinatorState) -> None:
     for run in state.round.prepared.values():
         assert not state.trainers[run.trainer].is_silenced
     for index, trainer in state.trainers.items():
-        free = state.free.count(index)
+        free = state.free.of(index)
+        assert list(state.free).count(index) == free
         busy = len(trainer.running) + len(trainer.dropping)
         assert free == (0 if trainer.is_silenced else max(trainer.slots - busy, 0))
         assert all(state.running[c].trainer == index for c in trainer.running)
     assert set(state.free) <= set(state.trainers)
+    assert len(list(state.free)) == len(state.free)
     assert state.holds >= 0

@@ -8,14 +8,15 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from dataservice.runtime.auth import resolve_token
-from pstrain.consistency import Sync
+from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.link import Recovery, TrainerLink
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.wire import trainer_pb2 as pb
 
-# So many closures of a trainer wait for one that runs to end, that results travel together.
+# So many closures of a trainer wait for one that runs to end, that results travel together, where
+# the rule looks at each: where none does, those that are short wait there (see assigning).
 _SLOTS_PER_RUNNER = 3
 
 
@@ -57,7 +58,7 @@ def make_links(
             functions=functions,
             servers=strategy.parameters,
             incarnations=strategy.incarnations,
-            slots=1 if in_rounds else _SLOTS_PER_RUNNER * closures_in_flight,
+            slots=closures_in_flight * (_SLOTS_PER_RUNNER if isinstance(rule, Ssp) else 1),
             token=token,
             tls=strategy.tls,
             recovery=recovery,

@@ -9,13 +9,14 @@ trainer runs there or waits.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.free_slots import FreeSlots
 from pstrain.coordinator.inputs import Inputs
 from pstrain.coordinator.line import Line
 
@@ -42,7 +43,7 @@ class Trainer:
 
     ``clock``: closures that it finished, and those that the slowest had when it joined.
     ``dropping``: attempts of closures that it still runs although they are late for their round;
-    ``drops``: how many of its runs in turn were.
+    ``drops``: how many of its runs in turn were. ``ended``: how many closures have left it.
     """
 
     slots: int
@@ -51,6 +52,7 @@ class Trainer:
     clock: int = 0
     dropping: dict[int, int] = field(default_factory=dict)
     drops: int = 0
+    ended: int = 0
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ class CoordinatorState:
     inputs: Inputs = field(default_factory=Inputs)
     bound_blocked: Counter[int] = field(default_factory=Counter)
     trainers: dict[int, Trainer] = field(default_factory=dict)
-    free: deque[int] = field(default_factory=deque)
+    free: FreeSlots = field(default_factory=FreeSlots)
     failed: list[int] = field(default_factory=list)
     finished_count: int = 0
     failed_count: int = 0
@@ -157,9 +159,8 @@ class CoordinatorState:
         return any(run.trainer == trainer for run in self.round.prepared.values())
 
     def has_ready(self, closures: int) -> bool:
-        """Whether a live trainer has fewer than so many, and none waits for any trainer."""
-        live = (trainer for trainer in self.trainers.values() if not trainer.is_silenced)
-        return not self.waiting and any(len(trainer.running) < closures for trainer in live)
+        """Whether a live trainer has a slot and fewer than so many, and none waits for any."""
+        return not self.waiting and self.free.has_below(closures)
 
     @property
     def slowest(self) -> int:
@@ -198,13 +199,13 @@ class CoordinatorState:
                 del self.cancelling[event.closure]
             case ev.TrainerJoined():
                 self.trainers[event.trainer] = Trainer(event.slots, clock=self.slowest)
-                self.free.extend([event.trainer] * event.slots)
+                self.free.add(event.trainer, event.slots)
                 self.round.absent.discard(event.trainer)
             case ev.TrainerSilenced():
                 self._silence(event.trainer)
             case ev.TrainerLost():
                 self.trainers.pop(event.trainer, None)
-                self.free = deque(t for t in self.free if t != event.trainer)
+                self.free.discard(event.trainer)
                 self.lost_count += 1
                 self.ends.clear()
             case ev.ClosureReopened():
@@ -310,7 +311,7 @@ class CoordinatorState:
             case ev.DropEnded():
                 trainer = self.trainers[event.trainer]
                 del trainer.dropping[event.closure]
-                self.free.append(event.trainer)
+                self.free.give_back(event.trainer)
             case ev.RoundsSealed():
                 this.sealed_below = max(this.sealed_below, event.below)
                 if event.end is not None:
@@ -361,7 +362,7 @@ class CoordinatorState:
         """What it had prepared is not decided: it is as if it were running there."""
         known = self.trainers[trainer]
         known.is_silenced = True
-        self.free = deque(t for t in self.free if t != trainer)
+        self.free.discard(trainer)
         for closure in [c for c, run in self.round.prepared.items() if run.trainer == trainer]:
             self.running[closure] = self.round.prepared.pop(closure)
             known.running[closure] = None
@@ -379,10 +380,7 @@ class CoordinatorState:
         self.attempts[event.closure] = event.attempt + 1
         trainer = self.trainers[event.trainer]
         if len(trainer.running) < trainer.slots:
-            if self.free[0] == event.trainer:
-                self.free.popleft()
-            else:
-                self.free.remove(event.trainer)
+            self.free.take(event.trainer)
         trainer.running[event.closure] = None
         self.round.used[event.trainer] = None
 
@@ -414,6 +412,7 @@ class CoordinatorState:
         trainer = self.trainers.get(run.trainer)
         if trainer is not None:
             del trainer.running[closure]
+            trainer.ended += 1
             if not trainer.is_silenced and len(trainer.running) < trainer.slots:
-                self.free.append(run.trainer)
+                self.free.give_back(run.trainer)
         return run

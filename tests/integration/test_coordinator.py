@@ -71,6 +71,23 @@ def test_all_trainers_take_part(coordinator: ps.ClusterCoordinator) -> None:
     assert os.getpid() not in {pid for _, pid in places}
 
 
+def test_closures_that_run_for_long_are_dealt_evenly(
+    coordinator: ps.ClusterCoordinator, tmp_path: pathlib.Path
+) -> None:
+    end = tmp_path / "end"
+
+    def where() -> int:
+        (tmp_path / f"{os.getpid()}-{threading.get_ident()}").touch()
+        while not end.exists():
+            time.sleep(0.01)
+        return ps.get_current_worker_index()
+
+    values = [coordinator.schedule(where) for _ in range(8)]
+    wait_until(lambda: len(os.listdir(tmp_path)) == 6, "three on each trainer")
+    end.touch()
+    assert sorted(value.fetch(DEADLINE_S) for value in values[:6]) == [0, 0, 0, 1, 1, 1]
+
+
 def test_a_bound_closure_runs_on_its_trainer(coordinator: ps.ClusterCoordinator) -> None:
     def where() -> int:
         return ps.get_current_worker_index()

@@ -507,8 +507,8 @@ def test_a_trainer_that_joins_starts_at_the_clock_of_the_slowest() -> None:
     for closure in (0, 1):
         apply(state, decide.finish(state, closure, 0, 0).events)
     apply(state, decide.join_trainer(state, 1, 4).events)
-    assert sorted(started(state)) == [(2, 0), (3, 0), (4, 1), (5, 1)]
-    for closure in (2, 3):
+    assert sorted(started(state)) == [(2, 0), (3, 1), (4, 0), (5, 1)]
+    for closure in (2, 4):
         apply(state, decide.finish(state, closure, 0, 0).events)
     assert started(state) == []
     apply(state, decide.silence_trainer(state, 1).events)

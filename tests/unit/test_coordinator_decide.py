@@ -34,10 +34,16 @@ def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorSt
     return state
 
 
+def join_warm(state: CoordinatorState, trainer: int, slots: int) -> None:
+    """One that has ended closures."""
+    apply(state, decide.join_trainer(state, trainer, slots))
+    state.trainers[trainer].ended = slots
+
+
 def test_short_closures_wait_at_the_trainers_too() -> None:
     state = CoordinatorState()
     for trainer in range(2):
-        apply(state, decide.join_trainer(state, trainer, 2))
+        join_warm(state, trainer, 2)
     for closure in range(400):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state, lambda closure: 128 if closure < 300 else 0))
@@ -53,9 +59,23 @@ def test_short_closures_wait_at_the_trainers_too() -> None:
     check_invariants(state)
 
 
+def test_no_closure_waits_at_a_trainer_that_has_only_begun() -> None:
+    state = CoordinatorState()
+    join_warm(state, 0, 2)
+    apply(state, decide.join_trainer(state, 1, 2))
+    for closure in range(40):
+        apply(state, decide.schedule(state, closure))
+    apply(state, assigning.assign(state, lambda _: 8))
+    assert [len(t.running) for t in state.trainers.values()] == [8, 2]
+    for closure in list(state.trainers[1].running):
+        apply(state, decide.finish(state, closure, 1, 0))
+    apply(state, assigning.assign(state, lambda _: 8))
+    assert [len(t.running) for t in state.trainers.values()] == [8, 8]
+
+
 def test_as_many_wait_at_a_trainer_as_the_closure_allows() -> None:
     state = CoordinatorState()
-    apply(state, decide.join_trainer(state, 0, 2))
+    join_warm(state, 0, 2)
     for closure in range(20):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state, lambda closure: 5 if closure < 10 else 9))
@@ -81,13 +101,13 @@ def test_a_trainer_is_ready_that_has_few_while_none_wait() -> None:
 
 def test_a_short_closure_that_lost_its_trainer_takes_a_slot() -> None:
     state = CoordinatorState()
-    apply(state, decide.join_trainer(state, 0, 1))
+    join_warm(state, 0, 1)
     for closure in range(3):
         apply(state, decide.schedule(state, closure))
     apply(state, assigning.assign(state, lambda _: 128))
     assert len(state.running) == 3
     apply(state, decide.lose_trainer(state, 0, attempts_max=5))
-    apply(state, decide.join_trainer(state, 1, 1))
+    join_warm(state, 1, 1)
     apply(state, assigning.assign(state, lambda _: 128))
     assert list(state.running) == [0]
     check_invariants(state)
@@ -101,6 +121,16 @@ def test_closures_start_oldest_first_on_the_slots_in_turn() -> None:
         apply(state, decide.schedule(state, closure))
     assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 8, 0)]
     assert list(state.waiting) == [2]
+
+
+def test_a_closure_starts_where_fewest_run() -> None:
+    state = running_state(closures=5, trainers=2, slots=3)
+    assert [list(t.running) for t in state.trainers.values()] == [[0, 2, 4], [1, 3]]
+    apply(state, decide.join_trainer(state, 2, 3))
+    for closure in range(5, 8):
+        apply(state, decide.schedule(state, closure))
+    events = apply(state, assigning.assign(state))
+    assert started(events) == [(5, 2, 0), (6, 2, 0), (7, 1, 0)]
 
 
 def test_a_lost_trainers_closures_run_next_in_their_old_order() -> None:

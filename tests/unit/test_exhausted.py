@@ -89,10 +89,10 @@ def test_what_a_lost_trainer_had_not_used_is_there_for_those_at_their_end_too() 
 
 def test_those_that_follow_do_not_try_where_the_first_of_them_met_the_end() -> None:
     state = begun(closures=8, trainers=2, slots=2)
-    assert [run.trainer for run in state.running.values()] == [0, 0, 1, 1]
+    assert [run.trainer for run in state.running.values()] == [0, 1, 0, 1]
     assert meet_end(state, 0) == []
     assert list(state.waiting) == [0, 4, 5, 6, 7]
-    assert finish(state, 2) == [(0, 1)]
+    assert finish(state, 1) == [(0, 1)]
     assert sorted(state.free) == [0]
     assert go_on(state) == [(4, 0)]
 

@@ -1,0 +1,92 @@
+"""Slots of trainers that are free: whose turn it is, whoever comes, goes, starts and ends."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from pstrain.coordinator.free_slots import FreeSlots
+
+SLOTS_MAX = 4
+
+
+class FreeSlotsMachine(RuleBasedStateMachine):
+    """Against a dict of the slots that each trainer has and uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = FreeSlots()
+        self.trainers: dict[int, tuple[int, int]] = {}
+        self.joined = 0
+
+    @rule(slots=st.integers(1, SLOTS_MAX))
+    def join(self, slots: int) -> None:
+        self.free.add(self.joined, slots)
+        self.trainers[self.joined] = (slots, 0)
+        self.joined += 1
+
+    @precondition(lambda self: self.joined)
+    @rule(data=st.data())
+    def leave(self, data: st.DataObject) -> None:
+        """Also one that has left already."""
+        trainer = data.draw(st.integers(0, self.joined - 1))
+        self.free.discard(trainer)
+        self.trainers.pop(trainer, None)
+
+    @precondition(lambda self: len(self.free))
+    @rule()
+    def start_on_the_first(self) -> None:
+        trainer = next(iter(self.free))
+        assert self.trainers[trainer][1] == min(used for used, _ in self._free())
+        self._use(trainer, 1)
+
+    @precondition(lambda self: any(used for _, used in self.trainers.values()))
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        busy = [trainer for trainer, (_, used) in self.trainers.items() if used]
+        self._use(data.draw(st.sampled_from(busy)), -1)
+
+    def _use(self, trainer: int, by: int) -> None:
+        (self.free.take if by > 0 else self.free.give_back)(trainer)
+        slots, used = self.trainers[trainer]
+        self.trainers[trainer] = (slots, used + by)
+
+    def _free(self) -> list[tuple[int, int]]:
+        """How many its trainer uses by then, and the trainer, of each free slot."""
+        known = self.trainers.items()
+        return [(used, t) for t, (slots, now) in known for used in range(now, slots)]
+
+    @invariant()
+    def each_free_slot_comes_once_those_of_the_least_busy_first(self) -> None:
+        order, loads = list(self.free), []
+        running = {trainer: used for trainer, (_, used) in self.trainers.items()}
+        for trainer in order:
+            loads.append((running[trainer], trainer))
+            running[trainer] += 1
+        assert sorted(loads) == sorted(self._free())
+        assert [used for used, _ in loads] == sorted(used for used, _ in loads)
+        assert len(self.free) == len(order)
+        for trainer in range(self.joined):
+            assert self.free.of(trainer) == order.count(trainer)
+        for below in range(SLOTS_MAX + 1):
+            now = [used for slots, used in self.trainers.values() if used < slots]
+            assert self.free.has_below(below) == any(used < below for used in now)
+
+
+TestFreeSlots = FreeSlotsMachine.TestCase
+
+
+def test_who_has_waited_longest_of_those_that_use_as_many_comes_first() -> None:
+    free = FreeSlots()
+    for trainer in range(3):
+        free.add(trainer, 2)
+    assert list(free) == [0, 1, 2, 0, 1, 2]
+    for trainer in (0, 1, 2, 1):
+        free.take(trainer)
+    free.give_back(0)
+    free.give_back(2)
+    assert list(free) == [0, 2, 0, 2]
+    free.take(0)
+    free.give_back(0)
+    free.give_back(1)
+    assert list(free) == [2, 0, 1, 2, 0]
