@@ -49,6 +49,7 @@ class TrainingChecker:
         self._taken: dict[tuple[int, int], list[int]] = {}
         self._cancelled: set[int] = set()
         self._inputs: dict[int, tuple[Any, ...]] = {}
+        self._inside: Violation | None = None  # the first that failed its closure
         self.bound: dict[int, str] = {}  # trainers of closures that only they may run
 
     def places(self, tag: Tag) -> tuple[int, ...]:
@@ -60,10 +61,10 @@ class TrainingChecker:
     def runs(self, closure: int, trainer: str) -> None:
         """A trainer has begun with a closure."""
         if self.bound.get(closure, trainer) != trainer:
-            raise Violation(f"bound: closure {closure} runs on {trainer}")
+            raise self._seen_inside(f"bound: closure {closure} runs on {trainer}")
         for value in self._inputs.get(closure, ()):
             if not value.has_value:
-                raise Violation(f"I14: closure {closure} runs without {value}")
+                raise self._seen_inside(f"I14: closure {closure} runs without {value}")
 
     def needs(self, closure: int, inputs: Iterable[Any]) -> None:
         """It must not run before these have values."""
@@ -78,7 +79,7 @@ class TrainingChecker:
     def named(self, run: Any) -> InvalidArgumentError:
         """What was refused says which rows of a run nothing has come of."""
         if not any(tag[0] == REFUSED for tag in self.changed_by(run)):
-            raise Violation(f"I13: {run} fails by what another closure has changed")
+            raise self._seen_inside(f"I13: {run} fails by what another closure has changed")
         return InvalidArgumentError(self.rows_left(run))
 
     def rows_left(self, run: Any) -> str:
@@ -101,7 +102,12 @@ class TrainingChecker:
             seen = STAGE.world.servers[ps].store.made[: int(count)]
             missed = [tag for tag in tags if ps in self.places(tag) and tag not in seen]
             if missed and not STAGE.world.loses_servers:
-                raise Violation(f"I12: {missed} of its own thread is not seen on server {ps}")
+                text = f"I12: {missed} of its own thread is not seen on server {ps}"
+                raise self._seen_inside(text)
+
+    def _seen_inside(self, text: str) -> Violation:
+        self._inside = self._inside or Violation(text)
+        return self._inside
 
     def cancelled(self, closure: int) -> None:
         """Its program was told that nothing of it is or will be applied."""
@@ -171,7 +177,8 @@ class TrainingChecker:
         for row in rows:
             known = self.heard[row] or self._spent[row] or row in self._promised | self._stranded
             if not known and not self.is_applied(("row", row)):
-                raise Violation(f"I1: row {row} is used up, but nothing came of it")
+                text = f"I1: row {row} is used up, but nothing came of it"
+                raise self._inside or Violation(text)
 
     # Going back to a checkpoint
 
