@@ -26,6 +26,7 @@ from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
 from pstrain.gradients.tape import GradientTape
 from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.metrics.tally import Tally
 from pstrain.weighting import Weighting, with_weights
 
 
@@ -61,8 +62,8 @@ def fit(
 
     ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``, ``validation_sample_weight``:
     of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the
-    history too, is the sum of weight (both multiplied) times loss over the number of rows; metrics
-    count rows alike. ``validation_freq``: validates every so many epochs, or after these (from 1).
+    history too, is the sum of weight (both multiplied) times loss over the number of rows;
+    ``weighted_metrics`` count by weight. ``validation_freq``: every so many epochs, or after these.
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
@@ -205,7 +206,7 @@ class TrainSteps:
         model = self._model
         started_s = time.perf_counter()
         examples, loss_sum, waited_s, done = 0, 0.0, 0.0, 0
-        states = [metric.initial_state() for metric in model.metrics]
+        tally = Tally(model.metrics, model.weighted_metrics)
         for batch, wait_s in take(iterator, steps):
             features = model.encode(batch)
             if features.labels is None:
@@ -216,8 +217,7 @@ class TrainSteps:
                 loss = self._loss(features.labels, logits, weights)
             model.optimizer.apply_gradients(tape.gradients(loss))
             probabilities = sigmoid(logits.value.reshape(-1))
-            for index, metric in enumerate(model.metrics):
-                states[index] = metric.update(states[index], features.labels, probabilities)
+            tally.add(features.labels, probabilities, weights)
             rows = len(features.labels)
             examples, loss_sum = examples + rows, loss_sum + float(loss) * rows
             waited_s, done = waited_s + wait_s, done + 1
@@ -228,7 +228,7 @@ class TrainSteps:
             "loss_sum": loss_sum,
             "wait_s": waited_s,
             "busy_s": time.perf_counter() - started_s,
-            "states": states,
+            "states": tally.states,
         }
 
 
