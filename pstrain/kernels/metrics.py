@@ -89,6 +89,25 @@ def count_by_probability(
 
 
 @njit(nogil=True, cache=True)
+def weight_of(total: Array) -> float:
+    """What a pair of ``add_weight`` is, the same however its parts were added up."""
+    return (total[0] + (total[1] >> LIMB_BITS)) / 256.0 + (total[1] & _MASK) / 1099511627776.0
+
+
+@njit(nogil=True, cache=True)
+def area_under_curve(histogram: Array) -> float:
+    """By the trapezoid rule over what ``count_by_probability`` counts; NaN without both labels."""
+    area, above, negatives = 0.0, 0.0, 0.0
+    for row in range(histogram.shape[0] - 1, -1, -1):
+        negative, positive = weight_of(histogram[row, 0]), weight_of(histogram[row, 1])
+        area += negative * (2.0 * above + positive)
+        above += positive
+        negatives += negative
+    total = 2.0 * negatives * above
+    return area / total if total != 0.0 else math.nan
+
+
+@njit(nogil=True, cache=True)
 def count_answers(
     labels: Array, probabilities: Array, weights: Array, threshold: float, counts: Array
 ) -> int:
@@ -111,5 +130,8 @@ def warm_up() -> None:
     values, labels = np.zeros(1, dtype=np.float64), np.zeros(1, dtype=np.float32)
     add_exactly(values, np.zeros(LIMBS, dtype=np.int64))
     add_weight(values, 0, np.zeros(2, dtype=np.int64))
-    count_by_probability(labels, labels, values, np.zeros((2, 2, 2), dtype=np.int64))
-    count_answers(labels, labels, values, 0.5, np.zeros((2, 2, 2), dtype=np.int64))
+    counts = np.zeros((2, 2, 2), dtype=np.int64)
+    weight_of(counts[0, 0])
+    count_by_probability(labels, labels, values, counts)
+    area_under_curve(counts)
+    count_answers(labels, labels, values, 0.5, counts)

@@ -26,7 +26,6 @@ from pstrain.metrics.base import (
 
 _NO_WEIGHTS: NDArray[np.float64] = np.empty(0, np.float64)
 _WEIGHTS_BELOW = 2**23
-_LOW_BITS = (1 << kernels.LIMB_BITS) - 1
 
 
 class AUC(Metric):
@@ -55,15 +54,7 @@ class AUC(Metric):
         return state
 
     def compute(self, state: State) -> float:
-        whole, part = _carried(state)
-        counts = whole * 2.0**-8 + part * 2.0**-40
-        negatives, positives = counts[::-1, 0], counts[::-1, 1]
-        total = float(negatives.sum()) * float(positives.sum())
-        if total == 0:
-            return float("nan")
-        above = np.cumsum(positives) - positives
-        area = np.sum(negatives * (2 * above + positives))
-        return float(area / (2.0 * total))
+        return float(kernels.area_under_curve(state))
 
     def add_state(self, state: State) -> None:
         """Merges ``state`` into this object's own; only bins that hold examples travel."""
@@ -160,15 +151,10 @@ def _examples(
     return truth, given, np.require(found, np.float64, ("C", "W"))
 
 
-def _carried(state: State) -> tuple[State, State]:
-    """The state's pairs, as the same sum always has them, however it was added up."""
-    return state[..., 0] + (state[..., 1] >> kernels.LIMB_BITS), state[..., 1] & _LOW_BITS
-
-
 def _exact(state: State) -> NDArray[Any]:
     """Weights in units of 2^-40, as integers of Python."""
-    whole, part = _carried(state)
-    return (whole.astype(object) << kernels.LIMB_BITS) + part.astype(object)
+    exact = state.astype(object)
+    return (exact[..., 0] << kernels.LIMB_BITS) + exact[..., 1]
 
 
 def _share(some: int, of: int) -> float:

@@ -66,6 +66,21 @@ def test_histogram_counts_labels_per_bin() -> None:
             np.testing.assert_allclose(_weight(histogram[:, label]), expected, rtol=1e-9)
 
 
+@given(st.lists(st.tuples(*[st.integers(0, 2**40)] * 2), min_size=2, max_size=12))
+def test_area_under_the_curve(histogram: list[tuple[int, int]]) -> None:
+    counts = np.array(histogram, dtype=np.int64)
+    halves = np.stack([counts // 2, (counts - 2 * (counts // 2)) << 31], axis=-1)
+    (negatives, positives), pairs = counts.sum(axis=0).tolist(), 0
+    for bin_, (negative, _) in enumerate(histogram):
+        pairs += negative * sum(2 * row[1] for row in histogram[bin_ + 1 :])
+        pairs += negative * histogram[bin_][1]
+    area = metrics.area_under_curve(halves)
+    if not negatives * positives:
+        assert np.isnan(area)
+    else:
+        np.testing.assert_allclose(area, pairs / (2 * negatives * positives), rtol=1e-9)
+
+
 def test_probabilities_outside_the_unit_interval_are_not_counted() -> None:
     wrong = np.array([-0.1, 1.1, np.nan, 0.5], dtype=np.float32)
     histogram = np.zeros((4, 2, 2), dtype=np.int64)
