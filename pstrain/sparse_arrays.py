@@ -1,4 +1,4 @@
-"""Arrays of numbers that are mostly zeros, as bytes: how far the others are apart, and what they are.
+"""Arrays of numbers that are mostly zeros, as bytes: the others, and how far these are apart.
 
 Knows nothing of messages. Invariant: what comes back equals what was packed, bit by bit, and is no
 larger than ``MOST_BYTES``, whatever its packed form says of itself.
