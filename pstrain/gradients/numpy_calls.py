@@ -47,13 +47,13 @@ def check_taken(frame: FrameType) -> None:
         )
 
 
-def check_float(frame: FrameType) -> None:
+def check_float(frame: FrameType, what: str) -> None:
     """UnimplementedError where what ``frame`` runs is a smooth function of Python's ``math``."""
     name = _called_at(frame.f_code, frame.f_lasti)
     if hasattr(math, name) and getattr(np, name, None) in derivatives.UFUNCS:
         raise UnimplementedError(
-            f"math.{name} would lose the gradient of a tensor, and a loss may depend on it: write "
-            f"np.{name}(tensor), or math.{name}(float(tensor)) for its value"
+            f"math.{name} would lose the gradient of a {what}, and a loss may depend on it: write "
+            f"np.{name}({what}), or math.{name}(float({what})) for its value"
         )
 
 
