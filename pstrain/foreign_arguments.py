@@ -20,7 +20,6 @@ _LOSS: Final = "models minimise the log loss; for another write a step with a Gr
 FIT: Final = {
     "x": "write data=, a Dataset of batches, a table, DataFrame or dict of arrays, labels included",
     "y": "labels are a column of data=, which the model's schema names (label=)",
-    "validation_split": "write validation_data=; Dataset.take(n) and skip(n) divide a dataset",
     "validation_steps": "write validation_data=dataset.take(n), of so many batches",
     "validation_batch_size": "validation_data in batches of its own size: Dataset.batch(n)",
     "shuffle": "write dataset.shuffle(buffer_size)",
