@@ -6,6 +6,7 @@ import collections
 import functools
 import math
 from collections.abc import Callable, Iterator
+from math import hypot
 from typing import Any
 
 import numpy as np
@@ -162,6 +163,10 @@ def test_functions_of_math_lose_no_gradient_unsaid() -> None:
         assert math.floor(rate) == 3
         with pytest.raises(UnimplementedError, match=r"np\.log\(variable\), or math\.log\(float"):
             math.log(rate)
+        for compute in (lambda x: math.erf(x), lambda x: math.fsum([x]), lambda x: hypot(x, 1)):
+            for one in (rate, tensor):
+                with pytest.raises(UnimplementedError, match=r"it by what has one \(absolute, "):
+                    compute(one)
     assert math.exp(tensor) == math.exp(rate) > 20
 
 
