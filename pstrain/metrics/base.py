@@ -6,11 +6,11 @@ so the result is the same for any split of the examples over batches and trainer
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from inspect import Parameter
 from typing import Any
 
 import numpy as np
@@ -73,18 +73,12 @@ class Metric(Maker, ABC):
         return np.zeros(self._shape, dtype=np.int64)
 
     @abstractmethod
-    def update(
-        self,
-        state: State,
-        labels: ArrayLike,
-        probabilities: ArrayLike,
-        weights: ArrayLike | None = None,
-    ) -> State:
+    def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
         """Adds examples to ``state``, in place, and returns it.
 
-        Labels 0 or 1 [n], probabilities [n], ``weights`` [n], or one for all: how many times each
-        example counts. InvalidArgumentError for different lengths, another label, or a probability
-        outside [0, 1]. A subclass may leave the weights out, and is then given none.
+        Labels 0 or 1 [n], probabilities [n]. InvalidArgumentError for different lengths, another
+        label, or a probability outside [0, 1]. A metric that can weigh takes ``weights=None``
+        besides: [n], or one for all, how many times each example counts.
         """
 
     @abstractmethod
@@ -98,11 +92,13 @@ class Metric(Maker, ABC):
 
     def check_weighs(self) -> None:
         """InvalidArgumentError for a metric whose :meth:`update` takes no weights of examples."""
-        if not _weighs(type(self)):
+        try:
+            inspect.signature(self.update).bind(None, [], [], weights=None)
+        except TypeError as error:
             raise InvalidArgumentError(
                 f"metric {self.name!r} takes no weights of examples: give {type(self).__name__}"
                 ".update a parameter weights=None after the probabilities, or leave the weights out"
-            )
+            ) from error
 
     @instead_of("update_state", foreign_arguments.METRIC)
     def update_state(
@@ -115,10 +111,11 @@ class Metric(Maker, ABC):
 
         Each example counts ``sample_weight`` [n] times, or one number for all; 1 unless given.
         """
-        weights = () if sample_weight is None else (sample_weight,)
-        if weights:
+        update: Any = self.update
+        if sample_weight is not None:
             self.check_weighs()
-        self.add_state(self.update(self.initial_state(), labels, probabilities, *weights))
+            update = functools.partial(update, weights=sample_weight)
+        self.add_state(update(self.initial_state(), labels, probabilities))
 
     def add_state(self, state: State) -> None:
         """Merges ``state`` into this object's own."""
@@ -234,13 +231,6 @@ def weights_of(name: str, weights: ArrayLike | None, count: int) -> NDArray[np.f
             "out, or weigh them by 0"
         )
     return found
-
-
-def _weighs(kind: type[Metric]) -> bool:
-    taken = inspect.signature(kind.update).parameters.values()
-    places = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-    is_open = any(each.kind == Parameter.VAR_POSITIONAL for each in taken)
-    return is_open or sum(each.kind in places for each in taken) > 4
 
 
 def refuse_labels(name: str, values: NDArray[np.float32]) -> None:

@@ -46,7 +46,9 @@ class Mean(Metric):
         add_weighted(state, numbers, by)
         return state
 
-    def update_state(self, values: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
+    def update_state(  # type: ignore[override]
+        self, values: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> None:
         """Adds values to this object's own state, each ``sample_weight`` times; 1 unless given."""
         self.add_state(self.update(self.initial_state(), values, sample_weight))
 

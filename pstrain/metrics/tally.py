@@ -7,6 +7,7 @@ where it is to count by them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from numpy.typing import ArrayLike
 
@@ -17,7 +18,8 @@ class Tally:
     """Of metrics, among which those in ``weighted`` count examples by their weights."""
 
     def __init__(self, metrics: Sequence[Metric], weighted: Sequence[Metric]) -> None:
-        self._metrics = metrics
+        # Not every metric's update takes weights.
+        self._metrics: Sequence[Any] = metrics
         self._is_weighted = [any(each is one for one in weighted) for each in metrics]
         self.states: list[State] = [metric.initial_state() for metric in metrics]
 
@@ -25,5 +27,5 @@ class Tally:
         """Adds examples to every state; without ``weights`` each counts once."""
         for index, metric in enumerate(self._metrics):
             weighs = weights is not None and self._is_weighted[index]
-            by = (weights,) if weighs else ()
-            self.states[index] = metric.update(self.states[index], labels, probabilities, *by)
+            by = {"weights": weights} if weighs else {}
+            self.states[index] = metric.update(self.states[index], labels, probabilities, **by)

@@ -167,6 +167,8 @@ def test_functions_of_math_lose_no_gradient_unsaid() -> None:
             for one in (rate, tensor):
                 with pytest.raises(UnimplementedError, match=r"it by what has one \(absolute, "):
                     compute(one)
+        of_another = eval("lambda random, x: random.gamma(x)", {})
+        assert of_another(np.random.default_rng(0), tensor) > 0
     assert math.exp(tensor) == math.exp(rate) > 20
 
 
