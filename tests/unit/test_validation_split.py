@@ -12,6 +12,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from pstrain.errors import InvalidArgumentError
+from pstrain.execution.data import split_rows
 
 ROWS: dict[str, Any] = {
     "d": np.array([1.0, -2.0, 0.5, 3.0, -1.0, 2.0, 4.0, 5.0]),
@@ -47,6 +48,15 @@ def test_the_last_rows_are_held_out(data: Any) -> None:
     expected = fitted(rows(0, 5), validation_data=rows(5, 8))
     assert fitted(data, validation_split=0.3) == expected
     assert expected["examples"] == [5.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "first"), [(10, 0.9, 1), (100, 0.07, 93), (8, 0.3, 5), (3, 0.01, 2)]
+)
+def test_shares_are_as_they_are_written(count: int, share: float, first: int) -> None:
+    table = pa.table({"x": range(count)})
+    trained, held_out = split_rows(table, share)
+    assert (len(trained), held_out["x"][0].as_py()) == (first, first)
 
 
 def test_weights_are_divided_with_their_rows() -> None:
