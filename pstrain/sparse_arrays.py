@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 LEAST_BYTES: Final = 16 << 10
 """Of less there is little to gain."""
 MOST_BYTES: Final = 64 << 20
-_LEAST_ZEROS_SHARE: Final = 7 / 8
+_LEAST_ZEROS_SHARE: Final = 3 / 4
 
 
 class Packed(NamedTuple):
