@@ -19,7 +19,8 @@ from pstrain.errors import DataError
 from pstrain.execution.choice import executor_of
 from pstrain.execution.data import as_source, can_be_dealt, check_end, warn_of_end
 from pstrain.execution.executor import Report, take
-from pstrain.metrics import LogLoss
+from pstrain.metrics.mean import TrainedLoss
+from pstrain.metrics.tally import Tally
 from pstrain.weighting import Weighting, with_weights
 
 Logs = dict[str, float]
@@ -45,18 +46,20 @@ def evaluate(
     out once (``DYNAMIC``): rows count as read when the report on them has been heard, so those
     of a lost trainer go to the others. What a dataset function reads elsewhere is read by
     trainers by themselves: one that is lost takes along what it was reading. ``distributed=False``
-    evaluates in this process. ``sample_weight``: as for ``fit``, of the loss alone. Blocks.
+    evaluates in this process. ``sample_weight``: as for ``fit``, of the loss and of
+    ``weighted_metrics``. Blocks.
     """
     _check_steps(steps, steps_per_execution)
     executor = executor_of(model, distributed)
     data, column = with_weights(data, sample_weight)
-    metrics = [LogLoss(name="loss"), *model.metrics]
+    loss = TrainedLoss(name="loss")
+    metrics, weighted = [loss, *model.metrics], [loss, *model.weighted_metrics]
     states = [metric.initial_state() for metric in metrics]
     calls = _calls(callbacks, model, steps)
     calls.test_begin()
     started_s = time.perf_counter()
     examples = done = 0
-    step = EvaluateSteps(model, metrics, Weighting(column))
+    step = EvaluateSteps(model, metrics, weighted, Weighting(column))
     source = as_source(data, batch_size)
     check_end(source, steps, "steps=")
     for report in executor.run_once(step, source, steps, steps_per_execution):
@@ -83,28 +86,32 @@ def evaluate(
 
 
 class EvaluateSteps:
-    """The function that evaluates so many batches; the first metric is the loss."""
+    """The function that evaluates so many batches; weights are for metrics in ``weighted``."""
 
-    def __init__(self, model: Any, metrics: list[Any], weighting: Weighting) -> None:
+    def __init__(
+        self, model: Any, metrics: list[Any], weighted: list[Any], weighting: Weighting
+    ) -> None:
         self._model = model
-        self._metrics = metrics
+        self._metrics, self._weighted = metrics, weighted
         self._weighting = weighting
 
     def __call__(self, iterator: Any, steps: int) -> Report:
         model, done, examples = self._model, 0, 0
-        states = [metric.initial_state() for metric in self._metrics]
+        tally = Tally(self._metrics, self._weighted)
         for batch, _ in take(iterator, steps):
             features = model.encode(batch)
             if features.labels is None:
                 raise model.schema.lacks_label(batch)
             probabilities = model.predict_on_batch(features)
             weights = self._weighting.of(batch, features.labels)
-            for index, metric in enumerate(self._metrics):
-                given = (features.labels, probabilities)
-                weighted = (weights,) if index == 0 else ()
-                states[index] = metric.update(states[index], *given, *weighted)
+            tally.add(features.labels, probabilities, weights)
             done, examples = done + 1, examples + len(probabilities)
-        return {"steps": done, "ended": done < steps, "examples": examples, "states": states}
+        return {
+            "steps": done,
+            "ended": done < steps,
+            "examples": examples,
+            "states": tally.states,
+        }
 
 
 def predict(

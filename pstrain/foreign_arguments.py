@@ -15,13 +15,11 @@ from pstrain.errors import InvalidTypeError
 
 Called = TypeVar("Called", bound=Callable[..., Any])
 
-_ROWS: Final = "metrics count every row alike: repeat or leave out rows in the dataset"
 _READING: Final = "the dataset says how it is read: distribute() it to data workers"
 _LOSS: Final = "models minimise the log loss; for another write a step with a GradientTape"
 FIT: Final = {
     "x": "write data=, a Dataset of batches, a table, DataFrame or dict of arrays, labels included",
     "y": "labels are a column of data=, which the model's schema names (label=)",
-    "validation_split": "write validation_data=; Dataset.take(n) and skip(n) divide a dataset",
     "validation_steps": "write validation_data=dataset.take(n), of so many batches",
     "validation_batch_size": "validation_data in batches of its own size: Dataset.batch(n)",
     "shuffle": "write dataset.shuffle(buffer_size)",
@@ -41,7 +39,6 @@ _COMPILED: Final = "kernels are compiled always"
 COMPILE: Final = {
     "loss": _LOSS,
     "loss_weights": _LOSS,
-    "weighted_metrics": _ROWS,
     "run_eagerly": "steps always run as they are written",
     "jit_compile": _COMPILED,
     "steps_per_execution": "write fit(steps_per_execution=...)",
@@ -106,6 +103,12 @@ _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"
 _BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
 NEW_METRIC: Final = {"dtype": _EXACT}
+ANSWERS: Final = {
+    "thresholds": "write threshold=, a number, and a metric for each",
+    "top_k": "answers are by the threshold alone",
+    "class_id": _BINARY,
+    "dtype": _EXACT,
+}
 AUC: Final = {
     "num_thresholds": "write bins=",
     "thresholds": "write bins=, a number of equal ones",
@@ -127,7 +130,6 @@ LOG_LOSS: Final = {
 METRIC: Final = {
     "y_true": "write labels=, or give them first",
     "y_pred": "write probabilities=, or give them second",
-    "sample_weight": _ROWS,
 }
 BINARY_CROSSENTROPY: Final = {
     "label_smoothing": _SMOOTH,

@@ -131,12 +131,7 @@ METRICS: Final = dict.fromkeys(
     (
         "CategoricalAccuracy",
         "F1Score",
-        "MeanAbsoluteError",
-        "MeanSquaredError",
         "MeanTensor",
-        "Precision",
-        "Recall",
-        "RootMeanSquaredError",
         "SparseCategoricalAccuracy",
         "Sum",
         "TopKCategoricalAccuracy",

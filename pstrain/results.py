@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from pstrain import sparse_arrays
 from pstrain.errors import InvalidArgumentError
 from pstrain.known_classes import class_here
 
 _LENGTH = struct.Struct("<I")
 _PLAIN = (type(None), bool, int, float, str)
-# Counts of metrics, mostly zeros, are what large results are made of.
 _COMPRESSED_FROM_BYTES = 16 << 10
 
 
@@ -80,6 +80,12 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         _check_array(value)
         array = np.asarray(value)
+        # Counts of metrics are what large results are made of.
+        sparse = sparse_arrays.packed(array)
+        if sparse is not None:
+            buffers[index] = sparse.data
+            types = [sparse.gap_type, sparse.value_type]
+            return ["sparse", index, array.dtype.str, list(array.shape), *types]
         buffers[index] = _compressed(array.tobytes())
         kind = "scalar" if isinstance(value, np.generic) else "array"
         return [kind, index, array.dtype.str, list(array.shape)]
@@ -146,6 +152,9 @@ def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
         size = dtype.itemsize * math.prod(shape)
         array = np.frombuffer(_decompressed(data, size), dtype).reshape(shape)
         return array if kind == "array" else array[()]
+    if kind == "sparse":
+        sparse = sparse_arrays.Packed(rest[3], rest[4], bytes(data))
+        return sparse_arrays.unpacked(sparse, np.dtype(rest[1]), rest[2])
     if kind in ("batch", "table"):
         reader = pa.ipc.open_stream(pa.py_buffer(bytes(data)))
         return reader.read_next_batch() if kind == "batch" else reader.read_all()

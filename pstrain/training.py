@@ -20,13 +20,17 @@ from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.execution.choice import executor_of, steps_at_once
-from pstrain.execution.data import as_source, check_end, warn_of_end
+from pstrain.execution.data import as_source, check_end, split_rows, warn_of_end
 from pstrain.execution.executor import Report, take
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
 from pstrain.gradients.tape import GradientTape
 from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.metrics.tally import Tally
 from pstrain.weighting import Weighting, with_weights
+
+Validation = tuple[Any, int, str | None]
+"""The data to validate on, None without any; rows of a batch; the column of weights."""
 
 
 def fit(
@@ -45,6 +49,7 @@ def fit(
     sample_weight: Any = None,
     validation_freq: int | Sequence[int] = 1,
     validation_sample_weight: Any = None,
+    validation_split: float = 0.0,
 ) -> History:
     """Trains a compiled model; on the trainers of the strategy it was made under, if any.
 
@@ -61,8 +66,9 @@ def fit(
 
     ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``, ``validation_sample_weight``:
     of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the
-    history too, is the sum of weight (both multiplied) times loss over the number of rows; metrics
-    count rows alike. ``validation_freq``: validates every so many epochs, or after these (from 1).
+    history too, is the sum of weight (both multiplied) times loss over the number of rows;
+    ``weighted_metrics`` count by weight. ``validation_split``: holds out so much, such as 0.1, of
+    a table's or arrays' last rows. ``validation_freq``: every so many epochs, or after these.
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
@@ -73,14 +79,14 @@ def fit(
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     _check_epochs(initial_epoch, validation_freq)
-    verbose = check_verbose(verbose)
-    callbacks = listed(callbacks)
+    verbose, callbacks = check_verbose(verbose), listed(callbacks)
     executor = executor_of(model)
     data, column = with_weights(data, sample_weight)
+    validation = _validation(validation_data, validation_sample_weight, batch_size)
+    data, validation = _divided(data, column, validation_split, validation)
     step = TrainSteps(model, Weighting(column, class_weight))
     source = as_source(data, batch_size)
     check_end(source, steps_per_epoch, "steps_per_epoch=")
-    validation = _validation(validation_data, validation_sample_weight, batch_size)
     dataset = executor.dataset(source)
     shown = [ProgressBar(verbose)] if verbose else []
     told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
@@ -91,10 +97,8 @@ def fit(
         )
         progress.begin()
         loop = Loop(model, step, executor, progress, calls)
-        loop.steps_per_epoch = steps_per_epoch
-        loop.steps_at_once = steps_at_once(model, steps_per_execution)
-        loop.validation = validation
-        loop.validation_freq = validation_freq
+        loop.steps_per_epoch, loop.validation_freq = steps_per_epoch, validation_freq
+        loop.steps_at_once, loop.validation = steps_at_once(model, steps_per_execution), validation
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
     progress.history.params = told
@@ -106,7 +110,7 @@ class Loop:
 
     steps_per_epoch: int | None = None
     steps_at_once: int = 1
-    validation: tuple[Any, int, str | None] = (None, 0, None)
+    validation: Validation = (None, 0, None)
     validation_freq: int | Sequence[int] = 1
 
     def __init__(
@@ -205,7 +209,7 @@ class TrainSteps:
         model = self._model
         started_s = time.perf_counter()
         examples, loss_sum, waited_s, done = 0, 0.0, 0.0, 0
-        states = [metric.initial_state() for metric in model.metrics]
+        tally = Tally(model.metrics, model.weighted_metrics)
         for batch, wait_s in take(iterator, steps):
             features = model.encode(batch)
             if features.labels is None:
@@ -216,8 +220,7 @@ class TrainSteps:
                 loss = self._loss(features.labels, logits, weights)
             model.optimizer.apply_gradients(tape.gradients(loss))
             probabilities = sigmoid(logits.value.reshape(-1))
-            for index, metric in enumerate(model.metrics):
-                states[index] = metric.update(states[index], features.labels, probabilities)
+            tally.add(features.labels, probabilities, weights)
             rows = len(features.labels)
             examples, loss_sum = examples + rows, loss_sum + float(loss) * rows
             waited_s, done = waited_s + wait_s, done + 1
@@ -228,7 +231,7 @@ class TrainSteps:
             "loss_sum": loss_sum,
             "wait_s": waited_s,
             "busy_s": time.perf_counter() - started_s,
-            "states": states,
+            "states": tally.states,
         }
 
 
@@ -254,8 +257,23 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
     integer_at_least(steps_per_execution, 1, "steps_per_execution")
 
 
-def _validation(data: Any, sample_weight: Any, batch_size: int) -> tuple[Any, int, str | None]:
-    """The data to validate on, None without any; rows of a batch; the column of weights."""
+def _divided(
+    data: Any, column: str | None, share: float, validation: Validation
+) -> tuple[Any, Validation]:
+    """The data to train on, and what to validate on: the last ``share`` of them if there is one."""
+    if not share:
+        return data, validation
+    given, batch_size, _ = validation
+    if given is not None:
+        raise InvalidArgumentError(
+            "validation_split holds out rows of the data to validate on, and validation_data is "
+            "given besides: leave one of them out"
+        )
+    first, last = split_rows(data, share)
+    return first, (as_source(last, batch_size), batch_size, column)
+
+
+def _validation(data: Any, sample_weight: Any, batch_size: int) -> Validation:
     if data is None:
         if sample_weight is not None:
             raise InvalidArgumentError(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import io
+import operator
 import os
 import site
 import sys
@@ -66,8 +67,8 @@ def users_code_by_value() -> Iterator[None]:
         # A copy: made for each of thousands of modules, it took most of the time of a function.
         known = set(cloudpickle.list_registry_pickle_by_value())
         try:
-            for module in list(sys.modules.values()):
-                if isinstance(module, ModuleType) and _is_users_own(module, known):
+            for module in _users_modules.loaded():
+                if module.__name__ not in known:
                     cloudpickle.register_pickle_by_value(module)
                     known.add(module.__name__)
                     registered.append(module)
@@ -85,9 +86,33 @@ def _installed_roots() -> tuple[str, ...]:
     return tuple(os.path.realpath(root) + os.sep for root in roots)
 
 
-def _is_users_own(module: ModuleType, known: set[str]) -> bool:
+class _UsersModules:
+    """Modules of the user's own; looked for again where others are loaded than the last time.
+
+    To look at each of a thousand modules takes as long as to pickle two small functions.
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[Any] = []
+        self._found: list[ModuleType] = []
+
+    def loaded(self) -> list[ModuleType]:
+        """Those of this moment."""
+        modules = list(sys.modules.values())
+        if len(modules) != len(self._seen) or not all(map(operator.is_, modules, self._seen)):
+            self._found = [
+                each for each in modules if isinstance(each, ModuleType) and _is_users_own(each)
+            ]
+            self._seen = modules
+        return self._found
+
+
+_users_modules = _UsersModules()
+
+
+def _is_users_own(module: ModuleType) -> bool:
     name, file = module.__name__, getattr(module, "__file__", None)
-    if file is None or name == "__main__" or name in known:
+    if file is None or name == "__main__":
         return False
     return not _is_installed(file) and name.partition(".")[0] not in _OURS
 

@@ -6,6 +6,7 @@ has to.
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
@@ -40,6 +41,34 @@ def as_source(data: Any, batch_size: int) -> Any:
         "data is a Dataset, a function that makes one, an Arrow table, a pandas DataFrame or a "
         f"dict of NumPy arrays, got {type(data).__name__}{_remedy(data)}"
     )
+
+
+def split_rows(data: Any, share: float) -> tuple[pa.Table, pa.Table]:
+    """The rows of a table, a DataFrame or a dict of arrays without their last ``share``, and it."""
+    if not 0 < share < 1:
+        raise InvalidArgumentError(
+            f"validation_split is a share of the rows between 0 and 1, got {share!r}"
+        )
+    if isinstance(data, dict):
+        data = dataservice.Dataset.from_numpy(data).to_table()
+    elif is_data_frame(data):
+        data = pa.Table.from_pandas(data, preserve_index=False)
+    elif isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    elif not isinstance(data, pa.Table):
+        raise InvalidArgumentError(
+            "validation_split divides a table, a DataFrame or a dict of arrays, got "
+            f"{type(data).__name__}: train on dataset.skip(n), and give "
+            "validation_data=dataset.take(n)"
+        )
+    # Nine tenths of ten rows are nine, whatever floats make of it.
+    first = len(data) - math.ceil(round(len(data) * share, 6))
+    if first in (0, len(data)):
+        raise InvalidArgumentError(
+            f"validation_split={share:g} of {len(data)} rows leaves {first} to train on and "
+            f"{len(data) - first} to validate on: give another share, or more rows"
+        )
+    return data.slice(0, first), data.slice(first)
 
 
 def _remedy(data: Any) -> str:

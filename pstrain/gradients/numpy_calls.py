@@ -21,6 +21,10 @@ from pstrain.gradients.derivatives import special
 # What computes with its arguments in C, so that it has no frame of its own; beside the ufuncs.
 _IN_C = frozenset({"dot", "inner", "vdot", "where", "concatenate"})
 _METHODS_OF_UFUNCS = frozenset({"reduce", "accumulate", "reduceat", "outer"})
+# What changes in steps has no gradient to lose.
+_STEPS_OF_MATH = frozenset(
+    {"ceil", "floor", "trunc", "frexp", "isclose", "isfinite", "isinf", "isnan", "ulp"}
+)
 _STORES = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
@@ -47,14 +51,24 @@ def check_taken(frame: FrameType) -> None:
         )
 
 
-def check_float(frame: FrameType) -> None:
+def check_float(frame: FrameType, what: str) -> None:
     """UnimplementedError where what ``frame`` runs is a smooth function of Python's ``math``."""
     name = _called_at(frame.f_code, frame.f_lasti)
-    if hasattr(math, name) and getattr(np, name, None) in derivatives.UFUNCS:
-        raise UnimplementedError(
-            f"math.{name} would lose the gradient of a tensor, and a loss may depend on it: write "
-            f"np.{name}(tensor), or math.{name}(float(tensor)) for its value"
-        )
+    function = getattr(math, name, None)
+    if function is None or name in _STEPS_OF_MATH or not _sees(frame, function):
+        return
+    has_twin = getattr(np, name, None) in derivatives.UFUNCS
+    instead = f"np.{name}({what})" if has_twin else f"it by what has one ({derivatives.names()})"
+    raise UnimplementedError(
+        f"math.{name} would lose the gradient of a {what}, and a loss may depend on it: write "
+        f"{instead}, or math.{name}(float({what})) for its value"
+    )
+
+
+def _sees(frame: FrameType, function: object) -> bool:
+    """Whether a function of ``math`` can be what goes by its name in a frame."""
+    seen = (*frame.f_globals.values(), *frame.f_locals.values())
+    return any(value is math or value is function for value in seen)
 
 
 def computes(frame: FrameType) -> bool:

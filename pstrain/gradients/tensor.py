@@ -122,7 +122,7 @@ class Tensor:
 
     def __float__(self) -> float:
         if self.tracked and recording():
-            numpy_calls.check_float(sys._getframe(1))
+            numpy_calls.check_float(sys._getframe(1), "tensor")
         return float(self.value)
 
     def __int__(self) -> int:

@@ -1,4 +1,4 @@
-"""Counts that metrics keep: exact sums of floats, histograms of probabilities, right answers.
+"""Counts that metrics keep: exact sums of floats, histograms of probabilities, answers by label.
 
 Invariant: every state is int64 and merging is integer addition, so that the result does not
 depend on the order or the grouping in which examples arrive.
@@ -53,8 +53,26 @@ def add_exactly(values: Array, limbs: Array) -> int:
 
 
 @njit(nogil=True, cache=True)
-def count_by_probability(labels: Array, probabilities: Array, histogram: Array) -> int:
-    """Adds each example to histogram[bin of its probability, label]; int64 [bins, 2].
+def add_weight(weights: Array, row: int, total: Array) -> None:
+    """Adds weights[row] to an int64 pair, units of 2^-8 and of 2^-40; 1 where there are none.
+
+    Weights are rounded to 2^-40 and must be less than 2^23. The second of the pair stays below
+    2^32, so 2^31 such pairs can be added.
+    """
+    if len(weights) == 0:
+        total[0] += 1 << 8
+        return
+    units = np.int64(np.rint(weights[row] * 1099511627776.0))
+    low = total[1] + (units & _MASK)
+    total[0] += (units >> LIMB_BITS) + (low >> LIMB_BITS)
+    total[1] = low & _MASK
+
+
+@njit(nogil=True, cache=True)
+def count_by_probability(
+    labels: Array, probabilities: Array, weights: Array, histogram: Array
+) -> int:
+    """Adds each example's weight to histogram[bin of its probability, label]; int64 [bins, 2, 2].
 
     Returns how many probabilities were outside [0, 1] or NaN; those are not counted.
     """
@@ -65,22 +83,55 @@ def count_by_probability(labels: Array, probabilities: Array, histogram: Array) 
         if not (0.0 <= p <= 1.0):
             skipped += 1
             continue
-        histogram[min(int(p * bins), bins - 1), 1 if labels[i] > 0.5 else 0] += 1
+        column = 1 if labels[i] > 0.5 else 0
+        add_weight(weights, i, histogram[min(int(p * bins), bins - 1), column])
     return skipped
 
 
 @njit(nogil=True, cache=True)
-def count_right(labels: Array, probabilities: Array, threshold: float) -> int:
-    """How many examples have ``probability > threshold`` exactly when the label is 1."""
-    right = 0
+def weight_of(total: Array) -> float:
+    """What a pair of ``add_weight`` is, the same however its parts were added up."""
+    return (total[0] + (total[1] >> LIMB_BITS)) / 256.0 + (total[1] & _MASK) / 1099511627776.0
+
+
+@njit(nogil=True, cache=True)
+def area_under_curve(histogram: Array) -> float:
+    """By the trapezoid rule over what ``count_by_probability`` counts; NaN without both labels."""
+    area, above, negatives = 0.0, 0.0, 0.0
+    for row in range(histogram.shape[0] - 1, -1, -1):
+        negative, positive = weight_of(histogram[row, 0]), weight_of(histogram[row, 1])
+        area += negative * (2.0 * above + positive)
+        above += positive
+        negatives += negative
+    total = 2.0 * negatives * above
+    return area / total if total != 0.0 else math.nan
+
+
+@njit(nogil=True, cache=True)
+def count_answers(
+    labels: Array, probabilities: Array, weights: Array, threshold: float, counts: Array
+) -> int:
+    """Adds each example's weight to counts[label, probability > threshold]; int64 [2, 2, 2].
+
+    Returns how many probabilities were outside [0, 1] or NaN; those are not counted.
+    """
+    skipped = 0
     for i in range(len(labels)):
-        right += (probabilities[i] > threshold) == (labels[i] > 0.5)
-    return right
+        if not (0.0 <= probabilities[i] <= 1.0):
+            skipped += 1
+            continue
+        answer = 1 if probabilities[i] > threshold else 0
+        add_weight(weights, i, counts[1 if labels[i] > 0.5 else 0, answer])
+    return skipped
 
 
 def warm_up() -> None:
-    """Compiles for float32 labels and probabilities and float64 values."""
+    """Compiles for float32 labels and probabilities and float64 values and weights."""
     values, labels = np.zeros(1, dtype=np.float64), np.zeros(1, dtype=np.float32)
     add_exactly(values, np.zeros(LIMBS, dtype=np.int64))
-    count_by_probability(labels, labels, np.zeros((2, 2), dtype=np.int64))
-    count_right(labels, labels, 0.5)
+    add_weight(values, 0, np.zeros(2, dtype=np.int64))
+    counts = np.zeros((2, 2, 2), dtype=np.int64)
+    weight_of(counts[0, 0])
+    count_by_probability(labels, labels, values, counts)
+    area_under_curve(counts)
+    count_answers(labels, labels, values, 0.5, counts)

@@ -8,21 +8,52 @@ from dataservice.runtime.arguments import nearest
 from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.metrics.base import Metric
-from pstrain.metrics.classification import AUC, Accuracy
-from pstrain.metrics.mean import LogLoss, Mean
+from pstrain.metrics.classification import AUC, Accuracy, Precision, Recall
+from pstrain.metrics.mean import (
+    LogLoss,
+    Mean,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    RootMeanSquaredError,
+)
 
-__all__ = ["AUC", "Accuracy", "LogLoss", "Mean", "Metric"]
+__all__ = [
+    "AUC",
+    "Accuracy",
+    "LogLoss",
+    "Mean",
+    "MeanAbsoluteError",
+    "MeanSquaredError",
+    "Metric",
+    "Precision",
+    "Recall",
+    "RootMeanSquaredError",
+]
 
 if not TYPE_CHECKING:  # checkers shall go on to report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.METRICS)
 
-_BY_NAME: dict[str, type[Any]] = {"auc": AUC, "accuracy": Accuracy, "log_loss": LogLoss}
-# The logs have it under this name, as in Keras.
-_ALIASES: dict[str, type[Any]] = {"acc": Accuracy}
+_BY_NAME: dict[str, type[Any]] = {
+    "auc": AUC,
+    "accuracy": Accuracy,
+    "log_loss": LogLoss,
+    "mean_absolute_error": MeanAbsoluteError,
+    "mean_squared_error": MeanSquaredError,
+    "precision": Precision,
+    "recall": Recall,
+    "root_mean_squared_error": RootMeanSquaredError,
+}
+# The logs have them under these names, as in Keras.
+_ALIASES: dict[str, type[Any]] = {
+    "acc": Accuracy,
+    "mae": MeanAbsoluteError,
+    "mse": MeanSquaredError,
+    "rmse": RootMeanSquaredError,
+}
 
 
 def named(value: Any) -> Metric:
-    """A metric as it is; for "auc", "accuracy" ("acc") or "log_loss" ("LogLoss") one of those."""
+    """A metric as it is; for a name such as "auc", "LogLoss" or "mse" one of that class."""
     if isinstance(value, Metric):
         return value
     if not isinstance(value, str):

@@ -6,13 +6,15 @@ so the result is the same for any split of the examples over batches and trainer
 
 from __future__ import annotations
 
+import functools
+import inspect
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from dataservice.runtime.arguments import check_text
 from pstrain import foreign_arguments, initializers
@@ -75,7 +77,8 @@ class Metric(Maker, ABC):
         """Adds examples to ``state``, in place, and returns it.
 
         Labels 0 or 1 [n], probabilities [n]. InvalidArgumentError for different lengths, another
-        label, or a probability outside [0, 1].
+        label, or a probability outside [0, 1]. A metric that can weigh takes ``weights=None``
+        besides: [n], or one for all, how many times each example counts.
         """
 
     @abstractmethod
@@ -87,10 +90,32 @@ class Metric(Maker, ABC):
         """The state of both sets of examples together."""
         return first + second
 
-    @instead_of("update_state", foreign_arguments.METRIC, beyond="sample_weight")
-    def update_state(self, labels: ArrayLike, probabilities: ArrayLike) -> None:
-        """Adds examples to this object's own state. Blocks until the servers have them."""
-        self.add_state(self.update(self.initial_state(), labels, probabilities))
+    def check_weighs(self) -> None:
+        """InvalidArgumentError for a metric whose :meth:`update` takes no weights of examples."""
+        try:
+            inspect.signature(self.update).bind(None, [], [], weights=None)
+        except TypeError as error:
+            raise InvalidArgumentError(
+                f"metric {self.name!r} takes no weights of examples: give {type(self).__name__}"
+                ".update a parameter weights=None after the probabilities, or leave the weights out"
+            ) from error
+
+    @instead_of("update_state", foreign_arguments.METRIC)
+    def update_state(
+        self,
+        labels: ArrayLike,
+        probabilities: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+    ) -> None:
+        """Adds examples to this object's own state. Blocks until the servers have them.
+
+        Each example counts ``sample_weight`` [n] times, or one number for all; 1 unless given.
+        """
+        update: Any = self.update
+        if sample_weight is not None:
+            self.check_weighs()
+            update = functools.partial(update, weights=sample_weight)
+        self.add_state(update(self.initial_state(), labels, probabilities))
 
     def add_state(self, state: State) -> None:
         """Merges ``state`` into this object's own."""
@@ -178,16 +203,34 @@ class _Counts:
 
 
 def pairs(
-    name: str, labels: ArrayLike, predictions: ArrayLike
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Labels and predictions as float32 vectors of the same length."""
-    first = vector(f"metric {name!r}: labels", labels)
-    second = vector(f"metric {name!r}: predictions", predictions)
+    name: str, labels: ArrayLike, predictions: ArrayLike, dtype: DTypeLike = np.float32
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Labels and predictions as vectors of the same length."""
+    first = vector(f"metric {name!r}: labels", labels, dtype)
+    second = vector(f"metric {name!r}: predictions", predictions, dtype)
     if len(first) != len(second):
         raise InvalidArgumentError(
             f"metric {name!r} got {len(first)} labels and {len(second)} probabilities"
         )
     return first, second
+
+
+def weights_of(name: str, weights: ArrayLike | None, count: int) -> NDArray[np.float64] | None:
+    """One for each of ``count`` examples, None where there are none."""
+    if weights is None:
+        return None
+    found = vector(f"metric {name!r}: weights", weights, np.float64)
+    if np.ndim(weights) == 0:
+        found = np.repeat(found, count)
+    if len(found) != count:
+        raise InvalidArgumentError(f"metric {name!r} got {count} labels and {len(found)} weights")
+    wrong = ~np.isfinite(found)
+    if wrong.any():
+        raise InvalidArgumentError(
+            f"metric {name!r} needs finite weights, got {found[wrong][0]:g}: leave such examples "
+            "out, or weigh them by 0"
+        )
+    return found
 
 
 def refuse_labels(name: str, values: NDArray[np.float32]) -> None:

@@ -1,7 +1,8 @@
-"""Means whose sums are exact: the mean of values, and the mean log loss."""
+"""Means whose sums are exact: of values, of log losses, of errors of predictions."""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -14,7 +15,7 @@ from pstrain.features.columns import check_labels, vector
 from pstrain.foreign_arguments import instead_of
 from pstrain.kernels import losses
 from pstrain.kernels import metrics as kernels
-from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities
+from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities, weights_of
 
 _SHAPE = (2, kernels.LIMBS + 1)
 
@@ -34,36 +35,31 @@ class Mean(Metric):
     def update(self, state: State, values: ArrayLike, weights: ArrayLike | None = None) -> State:
         """Adds values (any shape) with weights of the same shape, or one for all; by default 1."""
         numbers = vector(f"metric {self.name!r}: values", values, np.float64)
-        if weights is None:
-            _add(state[1], np.array([len(numbers)], dtype=np.float64))
-        else:
+        by = None
+        if weights is not None:
             by = vector(f"metric {self.name!r}: weights", weights, np.float64)
             by = np.repeat(by, len(numbers)) if np.ndim(weights) == 0 else by
             if by.shape != numbers.shape:
                 raise InvalidArgumentError(
                     f"metric {self.name!r} got {len(numbers)} values and {len(by)} weights"
                 )
-            numbers = numbers * by
-            _add(state[1], by)
-        _add(state[0], numbers)
+        add_weighted(state, numbers, by)
         return state
 
-    def update_state(self, values: ArrayLike, sample_weight: ArrayLike | None = None) -> None:
+    def update_state(  # type: ignore[override]
+        self, values: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> None:
         """Adds values to this object's own state, each ``sample_weight`` times; 1 unless given."""
         self.add_state(self.update(self.initial_state(), values, sample_weight))
 
     def compute(self, state: State) -> float:
-        weight = _exact(state[1])
-        if weight == 0 or state[:, -1].any():
-            return float("nan")
-        return float(_exact(state[0]) / weight)
+        return mean_of(state)
 
 
 class LogLoss(Metric):
     """Mean log loss of probabilities, clipped at ``epsilon``; the sum is exact as in ``Mean``.
 
-    Labels may lie between 0 and 1, as smoothed ones do. ``weights`` [n]: each loss counts so many
-    times in the sum, which is divided by the number of examples, as the loss that is trained.
+    Labels may lie between 0 and 1, as smoothed ones do. With weights it is the weighted mean.
     """
 
     @instead_of("LogLoss", foreign_arguments.LOG_LOSS)
@@ -83,13 +79,99 @@ class LogLoss(Metric):
         each = np.empty(len(truth), dtype=np.float64)
         outside = losses.log_losses(truth, given, self.epsilon, each)
         refuse_probabilities(self.name, outside, given)
-        _add(state[0], each if weights is None else each * np.asarray(weights))
-        _add(state[1], np.array([len(truth)], dtype=np.float64))
+        self._add_losses(state, each, weights_of(self.name, weights, len(truth)))
+        return state
+
+    def _add_losses(
+        self, state: State, each: NDArray[np.float64], weights: NDArray[np.float64] | None
+    ) -> None:
+        add_weighted(state, each, weights)
+
+    def compute(self, state: State) -> float:
+        return mean_of(state)
+
+
+class TrainedLoss(LogLoss):
+    """The loss as it is trained: a weight multiplies an example's loss, not how often it counts."""
+
+    def _add_losses(
+        self, state: State, each: NDArray[np.float64], weights: NDArray[np.float64] | None
+    ) -> None:
+        add_weighted(state, each if weights is None else each * weights)
+
+
+class MeanSquaredError(Metric):
+    """Mean of (prediction - label)^2, of any numbers; of probabilities that is the Brier score.
+
+    State and weights as in ``Mean``: exact sums of float64, NaN where a number is not finite.
+    """
+
+    @instead_of("MeanSquaredError", foreign_arguments.NEW_METRIC)
+    def __init__(self, name: str = "mean_squared_error") -> None:
+        super().__init__(name, _SHAPE)
+
+    def update(
+        self,
+        state: State,
+        labels: ArrayLike,
+        probabilities: ArrayLike,
+        weights: ArrayLike | None = None,
+    ) -> State:
+        truth, given = pairs(self.name, labels, probabilities, np.float64)
+        by = weights_of(self.name, weights, len(truth))
+        add_weighted(state, self._of_errors(given - truth), by)
         return state
 
     def compute(self, state: State) -> float:
-        count = _exact(state[1])
-        return float(_exact(state[0]) / count) if count else float("nan")
+        return mean_of(state)
+
+    @staticmethod
+    def _of_errors(errors: NDArray[np.float64]) -> NDArray[np.float64]:
+        return errors * errors
+
+
+class RootMeanSquaredError(MeanSquaredError):
+    """The square root of ``MeanSquaredError``, in the unit of the labels."""
+
+    @instead_of("RootMeanSquaredError", foreign_arguments.NEW_METRIC)
+    def __init__(self, name: str = "root_mean_squared_error") -> None:
+        super().__init__(name)
+
+    def compute(self, state: State) -> float:
+        mean = mean_of(state)
+        return math.sqrt(mean) if mean >= 0 else float("nan")
+
+
+class MeanAbsoluteError(MeanSquaredError):
+    """Mean of |prediction - label|, else as ``MeanSquaredError``."""
+
+    @instead_of("MeanAbsoluteError", foreign_arguments.NEW_METRIC)
+    def __init__(self, name: str = "mean_absolute_error") -> None:
+        super().__init__(name)
+
+    @staticmethod
+    def _of_errors(errors: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.abs(errors)
+
+
+def add_weighted(
+    state: State, values: NDArray[np.float64], weights: NDArray[np.float64] | None = None
+) -> None:
+    """Adds values, and the weights that they count by (None: 1), to a state as ``Mean`` has."""
+    if weights is None:
+        weights = np.array([len(values)], dtype=np.float64)
+    else:
+        values = values * weights
+    _add(state[0], values)
+    _add(state[1], weights)
+
+
+def mean_of(state: State) -> float:
+    """NaN where the weights add up to 0, and where a value was not finite."""
+    weight = _exact(state[1])
+    if weight == 0 or state[:, -1].any():
+        return float("nan")
+    return float(_exact(state[0]) / weight)
 
 
 def _add(row: State, values: NDArray[np.float64]) -> None:

@@ -52,6 +52,7 @@ class Model(Weights, Telling, ABC):
         self.online = OnlineColumns(self.schema, "online") if self.schema.is_online else None
         self.optimizer: Any = None
         self.metrics: list[Any] = []
+        self.weighted_metrics: list[Any] = []
         self._loss = BinaryCrossentropy(from_logits=True)
 
     @property
@@ -110,11 +111,19 @@ class Model(Weights, Telling, ABC):
         return sigmoid(self.forward(batch).value.reshape(-1))
 
     @instead_of("compile", foreign_arguments.COMPILE, beyond="loss")
-    def compile(self, optimizer: Any = None, metrics: Sequence[Any] | None = None) -> None:
+    def compile(
+        self,
+        optimizer: Any = None,
+        metrics: Sequence[Any] | None = None,
+        *,
+        weighted_metrics: Sequence[Any] | None = None,
+    ) -> None:
         """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss.
 
-        Objects, or names for those with the defaults: "adagrad", "auc". An optimizer that was
-        made outside of the model's strategy, and has made no step, is moved there.
+        Objects, or names for those with the defaults: "adagrad", "auc". ``weighted_metrics`` count
+        each row by its ``sample_weight`` and ``class_weight``; ``self.metrics`` has them last. An
+        optimizer that was made outside of the model's strategy, and has made no step, is moved
+        there.
         """
         from pstrain import metrics as known_metrics
         from pstrain import optimizers
@@ -122,9 +131,12 @@ class Model(Weights, Telling, ABC):
         chosen = optimizers.named(optimizer)
         if chosen is not None and self.strategy is not None:
             chosen.move_to(self.strategy)
-        several = metrics if isinstance(metrics, list | tuple) else [metrics]
-        several = [] if metrics is None else several
-        self.metrics = _told_apart([known_metrics.named(metric) for metric in several])
+        weighted = [known_metrics.named(metric) for metric in _several(weighted_metrics)]
+        for metric in weighted:
+            metric.check_weighs()
+        alike = [known_metrics.named(metric) for metric in _several(metrics)]
+        self.metrics = _told_apart([*alike, *weighted])
+        self.weighted_metrics = weighted
         self.optimizer = chosen
 
     @instead_of("fit", foreign_arguments.FIT)
@@ -204,6 +216,13 @@ class Model(Weights, Telling, ABC):
             found.append(values[at : at + len(group)])
             at += len(group)
         return found
+
+
+def _several(given: Any) -> Sequence[Any]:
+    """What ``compile`` was given of metrics: none, one or a list."""
+    if given is None:
+        return []
+    return given if isinstance(given, list | tuple) else [given]
 
 
 def _told_apart(metrics: list[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ are read. Invariant: no operator changes a variable.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
@@ -14,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.gradients import numpy_calls
 from pstrain.gradients.derivatives import WRITES
+from pstrain.gradients.recording import wants_gradient
 from pstrain.gradients.tensor import VALUES, Tensor, value_of
 
 _Operator: TypeAlias = "Callable[[Any, Any], Any]"
@@ -127,6 +130,8 @@ class ValueOperators:
         return bool(self.numpy())
 
     def __float__(self) -> float:
+        if wants_gradient(self):
+            numpy_calls.check_float(sys._getframe(1), "variable")
         return float(self.numpy())
 
     def __int__(self) -> int:

@@ -22,7 +22,7 @@ def clicks() -> dict[str, np.ndarray]:
     page = rng.integers(0, 50, ROWS)
     price = rng.normal(size=ROWS).astype(np.float32)
     clicked = (page % 2 + 0.5 * price + 0.1 * rng.normal(size=ROWS) > 0.5).astype(np.int64)
-    return {"page": page, "price": price, "label": clicked}
+    return {"page": page, "price": price, "label": clicked, "weight": rng.random(ROWS)}
 
 
 class Kill(ps.callbacks.Callback):
@@ -53,22 +53,25 @@ def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) ->
         strategy = ps.ParameterServerStrategy(cluster.resolver)
         with strategy.scope():
             model: Any = ps.models.WideDeep(SCHEMA, dim=4, hidden=(8,))
-            model.compile(ps.optimizers.Adagrad(0.1), metrics=[ps.metrics.AUC()])
+            weighted = [ps.metrics.AUC("weighted"), "precision", "log_loss"]
+            model.compile("adagrad", metrics=[ps.metrics.AUC()], weighted_metrics=weighted)
         model.fit(data, steps_per_epoch=50, verbose=0)
         # One that has not joined yet when it is killed would not be lost.
         coordinator = ps.ClusterCoordinator(strategy)
         wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
-        here = model.evaluate(data, verbose=0, distributed=False)
+        options: dict[str, Any] = {"verbose": 0, "sample_weight": "weight"}
+        here = model.evaluate(data, distributed=False, **options)
         assert here["examples"] == ROWS
         kill = Kill(cluster)
-        there = model.evaluate(data, verbose=0, steps_per_execution=4, callbacks=[kill])
+        there = model.evaluate(data, steps_per_execution=4, callbacks=[kill], **options)
         assert kill.calls == 75
         # Whether it had closures then is chance; that it was lost is not.
         wait_until(lambda: coordinator.stats()["losses"] > 0, "the loss to be counted")
         assert exact(there) == exact(here)
-        part = model.evaluate(data, steps=10, verbose=0, steps_per_execution=4)
+        assert there["weighted"] != there["auc"]
+        part = model.evaluate(data, steps=10, steps_per_execution=4, **options)
         assert exact(part) == exact(
-            model.evaluate({n: c[:1000] for n, c in columns.items()}, verbose=0, batch_size=100)
+            model.evaluate({n: c[:1000] for n, c in columns.items()}, batch_size=100, **options)
         )
 
         expected = model.predict(data, distributed=False)

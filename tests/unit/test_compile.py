@@ -51,6 +51,9 @@ def test_names_stand_for_objects_with_their_defaults() -> None:
     assert model.metrics == []
     model.compile("sgd", metrics=[metrics.AUC(), metrics.AUC("coarse", bins=4)])
     assert [metric.name for metric in model.metrics] == ["auc", "coarse"]
+    model.compile("sgd", metrics="rmse", weighted_metrics=["AUC", "precision"])
+    assert [metric.name for metric in model.metrics] == ["rmse", "auc", "precision"]
+    assert model.weighted_metrics == model.metrics[1:]
 
 
 @pytest.mark.parametrize(
@@ -62,6 +65,8 @@ def test_names_stand_for_objects_with_their_defaults() -> None:
         ({"metrics": ["f1"]}, InvalidArgumentError, "unknown metric 'f1': choose one of"),
         ({"metrics": ["auc", "auc"]}, InvalidArgumentError, r"another 'auc'.*AUC\(name='auc_2'\)"),
         ({"metrics": [metrics.AUC("loss")]}, InvalidArgumentError, "another 'loss'"),
+        ({"metrics": "auc", "weighted_metrics": "auc"}, InvalidArgumentError, "another 'auc'"),
+        ({"weighted_metrics": [metrics.Mean()]}, InvalidArgumentError, "'mean' takes no weights"),
     ],
 )
 def test_what_compile_cannot_use_is_named(

@@ -72,5 +72,7 @@ def test_a_step_after_the_warm_up_compiles_nothing() -> None:
             optimizer.apply_gradients(tape.gradients(loss))
         probabilities = model.predict_on_batch(batch)
         for metric in (AUC(), Accuracy(), LogLoss()):
-            metric.update_state(batch.column("label").to_numpy(), probabilities)
+            labels = batch.column("label").to_numpy()
+            metric.update_state(labels, probabilities)
+            metric.update_state(labels, probabilities, np.ones(len(labels)))
     assert _compiled() == before

@@ -12,15 +12,28 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn import metrics as sklearns
 from sklearn.metrics import accuracy_score, log_loss, roc_auc_score
 
 from pstrain.errors import DataError, FailedPreconditionError, InvalidArgumentError
-from pstrain.metrics import AUC, Accuracy, LogLoss, Mean, Metric
+from pstrain.metrics import (
+    AUC,
+    Accuracy,
+    LogLoss,
+    Mean,
+    MeanAbsoluteError,
+    MeanSquaredError,
+    Metric,
+    Precision,
+    Recall,
+    RootMeanSquaredError,
+)
 from pstrain.variables.parameters import step_scope
 from pstrain.variables.scope import LocalPlacement, local_parameters
 from pstrain.vocabulary import StepToken
 
-KINDS = [AUC, Accuracy, LogLoss]
+KINDS = [AUC, Accuracy, LogLoss, Precision, Recall]
+ERRORS = [MeanAbsoluteError, MeanSquaredError, RootMeanSquaredError]
 
 
 @pytest.fixture(autouse=True)
@@ -36,8 +49,8 @@ def _examples(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return labels, scores.astype(np.float32)
 
 
-def _value(metric: Metric, labels: np.ndarray, probabilities: np.ndarray) -> float:
-    return metric.compute(metric.update(metric.initial_state(), labels, probabilities))
+def _value(metric: Metric, *examples: Any) -> float:
+    return metric.compute(metric.update(metric.initial_state(), *examples))
 
 
 def test_values_agree_with_sklearn() -> None:
@@ -51,6 +64,82 @@ def test_values_agree_with_sklearn() -> None:
     assert _value(LogLoss(), labels, probabilities) == pytest.approx(exact, rel=1e-9)
 
 
+@pytest.mark.parametrize("weights", [None, np.random.default_rng(3).random(5000) * 7])
+def test_weighted_values_agree_with_sklearn(weights: Any) -> None:
+    labels, probabilities = _examples(5000)
+    by: dict[str, Any] = {"sample_weight": weights}
+    answers = probabilities > np.float32(0.4)
+    exact = probabilities.astype(np.float64)
+    squares = sklearns.mean_squared_error(labels, exact, **by)
+    for metric, expected in (
+        (AUC(), roc_auc_score(labels, probabilities, **by)),
+        (Accuracy(threshold=0.4), accuracy_score(labels, answers, **by)),
+        (Precision(threshold=0.4), sklearns.precision_score(labels, answers, **by)),
+        (Recall(threshold=0.4), sklearns.recall_score(labels, answers, **by)),
+        (LogLoss(), log_loss(labels, exact, **by)),
+        (MeanSquaredError(), squares),
+        (RootMeanSquaredError(), math.sqrt(squares)),
+        (MeanAbsoluteError(), sklearns.mean_absolute_error(labels, exact, **by)),
+    ):
+        tolerance = 1e-4 if isinstance(metric, AUC) else 1e-9
+        found = _value(metric, labels, probabilities, weights)
+        assert found == pytest.approx(expected, rel=tolerance), metric
+        metric.update_state(labels, probabilities, sample_weight=weights)
+        assert metric.result() == found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_weight_of_two_is_the_example_twice(kind: type) -> None:
+    labels, probabilities = _examples(100)
+    twice, weighted = kind(), kind()
+    weighted.update_state(labels, probabilities, np.arange(100) % 3)
+    for least in (1, 2):
+        twice.update_state(labels[np.arange(100) % 3 >= least],
+                           probabilities[np.arange(100) % 3 >= least])  # fmt: skip
+    assert weighted.result() == twice.result()
+    weighted.reset_state()
+    weighted.update_state(labels, probabilities, 0.25)
+    assert weighted.result() == _value(kind(), labels, probabilities)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_weight_of_examples_is_refused(kind: type) -> None:
+    for weights, message in (([1.0], "2 labels and 1 weights"), ([1, math.nan], "finite weights")):
+        with pytest.raises(InvalidArgumentError, match=message):
+            kind().update_state([0, 1], [0.5, 0.5], weights)
+    if kind is not LogLoss:
+        with pytest.raises(InvalidArgumentError, match=r"below 8,388,608, got 1e\+07: divide"):
+            kind().update_state([0, 1], [0.5, 0.5], [1, -1e7])
+
+
+def test_a_metric_without_weights_says_so() -> None:
+    class Count(Metric):
+        def update(self, state: Any, labels: Any, probabilities: Any) -> Any:  # noqa: ARG002
+            return state + len(labels)
+
+        def compute(self, state: Any) -> float:
+            return float(state[0])
+
+    count = Count("count", (1,))
+    count.update_state([0, 1], [0.5, 0.5])
+    assert count.result() == 2
+    with pytest.raises(InvalidArgumentError, match=r"'count' takes no weights.*Count\.update a"):
+        count.update_state([0, 1], [0.5, 0.5], [1, 2])
+
+
+def test_of_no_answers_precision_and_recall_are_nan() -> None:
+    assert math.isnan(_value(Precision(), [0, 1], [0.1, 0.2]))
+    assert _value(Recall(), [0, 1], [0.1, 0.2]) == 0
+    assert math.isnan(_value(Recall(), [0, 0], [0.9, 0.2]))
+
+
+def test_errors_are_of_any_numbers() -> None:
+    assert _value(MeanSquaredError(), [3.0, -1.0], [5.0, 3.0]) == 10
+    assert _value(MeanAbsoluteError(), [3.0, -1.0], [5.0, 3.0], [3, 1]) == 2.5
+    assert _value(RootMeanSquaredError(), [1e9 + 1], [1e9 + 3]) == 2
+    assert math.isnan(_value(MeanSquaredError(), [math.inf], [0.0]))
+
+
 def test_auc_counts_ties_as_half() -> None:
     random = np.random.default_rng(4)
     labels = random.integers(0, 2, 300)
@@ -62,16 +151,18 @@ def test_auc_counts_ties_as_half() -> None:
     assert _value(AUC(), np.array([1, 0]), np.array([0.0, 1.0])) == 0.0
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, *ERRORS])
 def test_merging_any_grouping_gives_the_same_number_to_the_last_bit(kind: type) -> None:
     metric, (labels, probabilities) = kind(), _examples(1000, seed=1)
-    whole = _value(metric, labels, probabilities)
     random = np.random.default_rng(2)
+    weights = random.random(1000)
+    whole = _value(metric, labels, probabilities, weights)
     for _ in range(5):
         order = random.permutation(1000)
         state = metric.initial_state()
         for part in np.array_split(order, random.integers(1, 20)):
-            other = metric.update(metric.initial_state(), labels[part], probabilities[part])
+            examples = labels[part], probabilities[part], weights[part]
+            other = metric.update(metric.initial_state(), *examples)
             state = metric.merge(state, other)
         assert metric.compute(state) == whole
 
@@ -121,7 +212,7 @@ def test_a_mean_of_what_is_no_number_is_an_error(values: Any, weights: Any, mess
         Mean().update_state(values, weights)
 
 
-@pytest.mark.parametrize("kind", [*KINDS, Mean])
+@pytest.mark.parametrize("kind", [*KINDS, *ERRORS, Mean])
 def test_without_examples_a_metric_is_nan(kind: type) -> None:
     assert math.isnan(kind().result())
 
@@ -195,7 +286,7 @@ def test_smoothed_labels_have_a_loss_but_no_right_answers() -> None:
     loss = LogLoss()
     loss.update_state([0.25], [0.5])
     assert loss.result() == pytest.approx(math.log(2))
-    for metric in (AUC(), Accuracy()):
+    for metric in (AUC(), Accuracy(), Precision()):
         with pytest.raises(InvalidArgumentError, match=r"needs labels 0 and 1, got 0\.25"):
             metric.update_state([0.25], [0.5])
 
@@ -213,7 +304,7 @@ def test_a_closure_cannot_add_to_a_metric_of_its_own_process() -> None:
         metric.update_state([1], [0.9])
 
 
-@pytest.mark.parametrize("kind", [AUC, Accuracy, LogLoss])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_metric_that_a_closure_makes_is_its_own(kind: type) -> None:
     here = kind()
     here.update_state([1, 0, 1, 0], [0.9, 0.9, 0.3, 0.8])

@@ -10,6 +10,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from dataservice.runtime import shipping
 from dataservice.runtime.shipping import dumps, users_code_by_value
 
 
@@ -59,6 +60,34 @@ def test_the_register_is_copied_once_for_a_function_and_not_for_each_module(
     with users_code_by_value():
         assert users_module.__name__ in registered()
     assert copies == [registered()]
+
+
+def test_modules_are_looked_at_again_where_others_are_loaded(
+    users_module: types.ModuleType, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[str] = []
+    of_user = shipping._is_users_own
+
+    def is_users_own(module: types.ModuleType) -> bool:
+        looked_at.append(module.__name__)
+        return of_user(module)
+
+    def shipped(name: str) -> bool:
+        looked_at.clear()
+        with users_code_by_value():
+            return name in cloudpickle.list_registry_pickle_by_value()
+
+    monkeypatch.setattr(shipping, "_is_users_own", is_users_own)
+    assert shipped(users_module.__name__)
+    assert shipped(users_module.__name__)
+    assert not looked_at
+    (tmp_path / "my_labels.py").write_text("")
+    other = __import__("my_labels")
+    assert shipped("my_labels")
+    monkeypatch.delitem(sys.modules, "my_labels")
+    assert not shipped("my_labels")
+    monkeypatch.setitem(sys.modules, "my_labels", other)
+    assert shipped("my_labels")
 
 
 def test_packages_of_another_environment_travel_by_name(

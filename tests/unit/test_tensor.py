@@ -6,6 +6,7 @@ import collections
 import functools
 import math
 from collections.abc import Callable, Iterator
+from math import hypot
 from typing import Any
 
 import numpy as np
@@ -151,14 +152,24 @@ def test_no_gradient_is_lost_unsaid(compute: Callable[[Tensor], object], named: 
 
 
 def test_functions_of_math_lose_no_gradient_unsaid() -> None:
-    x = Variable(vector(3.0), name="x")
+    x, rate = Variable(vector(3.0), name="x"), Variable(3.0)
     with GradientTape():
         tensor = np.sum(read(x))
         assert math.exp(float(tensor)) > 20
         assert not math.isnan(tensor)
         with pytest.raises(UnimplementedError, match=r"np\.exp\(tensor\), or math\.exp\(float"):
             math.exp(tensor)
-    assert math.exp(tensor) > 20
+        assert math.exp(float(rate)) > 20
+        assert math.floor(rate) == 3
+        with pytest.raises(UnimplementedError, match=r"np\.log\(variable\), or math\.log\(float"):
+            math.log(rate)
+        for compute in (lambda x: math.erf(x), lambda x: math.fsum([x]), lambda x: hypot(x, 1)):
+            for one in (rate, tensor):
+                with pytest.raises(UnimplementedError, match=r"it by what has one \(absolute, "):
+                    compute(one)
+        of_another = eval("lambda random, x: random.gamma(x)", {})
+        assert of_another(np.random.default_rng(0), tensor) > 0
+    assert math.exp(tensor) == math.exp(rate) > 20
 
 
 def test_no_gradient_of_a_variable_itself_is_lost_unsaid() -> None:

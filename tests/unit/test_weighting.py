@@ -100,15 +100,36 @@ def test_each_row_counts_by_its_label(by_label: Any) -> None:
     assert values == pytest.approx(twin(WEIGHTS * of_labels)[0], rel=1e-4)
 
 
-def test_evaluation_weighs_the_loss_and_no_metric() -> None:
+def test_training_reports_weighted_metrics_by_row_and_by_label() -> None:
     trained = model()
+    for variable in trained.variables:
+        variable.assign(np.ones(variable.shape))
+    error = ps.metrics.MeanAbsoluteError
+    trained.compile(ps.optimizers.SGD(1e-9), metrics="mae", weighted_metrics=[error("by"), "mse"])
+    options = {"class_weight": {1: 3.0}, "validation_data": WEIGHTED, "batch_size": 2}
+    options |= {"sample_weight": WEIGHTS, "validation_sample_weight": "w", "verbose": 0}
+    history = trained.fit(ROWS, **options).history
+    errors = np.abs(trained.predict(ROWS) - ROWS["label"])
+    both = WEIGHTS * np.where(ROWS["label"] == 1, 3.0, 1.0)
+    for name, values, weights in (
+        ("mae", errors, np.ones(6)), ("by", errors, both), ("mse", errors**2, both),
+        ("val_mae", errors, np.ones(6)), ("val_by", errors, WEIGHTS),
+    ):  # fmt: skip
+        assert history[name] == [pytest.approx(np.average(values, weights=weights), rel=1e-6)]
+
+
+def test_evaluation_weighs_the_loss_and_weighted_metrics() -> None:
+    trained = model()
+    trained.compile("sgd", metrics=["accuracy"], weighted_metrics=[ps.metrics.Accuracy("right")])
     trained.fit(ROWS, verbose=0)
     plain = trained.evaluate(ROWS, verbose=0)
     logs = trained.evaluate(ROWS, batch_size=4, sample_weight=WEIGHTS, verbose=0)
     probabilities = trained.predict(ROWS).astype(np.float64)
     logits = np.log(probabilities) - np.log1p(-probabilities)
     assert logs["loss"] == pytest.approx(losses(logits, WEIGHTS, ROWS["label"]), rel=1e-5)
-    assert logs["accuracy"] == plain["accuracy"]
+    assert logs["accuracy"] == plain["accuracy"] == plain["right"]
+    is_right = (probabilities > 0.5) == ROWS["label"]
+    assert logs["right"] == np.sum(WEIGHTS * is_right) / WEIGHTS.sum() != logs["accuracy"]
     assert trained.evaluate(WEIGHTED, sample_weight="w", verbose=0)["loss"] == logs["loss"]
 
 
