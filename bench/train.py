@@ -113,7 +113,7 @@ class ClusterTraining:
         pids: list[int],
     ) -> None:
         self._coordinator, self._batch, self._pids = coordinator, batch, pids
-        self._deadline_s = options.deadline_s
+        self._deadline_s, self._steps_each = options.deadline_s, options.steps_per_execution
         self._rate = 0.0
         rows = options.rows
         with strategy.scope():
@@ -121,14 +121,16 @@ class ClusterTraining:
         data = coordinator.create_per_worker_dataset(lambda: click_model.batches(batch, rows))
         self._iterator = iter(data)
 
-        def train_step(batches: Any) -> float:
-            return click_model.step(model, rule, next(batches))
+        def train_steps(batches: Any, steps: int) -> float:
+            for _ in range(steps):
+                loss = click_model.step(model, rule, next(batches))
+            return loss
 
-        self._step = train_step
+        self._train_steps = train_steps
 
     def warm_up(self, seconds: float) -> None:
         """Trains for about so long, and finds out how fast."""
-        trial = 16 * self._coordinator.num_trainers
+        trial = 16 * self._coordinator.num_trainers * self._steps_each
         self._train(trial // 2)
         self._train(max(int(trial / self._train(trial) * seconds), 1))
         self._rate = trial / self._train(trial)
@@ -136,6 +138,7 @@ class ClusterTraining:
     def train_for(self, seconds: float) -> tuple[int, float, float]:
         """Examples, seconds and CPU seconds of all processes; for about so long."""
         steps = max(int(self._rate * seconds), 4)
+        steps += -steps % self._steps_each
         cpu_s = _cpu_s(self._pids)
         took_s = self._train(steps)
         self._rate = steps / took_s
@@ -143,8 +146,9 @@ class ClusterTraining:
 
     def _train(self, steps: int) -> float:
         began = time.perf_counter()
-        for _ in range(steps):
-            loss = self._coordinator.schedule(self._step, args=(self._iterator,))
+        for _ in range(-(-steps // self._steps_each)):
+            given = self._iterator, self._steps_each
+            loss = self._coordinator.schedule(self._train_steps, args=given)
         self._coordinator.join(timeout=self._deadline_s)
         seconds = time.perf_counter() - began
         check_loss(loss.fetch())
@@ -229,6 +233,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--smoke", action="store_true", help="the shortest run that trains")
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
     parser.add_argument("--network", action="store_true", help="no shared memory with servers")
+    parser.add_argument("--steps-per-execution", type=int, default=1, help="of one closure")
     parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
     parser.add_argument("--peer-forms", nargs="+", choices=_PEER_FORMS, default=["tuned"])
     parser.add_argument(
