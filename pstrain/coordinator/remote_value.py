@@ -136,6 +136,10 @@ class Ends:
     def __init__(self) -> None:
         self._ended: deque[RemoteValue] = deque()
 
+    def __bool__(self) -> bool:
+        """Whether there is one to take."""
+        return bool(self._ended)
+
     def add(self, value: RemoteValue) -> None:
         """It is taken once, when it has ended."""
         with value._changed:

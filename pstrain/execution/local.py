@@ -184,7 +184,13 @@ class LocalExecutor:
         return self._worker.guarded(call)
 
     def run_once(
-        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+        self,
+        function: StepFunction,
+        data: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        *,
+        is_in_order: bool = True,  # noqa: ARG002
     ) -> Iterator[Report]:
         iterator = iter(_Epochs(data, InputContext()))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,42 @@ def test_steps_that_ended_unreported_are_saved_too() -> None:
     other.go_back()
     assert (other.totals.steps, other.totals.logs()["count"]) == (6, 6.0)
     assert (other.iterator().epoch, other.iterator().at, dataset.epoch) == (0, 7, 1)
+
+
+def test_sums_of_losses_do_not_depend_on_the_order_of_reports() -> None:
+    losses = [0.1, 1e16, 0.7, -1e16, 0.3]
+    sums = []
+    for order in (losses, losses[::-1]):
+        progress, _, _, _ = new_progress()
+        for number, loss in enumerate(order):
+            progress.add({**report(1), "loss_sum": loss})
+            if number == 2:  # a resume changes nothing either
+                state = saved(progress)
+                progress, _, _, _ = new_progress()
+                progress.load_state_dict(state)
+                progress.go_back()
+        sums.append(progress.totals.logs()["loss"])
+    assert sums == [math.fsum(losses) / 50] * 2
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_saved(loss: float) -> None:
+    progress, _, _, _ = new_progress()
+    progress.add({**report(1), "loss_sum": loss})
+    progress.add(report(1))
+    progress.load_state_dict(saved(progress))
+    progress.go_back()
+    assert repr(progress.totals.logs()["loss"]) == repr(loss)
+
+
+def test_a_sum_of_losses_of_an_earlier_version_is_gone_on_with() -> None:
+    progress, _, _, _ = new_progress()
+    progress.add(report(2))
+    state = saved(progress)
+    state["totals"]["loss_sum"] = 10.0
+    progress.load_state_dict(state)
+    progress.go_back()
+    assert progress.totals.logs()["loss"] == 0.5
 
 
 def test_at_the_end_of_an_epoch_the_next_one_is_saved_with_the_history() -> None:
