@@ -68,7 +68,8 @@ def fit(
     that is lost, and started again, takes values, data position and counts back to the newest
     checkpoint, from where training goes on; a program that was killed goes on there when it is
     started again. Each row then counts once, in the values and in the history. Callbacks see what
-    is repeated again. Raises what a step raised, DataError where there were no rows,
+    is repeated again. Where a trainer is lost that a data service feeds, what it had trained and not
+    reported is in no sum. Raises what a step raised, DataError where there were no rows,
     UnavailableError where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
