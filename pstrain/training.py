@@ -63,14 +63,17 @@ def fit(
     of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the
     history too, is the sum of weight (both multiplied) times loss over the number of rows; metrics
     count rows alike. ``validation_freq``: validates every so many epochs, or after these (from 1).
+    ``initial_epoch``: the first that is left, and of whole passes the first pass: after
+    ``fit(epochs=2)``, ``fit(epochs=4, initial_epoch=2)`` goes on with a service's job, and with a
+    shuffle, where that one ended.
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
     checkpoint, from where training goes on; a program that was killed goes on there when it is
     started again. Each row then counts once, in the values and in the history. Callbacks see what
-    is repeated again. Where a trainer is lost that a data service feeds, what it had trained and not
-    reported is in no sum. Raises what a step raised, DataError where there were no rows,
-    UnavailableError where a server is lost and nothing was saved.
+    is repeated again. What a lost trainer that a data service feeds had trained and not reported
+    is in no sum. Raises what a step raised, DataError where there were no rows, UnavailableError
+    where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     _check_epochs(initial_epoch, validation_freq)
@@ -82,7 +85,8 @@ def fit(
     source = as_source(data, batch_size)
     check_end(source, steps_per_epoch, "steps_per_epoch=")
     validation = _validation(validation_data, validation_sample_weight, batch_size)
-    dataset = executor.dataset(source)
+    first_pass = initial_epoch if steps_per_epoch is None else 0
+    dataset = executor.dataset(source, first_pass)
     shown = [ProgressBar(verbose)] if verbose else []
     told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
     calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)

@@ -140,17 +140,17 @@ class ClusterExecutor:
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         return self._coordinator.recovery.retire(is_behind)
 
-    def dataset(self, data: Any) -> PerWorkerDataset | DealtDataset:
+    def dataset(self, data: Any, first_epoch: int = 0) -> PerWorkerDataset | DealtDataset:
         if isinstance(data, PerWorkerDataset):
             return data
         if is_dealt(data):
-            return DealtDataset(data, self._coordinator)
+            return DealtDataset(data, self._coordinator, first_epoch)
         if not callable(data):
             # An epoch is one pass over the data for all trainers: they share one job, or each
             # keeps its share of what all read.
             self._has_shares = not getattr(data, "is_distributed", True)
             data = DistributedDataset(data, AutoShardPolicy.DATA)
-        return self._coordinator.create_per_worker_dataset(data)
+        return self._coordinator.create_per_worker_dataset(data, first_epoch=first_epoch)
 
     def run(
         self,

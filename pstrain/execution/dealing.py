@@ -40,9 +40,9 @@ class Outcome(Protocol):
 class DealtDataset:
     """A dataset of which each ``iter`` is the next epoch."""
 
-    def __init__(self, data: Any, trainers: Trainers) -> None:
+    def __init__(self, data: Any, trainers: Trainers, first_epoch: int = 0) -> None:
         self._data, self._trainers = data, trainers
-        self._next_epoch = 0
+        self._next_epoch = first_epoch
 
     def __iter__(self) -> DealtPass:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1

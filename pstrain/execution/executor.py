@@ -28,8 +28,11 @@ def never() -> bool:
 class Executor(Restorable, Protocol):
     """Where the functions run."""
 
-    def dataset(self, data: Any) -> Any:
-        """A handle of which each ``iter`` is the next epoch."""
+    def dataset(self, data: Any, first_epoch: int = 0) -> Any:
+        """A handle of which each ``iter`` is the next epoch, the first time this one.
+
+        What is such a handle already goes on with its own.
+        """
 
     def run(
         self,

@@ -39,9 +39,9 @@ class Worker(Protocol):
 class _Epochs:
     """Makes the next epoch's iterator at each ``iter``."""
 
-    def __init__(self, source: Any, context: InputContext) -> None:
+    def __init__(self, source: Any, context: InputContext, first_epoch: int = 0) -> None:
         self._source, self._context = source, context
-        self._epoch = 0
+        self._epoch = first_epoch
 
     def __iter__(self) -> _LocalIterator:
         epoch, self._epoch = self._epoch, self._epoch + 1
@@ -135,8 +135,9 @@ class LocalExecutor:
         self.resumes = is_alone
         self._worker = worker
 
-    def dataset(self, data: Any) -> _Epochs:
-        return _Epochs(data, InputContext() if self._worker is None else self._worker.input_context)
+    def dataset(self, data: Any, first_epoch: int = 0) -> _Epochs:
+        context = InputContext() if self._worker is None else self._worker.input_context
+        return _Epochs(data, context, first_epoch)
 
     def run(
         self,

@@ -35,7 +35,7 @@ class Coordinator:
         self.losses = 0
         self._runs = 0
 
-    def create_per_worker_dataset(self, data: Any) -> Any:
+    def create_per_worker_dataset(self, data: Any, **_options: Any) -> Any:
         return data
 
     def live_trainers(self) -> set[int]:

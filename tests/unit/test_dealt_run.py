@@ -11,6 +11,7 @@ import pytest
 
 import dataservice as ds
 from pstrain import element_ranges
+from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.element_ranges import Bookmark, RangeReader
 from pstrain.errors import DataError
@@ -60,6 +61,9 @@ class Coordinator:
 
     def has_ready_trainer(self) -> bool:
         return True
+
+    def create_per_worker_dataset(self, data: Any, *, first_epoch: int) -> PerWorkerDataset:
+        return PerWorkerDataset(data, self, first_epoch)  # type: ignore[arg-type]
 
     def awaited(self, closure: int, *, blocks: bool) -> None: ...
 
@@ -111,6 +115,13 @@ def test_one_range_that_is_late_holds_up_no_other_and_no_report(
     assert len(nearest) == len(coordinator.near) - 20
     assert len(elements._bookmarks) < 40  # of 120 that were taken
     assert len(coordinator.near) <= 125 + 8 + 1  # the end is not run past
+
+
+@pytest.mark.parametrize("data", [DATA, lambda _context: DATA])
+def test_passes_begin_with_the_first_epoch(data: Any) -> None:
+    coordinator: Any = Coordinator()
+    passes = ClusterExecutor(coordinator).dataset(data, 3)
+    assert [iter(passes).epoch for _ in range(2)] == [3, 4]
 
 
 def test_one_pass_that_is_to_be_in_order_is_although_a_range_is_late() -> None:
