@@ -51,29 +51,25 @@ def fit(
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that makes
     one, an Arrow table, a pandas DataFrame or a dict of arrays. Of what is not distributed,
     trainers are given a few batches at a time, and each reads all from where it came up to its own.
-    An epoch is one pass over it, or ``steps_per_epoch`` steps over all trainers together: it goes
-    on where the last one stopped, and ends, with a warning, where a pass ends before.
-    ``batch_size``: of tables, dicts and Datasets without ``batch(n)``, the rows that one trainer
-    takes at a time; in rounds (sync) a step learns from ``num_replicas_in_sync`` such batches, so
-    what Keras calls a (global) batch size is to be divided by that. ``steps_per_execution``: how
-    many steps are scheduled as one, where the strategy's consistency is "async". ``verbose``: 0
-    nothing, 1 (or "auto") a bar, 2 a line per epoch. Blocks.
+    An epoch is one pass over it, the one of its number (``initial_epoch``), or ``steps_per_epoch``
+    steps over all trainers together: it goes on where the last one stopped, and ends with a warning
+    where a pass ends before. ``batch_size``: of tables, dicts and Datasets without ``batch(n)``,
+    the rows that one trainer takes at a time; in rounds (sync) a step learns from
+    ``num_replicas_in_sync`` such batches: divide Keras' (global) batch size by that.
+    ``steps_per_execution``: how many steps are scheduled as one, where the strategy's consistency
+    is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2 a line per epoch. Blocks.
 
     ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``, ``validation_sample_weight``:
     of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the
     history too, is the sum of weight (both multiplied) times loss over the number of rows; metrics
     count rows alike. ``validation_freq``: validates every so many epochs, or after these (from 1).
-    ``initial_epoch``: the first that is left, and of whole passes the first pass: after
-    ``fit(epochs=2)``, ``fit(epochs=4, initial_epoch=2)`` goes on with a service's job, and with a
-    shuffle, where that one ended.
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
     checkpoint, from where training goes on; a program that was killed goes on there when it is
     started again. Each row then counts once, in the values and in the history. Callbacks see what
-    is repeated again. What a lost trainer that a data service feeds had trained and not reported
-    is in no sum. Raises what a step raised, DataError where there were no rows, UnavailableError
-    where a server is lost and nothing was saved.
+    is repeated again. Raises what a step raised, DataError where there were no rows,
+    UnavailableError where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     _check_epochs(initial_epoch, validation_freq)
@@ -85,8 +81,7 @@ def fit(
     source = as_source(data, batch_size)
     check_end(source, steps_per_epoch, "steps_per_epoch=")
     validation = _validation(validation_data, validation_sample_weight, batch_size)
-    first_pass = initial_epoch if steps_per_epoch is None else 0
-    dataset = executor.dataset(source, first_pass)
+    dataset = executor.dataset(source, 0 if steps_per_epoch else initial_epoch)
     shown = [ProgressBar(verbose)] if verbose else []
     told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
     calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)
