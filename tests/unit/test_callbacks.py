@@ -423,6 +423,33 @@ def test_checkpoints_are_saved_in_epochs_and_of_the_best(tmp_path: pathlib.Path)
     assert sorted(path.name for path in (tmp_path / "often").iterdir()) == ["ckpt-6", "ckpt-7"]
 
 
+def test_lines_of_a_fit_that_is_gone_on_with_stay(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stop(ps.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def fit(*more: ps.callbacks.Callback) -> None:
+        log = ps.callbacks.CSVLogger(tmp_path / "log.csv")
+        saving = ps.callbacks.Checkpoint(tmp_path / "saved", asynchronous=False)
+        model().fit(data(), 4, callbacks=[log, saving, *more], verbose=0)
+
+    def epochs() -> list[str]:
+        with open(tmp_path / "log.csv", newline="") as stream:
+            return [row["epoch"] for row in csv.DictReader(stream)]
+
+    for _ in range(2):  # the second begins anew: nothing is left to go on with
+        with monkeypatch.context() as patch:
+            with pytest.raises(KeyboardInterrupt):
+                fit(Stop())
+            assert epochs() == ["0", "1"]
+            patch.setattr("pstrain.execution.progress._PROGRAM", "another")
+            fit()
+        assert epochs() == ["0", "1", "2", "3"]
+
+
 @pytest.mark.parametrize(
     ("given", "steps"),
     [
