@@ -167,8 +167,8 @@ class Loop:
                 calls.batch_begin(before)
                 calls.batch_end(progress.totals.steps, progress.totals.logs)
                 self._is_stopped = calls.stop_training
-            if report["ended"]:
-                progress.use_up()
+        if self._executor.is_at_end:
+            progress.use_up()
 
     def _note_end(self, epoch: int) -> None:
         """Warns of a pass that is too short for an epoch, once."""

@@ -118,7 +118,7 @@ class ClusterExecutor:
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
-        self._has_shares = False
+        self._has_shares = self.is_at_end = False
         self._ahead: Ahead[Any] | None = None
 
     def unreported(self) -> list[Report]:
@@ -161,6 +161,7 @@ class ClusterExecutor:
         done: int = 0,
         is_stopped: Callable[[], bool] = never,
     ) -> Iterator[Report]:
+        self.is_at_end = False
         if isinstance(iterator, DealtPass):
             given = (function, iterator, steps, steps_per_execution, done, is_stopped)
             return (report for _, report in self._run_dealt(*given))
@@ -191,6 +192,7 @@ class ClusterExecutor:
                 share = share_of(steps, promised, steps_per_execution)
                 promised += self._deal(on_range, elements, ahead, share)
             if not ahead:
+                self.is_at_end = end.is_met and not elements.has_returned
                 return
             ended = ahead.next_ended(or_room=goes_on())
             if ended is None:
@@ -238,6 +240,7 @@ class ClusterExecutor:
                 ahead.add(value, _Asked(share, readers.losses))
                 promised += share
             if not ahead:
+                self.is_at_end = over
                 if over:
                     readers.warn_of_absent()
                 return

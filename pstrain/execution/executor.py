@@ -26,7 +26,12 @@ def never() -> bool:
 
 
 class Executor(Restorable, Protocol):
-    """Where the functions run."""
+    """Where the functions run.
+
+    ``is_at_end``: whether a run that is over met the end of its data, and nobody has any left.
+    """
+
+    is_at_end: bool
 
     def dataset(self, data: Any, first_epoch: int = 0) -> Any:
         """A handle of which each ``iter`` is the next epoch, the first time this one.

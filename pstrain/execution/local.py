@@ -132,7 +132,7 @@ class LocalExecutor:
     """
 
     def __init__(self, *, is_alone: bool = True, worker: Worker | None = None) -> None:
-        self.resumes = is_alone
+        self.resumes, self.is_at_end = is_alone, False
         self._worker = worker
 
     def dataset(self, data: Any, first_epoch: int = 0) -> _Epochs:
@@ -166,9 +166,11 @@ class LocalExecutor:
         done: int = 0,
     ) -> Iterator[Report]:
         """Of one execution after the other, until so many steps are done or the data ends."""
+        self.is_at_end = False
         while steps is None or done < steps:
             report = self._call(function, iterator, share_of(steps, done, steps_per_execution))
             done += report["steps"]
+            self.is_at_end = report["ended"]
             yield report
             if report["ended"]:
                 return

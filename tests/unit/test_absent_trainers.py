@@ -123,3 +123,28 @@ def test_one_that_is_late_holds_up_no_report_of_others() -> None:
     assert told[:30] == [0] * 30
     # At its end a trainer is not asked over and over while another may have more.
     assert len(told) < 30 + 3 + 2 * 8
+
+
+class Uneven(Coordinator):
+    """One trainer has two elements left, the other twelve."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+        self._left = [2, 12]
+
+    def run(self, value: RemoteValue, trainer: int, steps: int) -> None:
+        took = min(steps, self._left[trainer])
+        self._left[trainer] -= took
+        value._set({"steps": took, "ended": took < steps, "trainer": trainer}, None)
+
+
+def test_a_pass_is_not_over_where_one_trainer_is_at_its_end_and_another_has_more() -> None:
+    executor = ClusterExecutor(Uneven())  # type: ignore[arg-type]
+    shares = executor.dataset(Dataset.range(8).batch(2).cache())
+    first = list(executor.run(lambda *_: 0.0, shares, 10, 4))
+    assert sum(report["steps"] for report in first) == 10
+    assert [report["ended"] for report in first if report["trainer"] == 0] != []
+    assert not executor.is_at_end
+    rest = list(executor.run(lambda *_: 0.0, shares, 10, 4))
+    assert sum(report["steps"] for report in rest) == 4
+    assert executor.is_at_end

@@ -13,6 +13,7 @@ import pstrain as ps
 from pstrain.callbacks.base import CallbackList
 from pstrain.errors import RolledBackError, UnimplementedError
 from pstrain.execution.progress import Progress, is_unfinished
+from pstrain.training import Loop
 
 
 class Iterator:
@@ -110,6 +111,19 @@ def test_steps_that_ended_unreported_are_saved_too() -> None:
     other.go_back()
     assert (other.totals.steps, other.totals.logs()["count"]) == (6, 6.0)
     assert (other.iterator().epoch, other.iterator().at, dataset.epoch) == (0, 7, 1)
+
+
+@pytest.mark.parametrize("is_at_end", [False, True])
+def test_a_pass_is_used_up_when_nobody_has_any_left(is_at_end: bool) -> None:
+    class Executor:
+        def run(self, *_: Any, **__: Any) -> Any:
+            yield {**report(2), "ended": True}  # of one trainer
+
+    progress, _, _, calls = new_progress(epochs=1)
+    executor: Any = Executor()
+    executor.is_at_end = is_at_end
+    Loop(Model(), None, executor, progress, calls).train()  # type: ignore[arg-type]
+    assert progress.is_inside is not is_at_end
 
 
 def test_sums_of_losses_do_not_depend_on_the_order_of_reports() -> None:
