@@ -6,6 +6,7 @@ has ended: the first to end first, so that one that is late holds up no other.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -65,6 +66,16 @@ class Ahead(Generic[Asked]):
         others have what is left, is in vain.
         """
         self._idle = self._idle + 1 if is_idle and self._out else 0
+
+    def give_up(self, timeout_s: float) -> bool:
+        """Those that wait never run, and others are heard by nobody; whether all have ended.
+
+        Blocks until they have, for so long; DeadlineExceededError where one cannot be cancelled.
+        """
+        until_s = time.monotonic() + timeout_s
+        for value in reversed(list(self._out)):  # else those that wait would begin meanwhile
+            value.cancel(max(0.0, until_s - time.monotonic()))
+        return self._ends.wait_all(list(self._out), max(0.0, until_s - time.monotonic()))
 
     def unheard(self) -> list[Report]:
         """Reports that are there and were not heard; by any thread."""

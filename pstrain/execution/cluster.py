@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.errors import CancelledError, DataError
+from pstrain.errors import CancelledError, DataError, DeadlineExceededError
 from pstrain.execution.ahead import Ahead
 from pstrain.execution.data import can_be_dealt, is_dealt
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range, in_order
@@ -41,6 +41,13 @@ _DIFFERS = (
     "trainers read different data: one met the end of the pass before element {:,}, which another "
     "has found; let all of them see the same files, which nobody changes meanwhile, and functions "
     "give the same rows each time"
+)
+
+
+_GIVE_UP_TIMEOUT_S: Final = 10.0
+_GOES_ON = (
+    "steps of a run that was broken off had not ended after %.0f s: they may still change values; "
+    "coordinator.join() waits for them"
 )
 
 
@@ -139,6 +146,14 @@ class ClusterExecutor:
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         return self._coordinator.recovery.retire(is_behind)
+
+    def give_up(self) -> None:
+        try:
+            if self._ahead is None or self._ahead.give_up(_GIVE_UP_TIMEOUT_S):
+                return
+        except DeadlineExceededError as error:
+            logger.debug("a trainer does not answer: %s", error)
+        logger.warning(_GOES_ON, _GIVE_UP_TIMEOUT_S)
 
     def dataset(self, data: Any, first_epoch: int = 0) -> PerWorkerDataset | DealtDataset:
         if isinstance(data, PerWorkerDataset):

@@ -218,3 +218,5 @@ class LocalExecutor:
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         return not is_behind()
+
+    def give_up(self) -> None: ...

@@ -7,13 +7,24 @@ import threading
 import pytest
 
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.errors import CancelledError
 from pstrain.execution.ahead import Ahead
 
 
 class Owner:
+    """Cancels closures from the second on."""
+
+    def __init__(self, values: list[RemoteValue]) -> None:
+        self.values = values
+        self.asked: list[int] = []
+
     def awaited(self, closure: int, *, blocks: bool) -> None: ...
 
-    def cancel(self, closure: int, timeout_s: float | None) -> None: ...
+    def cancel(self, closure: int, timeout_s: float | None) -> None:  # noqa: ARG002
+        self.asked.append(closure)
+        if closure:
+            with self.values[closure]._changed:
+                self.values[closure]._set(None, CancelledError("asked"))
 
     def describe(self, closure: int) -> str:
         return str(closure)
@@ -27,11 +38,12 @@ class Run:
         self.is_ready = False
         self.ahead: Ahead[int] = Ahead(2, lambda: self.is_ready)
         self.values: list[RemoteValue] = []
+        self.owner = Owner(self.values)
 
     def fill(self, most: int = 32) -> None:
         while self.ahead.has_room and len(self.values) < most:
             number = len(self.values)
-            self.values.append(RemoteValue(number, self.changed, Owner()))
+            self.values.append(RemoteValue(number, self.changed, self.owner))
             self.ahead.add(self.values[-1], number)
 
     def end(self, *numbers: int) -> None:
@@ -132,3 +144,15 @@ def test_an_end_asks_nothing_of_those_that_still_run(monkeypatch: pytest.MonkeyP
     run.end(1, 0)
     assert [run.heard(), run.heard()] == [1, 0]
     assert not asked
+
+
+def test_of_those_that_nobody_wants_any_more_the_rest_ends_first() -> None:
+    run = Run()
+    run.is_ready = True
+    run.fill(3)
+    assert not run.ahead.give_up(0.01)
+    assert run.owner.asked == [2, 1, 0]  # else one that waits began meanwhile
+    assert [value.cancelled() for value in run.values] == [False, True, True]
+    threading.Timer(0.01, run.end, (0,)).start()
+    assert run.ahead.give_up(60.0)
+    assert run.values[0].has_value

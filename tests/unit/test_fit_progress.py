@@ -13,6 +13,7 @@ import pstrain as ps
 from pstrain.callbacks.base import CallbackList
 from pstrain.errors import RolledBackError, UnimplementedError
 from pstrain.execution.progress import Progress, is_unfinished
+from pstrain.execution.resumption import recovery
 from pstrain.training import Loop
 
 
@@ -124,6 +125,24 @@ def test_a_pass_is_used_up_when_nobody_has_any_left(is_at_end: bool) -> None:
     executor.is_at_end = is_at_end
     Loop(Model(), None, executor, progress, calls).train()  # type: ignore[arg-type]
     assert progress.is_inside is not is_at_end
+
+
+def test_of_a_fit_that_is_broken_off_nothing_goes_on() -> None:
+    given_up: list[bool] = []
+
+    class Executor:
+        checkpoint = None
+
+        def give_up(self) -> None:
+            given_up.append(True)
+
+    executor: Any = Executor()
+    with recovery(executor, new_progress()[0], (), 0):
+        pass
+    assert not given_up
+    with pytest.raises(KeyboardInterrupt), recovery(executor, new_progress()[0], (), 0):
+        raise KeyboardInterrupt
+    assert given_up
 
 
 def test_sums_of_losses_do_not_depend_on_the_order_of_reports() -> None:
