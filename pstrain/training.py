@@ -20,7 +20,7 @@ from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.execution.choice import executor_of, steps_at_once
-from pstrain.execution.data import as_source, check_end, warn_of_end
+from pstrain.execution.data import as_source, check_end, rows_of, warn_of_end
 from pstrain.execution.executor import Report, take
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
@@ -82,7 +82,7 @@ def fit(
     check_end(source, steps_per_epoch, "steps_per_epoch=")
     validation = _validation(validation_data, validation_sample_weight, batch_size)
     dataset = executor.dataset(source, 0 if steps_per_epoch else initial_epoch)
-    shown = [ProgressBar(verbose)] if verbose else []
+    shown = [ProgressBar(verbose, examples_per_epoch=rows_of(data))] if verbose else []
     told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
     calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)
     with calls.training():

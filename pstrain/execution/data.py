@@ -42,6 +42,13 @@ def as_source(data: Any, batch_size: int) -> Any:
     )
 
 
+def rows_of(data: Any) -> int | None:
+    """Rows of a table, a DataFrame or arrays; None where that is not known without reading."""
+    if isinstance(data, pa.Table | pa.RecordBatch) or is_data_frame(data):
+        return len(data)
+    return len(next(iter(data.values()))) if isinstance(data, dict) and data else None
+
+
 def _remedy(data: Any) -> str:
     if type(data).__name__ == "DataFrame":
         return "; write pyarrow.table(frame)"
