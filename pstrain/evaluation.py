@@ -140,7 +140,8 @@ def predict(
     calls = _calls(callbacks, model, steps)
     calls.predict_begin()
     parts: list[NDArray[np.float32]] = []
-    for report in executor.run_once(PredictSteps(model), source, steps, steps_per_execution):
+    step = PredictSteps(model)
+    for report in executor.run_once(step, source, steps, steps_per_execution, is_in_order=True):
         before = len(parts)
         parts += report["predictions"]
         if len(parts) > before:

@@ -20,7 +20,7 @@ from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.execution.choice import executor_of, steps_at_once
-from pstrain.execution.data import as_source, check_end, split_rows, warn_of_end
+from pstrain.execution.data import as_source, check_end, rows_of, split_rows, warn_of_end
 from pstrain.execution.executor import Report, take
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
@@ -56,13 +56,13 @@ def fit(
     ``data``: a Dataset of batches (under a strategy best a distributed one), a function that makes
     one, an Arrow table, a pandas DataFrame or a dict of arrays. Of what is not distributed,
     trainers are given a few batches at a time, and each reads all from where it came up to its own.
-    An epoch is one pass over it, or ``steps_per_epoch`` steps over all trainers together: it goes
-    on where the last one stopped, and ends, with a warning, where a pass ends before.
-    ``batch_size``: of tables, dicts and Datasets without ``batch(n)``, the rows that one trainer
-    takes at a time; in rounds (sync) a step learns from ``num_replicas_in_sync`` such batches, so
-    what Keras calls a (global) batch size is to be divided by that. ``steps_per_execution``: how
-    many steps are scheduled as one, where the strategy's consistency is "async". ``verbose``: 0
-    nothing, 1 (or "auto") a bar, 2 a line per epoch. Blocks.
+    An epoch is one pass over it, the one of its number (``initial_epoch``), or ``steps_per_epoch``
+    steps over all trainers together: it goes on where the last one stopped, and ends with a warning
+    where a pass ends before. ``batch_size``: of tables, dicts and Datasets without ``batch(n)``,
+    the rows that one trainer takes at a time; in rounds (sync) a step learns from
+    ``num_replicas_in_sync`` such batches: divide Keras' (global) batch size by that.
+    ``steps_per_execution``: how many steps are scheduled as one, where the strategy's consistency
+    is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2 a line per epoch. Blocks.
 
     ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``, ``validation_sample_weight``:
     of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the
@@ -87,8 +87,8 @@ def fit(
     step = TrainSteps(model, Weighting(column, class_weight))
     source = as_source(data, batch_size)
     check_end(source, steps_per_epoch, "steps_per_epoch=")
-    dataset = executor.dataset(source)
-    shown = [ProgressBar(verbose)] if verbose else []
+    dataset = executor.dataset(source, 0 if steps_per_epoch else initial_epoch)
+    shown = [ProgressBar(verbose, examples_per_epoch=rows_of(data))] if verbose else []
     told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
     calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)
     with calls.training():
@@ -171,8 +171,8 @@ class Loop:
                 calls.batch_begin(before)
                 calls.batch_end(progress.totals.steps, progress.totals.logs)
                 self._is_stopped = calls.stop_training
-            if report["ended"]:
-                progress.use_up()
+        if self._executor.is_at_end:
+            progress.use_up()
 
     def _note_end(self, epoch: int) -> None:
         """Warns of a pass that is too short for an epoch, once."""

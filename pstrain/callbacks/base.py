@@ -48,10 +48,11 @@ class Callback:
     here has none, as Keras' do, is given an empty dict, ``on_train_end`` those of the last epoch.
 
     ``batch`` counts steps of all trainers together. Trainers report several steps at a time
-    (``steps_per_execution``), in the order in which they were scheduled: ``on_train_batch_begin``
-    has the steps of this epoch that had been reported before, ``on_train_batch_end`` those that
-    have by now, with ``logs`` over the epoch so far. Both are called when the report is there, so
-    nothing waits for a callback but the program itself.
+    (``steps_per_execution``), as they end, whichever were scheduled first: a trainer that is slow
+    holds up no callback. ``on_train_batch_begin`` has the steps of this epoch that had been
+    reported before, ``on_train_batch_end`` those that have by now, with ``logs`` over the epoch so
+    far. Both are called when the report is there, so nothing waits for a callback but the program
+    itself.
     """
 
     model: Any = None

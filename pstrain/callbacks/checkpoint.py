@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 class Checkpoint(Callback):
     """Saves into ``directory`` after every ``every`` epochs; ``last_path`` is the newest.
 
-    ``every_steps``: also in an epoch, after so many steps, while the trainers go on. With
+    ``every_steps``: also when so many steps were reported since the last save, while the trainers
+    go on; where these end an epoch that is saved too, once, unless a validation comes first. With
     ``save_best_only`` an epoch is saved only where ``monitor`` is better than before (``mode`` as
     for EarlyStopping). ``max_to_keep``: how many stay (None: all). ``asynchronous`` (the default):
     training goes on while files are written, and ends when they are. ``incremental``: large tables
@@ -59,7 +60,8 @@ class Checkpoint(Callback):
         self.resume = resume
         self._directory, self._every = path_of(directory, "directory"), every
         self._every_steps = every_steps
-        self._saved_at: int | None = None
+        self._epoch = self._reported = self._unsaved = 0
+        self._steps_of_epoch: int | None = None
         watched = Monitor(monitor, mode=mode)
         self._monitor = watched if save_best_only else None
         self._max_to_keep = max_to_keep
@@ -68,29 +70,46 @@ class Checkpoint(Callback):
         self._manager: CheckpointManager | None = None
         self.last_path: SavedCheckpoint | None = None
 
-    def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
-        self._saved_at = None
+    def on_train_begin(self) -> None:
+        self._unsaved, self._steps_of_epoch = 0, self.params.get("steps")
+
+    def on_epoch_begin(self, epoch: int) -> None:
+        self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int) -> None:
-        if self._saved_at is None:  # an epoch that is gone on with does not begin at 0
-            self._saved_at = batch
+        self._reported = batch
 
     @reads_logs_where(lambda _self, _batch: False)
     def on_train_batch_end(self, batch: int, logs: Logs) -> None:  # noqa: ARG002
-        if self._every_steps is not None and batch - (self._saved_at or 0) >= self._every_steps:
-            self._saved_at = batch
-            self._save()
+        self._unsaved += batch - self._reported
+        self._reported = batch
+        saves_soon = self._monitor is None and self._is_due(self._epoch)
+        # If it does not end here, the next report is saved.
+        if not (saves_soon and batch == self._steps_of_epoch):
+            self._save_steps()
+
+    def on_test_begin(self) -> None:
+        self._save_steps()
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
-        is_due = (epoch + 1) % self._every == 0
-        if is_due and (self._monitor is None or self._improves(self._monitor, epoch, logs)):
+        self._steps_of_epoch = self._reported
+        monitor = self._monitor
+        if self._is_due(epoch) and (monitor is None or self._improves(monitor, epoch, logs)):
             self._save()
+
+    def _save_steps(self) -> None:
+        if self._every_steps is not None and self._unsaved >= self._every_steps:
+            self._save()
+
+    def _is_due(self, epoch: int) -> bool:
+        return (epoch + 1) % self._every == 0
 
     def _improves(self, monitor: Monitor, epoch: int, logs: Logs) -> bool:
         is_due = monitor.is_due(epoch, self.params)
         return is_due and monitor.improves(monitor.value(logs, "Checkpoint"))
 
     def on_train_end(self) -> None:
+        self._unsaved = 0
         if self._manager is not None:
             self._manager.wait()
             self._manager = None
@@ -99,6 +118,7 @@ class Checkpoint(Callback):
         return {} if self._monitor is None else {"best": self._monitor.best}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._unsaved = 0
         if self._monitor is not None:
             self._monitor.best = state.get("best")
 
@@ -110,6 +130,7 @@ class Checkpoint(Callback):
         return self._manager
 
     def _save(self) -> None:
+        self._unsaved = 0
         strategy = self.model.strategy
         if strategy is None or strategy.extended.should_checkpoint:
             self.last_path = self.manager.save()

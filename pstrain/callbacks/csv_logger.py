@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from dataservice.runtime.arguments import check_text, check_true_or_false, path_of
 from pstrain.callbacks.base import Callback, Logs
@@ -13,7 +15,8 @@ from pstrain.errors import InvalidArgumentError
 class CSVLogger(Callback):
     """Writes the logs of each epoch into ``filename``: ``epoch``, then the others by name.
 
-    ``append=True`` goes on with a file that is there, under its header. No line waits in memory.
+    ``append=True`` goes on with a file that is there, under its header; so does, in any case, a
+    training that goes on from a checkpoint. No line waits in memory.
     """
 
     def __init__(
@@ -26,10 +29,23 @@ class CSVLogger(Callback):
         self._filename = path_of(filename, "filename")
         self._separator, self._append = separator, append
         self._columns: list[str] = []
+        self._is_new = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"has_lines": bool(self._columns)}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._goes_on(is_known=self._append or state.get("has_lines", False))
 
     def on_train_begin(self) -> None:
-        self._columns = self._header() if self._append else []
-        if not self._columns:
+        with open(self._filename, "a"):  # what cannot be written is told before an epoch is over
+            pass
+        self._goes_on(is_known=self._append)
+
+    def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
+        # Only then it is known where training goes on.
+        if self._is_new:
+            self._is_new = False
             with open(self._filename, "w"):
                 pass
 
@@ -47,6 +63,11 @@ class CSVLogger(Callback):
             if is_first:
                 writer.writeheader()
             writer.writerow({"epoch": epoch, **logs})
+
+    def _goes_on(self, *, is_known: bool) -> None:
+        """With the lines that are there, or without any."""
+        self._columns = self._header() if is_known else []
+        self._is_new = not self._columns
 
     def _header(self) -> list[str]:
         try:

@@ -241,20 +241,22 @@ class ClusterCoordinator:
         """
         return fetched(structure, timeout)
 
-    def create_per_worker_dataset(self, dataset_fn: Any) -> PerWorkerDataset:
+    def create_per_worker_dataset(
+        self, dataset_fn: Any, *, first_epoch: int = 0
+    ) -> PerWorkerDataset:
         """One dataset on each trainer: as given, or made by a function (of an InputContext).
 
         Each trainer reads all of it. They share the rows where a data service gives them out under
         one ``job_name``, and of what ``strategy.experimental_distribute_dataset`` has divided.
         The function runs on the trainers; what it raises surfaces as ClosureInputError of the
-        closures that use the iterator.
+        closures that use the iterator. ``first_epoch``: of the first iterator.
         """
         if not callable(dataset_fn) and not isinstance(dataset_fn, dataservice.Dataset):
             raise InvalidArgumentError(
                 "create_per_worker_dataset needs a Dataset or a function that makes one, got "
                 f"{type(dataset_fn).__name__}"
             )
-        return PerWorkerDataset(dataset_fn, self)
+        return PerWorkerDataset(dataset_fn, self, first_epoch)
 
     def barrier(self) -> AbstractContextManager[None]:
         """Scope in which no closure runs: those that do end first, others wait.

@@ -213,10 +213,10 @@ def _load_into_service(source: Any, epoch: int, position: Any, trainers: int) ->
 class PerWorkerDataset:
     """One dataset per trainer. Each ``iter`` is the next epoch of every trainer's dataset."""
 
-    def __init__(self, source: object, trainers: Trainers) -> None:
+    def __init__(self, source: object, trainers: Trainers, first_epoch: int = 0) -> None:
         self._source = source
         self._trainers = trainers
-        self._next_epoch = 0
+        self._next_epoch = first_epoch
         self._lock = threading.Lock()
 
     @property

@@ -9,7 +9,7 @@ import copy
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from dataservice.runtime.arguments import limit_s
@@ -136,6 +136,10 @@ class Ends:
     def __init__(self) -> None:
         self._ended: deque[RemoteValue] = deque()
 
+    def __bool__(self) -> bool:
+        """Whether there is one to take."""
+        return bool(self._ended)
+
     def add(self, value: RemoteValue) -> None:
         """It is taken once, when it has ended."""
         with value._changed:
@@ -157,6 +161,16 @@ class Ends:
         oldest._tell(blocks=True)
         with oldest._changed:
             oldest._changed.wait_for(lambda: self._ended or is_enough())
+
+    def wait_all(self, values: Sequence[RemoteValue], timeout_s: float) -> bool:
+        """Blocks until all of these have ended, at most for so long; whether they have."""
+        for value in values:
+            value._tell(blocks=True)
+        if not values:
+            return True
+        changed = values[0]._changed
+        with changed:
+            return bool(changed.wait_for(lambda: all(v._is_ready for v in values), timeout_s))
 
 
 class RemoteValueFound(InvalidArgumentError):

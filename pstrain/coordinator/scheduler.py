@@ -8,6 +8,7 @@ error, or CancelledError.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 
 from pstrain.coordinator import decide
@@ -219,8 +220,9 @@ class Scheduler(Hearing):
         core.apply(decide.report_errors(core.state))
         first, *others = core.errors
         core.errors, core.given_up = [], None
-        for other in others:
-            first.add_note(f"Also failed: {type(other).__name__}: {other}")
+        alike = Counter(f"{type(other).__name__}: {other}" for other in others)
+        for told, times in alike.items():
+            first.add_note(f"Also failed{f', {times} times' if times > 1 else ''}: {told}")
         raise first
 
     # -- who watches

@@ -1,7 +1,7 @@
 """Where readers of a pass have stood, for others to begin at.
 
 Pure: knows neither what a position says nor who reads. Invariant: of the bookmarks that were added,
-the nearest before every element that may still be read is there.
+the nearest before every element at which reading may still begin is there.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ class Bookmarks:
         place = self._place_after(element)
         return self._known[place - 1] if place else None
 
-    def forget_before(self, element: int) -> None:
-        """No element before this one is read any more."""
-        del self._known[: max(0, self._place_after(element) - 1)]
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def keep_for(self, starts: Iterable[int]) -> None:
+        """Reading begins at one of these elements, or behind the last bookmark: others go."""
+        nearest = {self.before(start) for start in starts}
+        self._known = sorted(each for each in nearest if each is not None)
 
     def _place_after(self, element: int) -> int:
         return bisect.bisect_right(self._known, element, key=lambda known: known.at)

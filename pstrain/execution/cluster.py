@@ -7,19 +7,18 @@ read by themselves when every live trainer has seen its end since the last loss 
 
 from __future__ import annotations
 
-import collections
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.errors import CancelledError, DataError
-from pstrain.execution.ahead import Ahead, Dealt
+from pstrain.errors import CancelledError, DataError, DeadlineExceededError
+from pstrain.execution.ahead import Ahead
 from pstrain.execution.data import can_be_dealt, is_dealt
-from pstrain.execution.dealing import DealtDataset, DealtPass
+from pstrain.execution.dealing import DealtDataset, DealtPass, Range, in_order
 from pstrain.execution.executor import Report, StepFunction, never, share_of
 from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
@@ -45,10 +44,16 @@ _DIFFERS = (
 )
 
 
+_GIVE_UP_TIMEOUT_S: Final = 10.0
+_GOES_ON = (
+    "steps of a run that was broken off had not ended after %.0f s: they may still change values; "
+    "coordinator.join() waits for them"
+)
+
+
 class _Asked(NamedTuple):
     """A run that was scheduled: of so many steps, after so many losses."""
 
-    value: RemoteValue
     share: int
     losses: int
 
@@ -91,6 +96,28 @@ class _Readers:
             logger.warning(_ABSENT, sorted(self._have_read), count)
 
 
+class _End:
+    """Of a pass over data that are dealt: where it was met, which ranges behind it agree with."""
+
+    def __init__(self) -> None:
+        self._met_at: int | None = None
+        self._found = 0
+
+    @property
+    def is_met(self) -> bool:
+        return self._met_at is not None
+
+    def note(self, dealt: Range, report: Report) -> None:
+        """DataError where one has found elements behind what is the end for another."""
+        stop = dealt.start + report["steps"]
+        if report["steps"]:
+            self._found = max(self._found, stop)
+        if report["ended"]:
+            self._met_at = stop if self._met_at is None else min(self._met_at, stop)
+        if self._met_at is not None and self._found > self._met_at:
+            raise DataError(_DIFFERS.format(self._met_at))
+
+
 class ClusterExecutor:
     """Runs functions on the trainers of a coordinator, several in flight on each."""
 
@@ -98,11 +125,11 @@ class ClusterExecutor:
 
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
-        self._has_shares = False
-        self._in_flight: collections.deque[_Asked] | collections.deque[Dealt] = collections.deque()
+        self._has_shares = self.is_at_end = False
+        self._ahead: Ahead[Any] | None = None
 
     def unreported(self) -> list[Report]:
-        return [asked.value.peek() for asked in self._in_flight if asked.value.has_value]
+        return [] if self._ahead is None else self._ahead.unheard()
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
@@ -120,17 +147,25 @@ class ClusterExecutor:
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         return self._coordinator.recovery.retire(is_behind)
 
-    def dataset(self, data: Any) -> PerWorkerDataset | DealtDataset:
+    def give_up(self) -> None:
+        try:
+            if self._ahead is None or self._ahead.give_up(_GIVE_UP_TIMEOUT_S):
+                return
+        except DeadlineExceededError as error:
+            logger.debug("a trainer does not answer: %s", error)
+        logger.warning(_GOES_ON, _GIVE_UP_TIMEOUT_S)
+
+    def dataset(self, data: Any, first_epoch: int = 0) -> PerWorkerDataset | DealtDataset:
         if isinstance(data, PerWorkerDataset):
             return data
         if is_dealt(data):
-            return DealtDataset(data, self._coordinator)
+            return DealtDataset(data, self._coordinator, first_epoch)
         if not callable(data):
             # An epoch is one pass over the data for all trainers: they share one job, or each
             # keeps its share of what all read.
             self._has_shares = not getattr(data, "is_distributed", True)
             data = DistributedDataset(data, AutoShardPolicy.DATA)
-        return self._coordinator.create_per_worker_dataset(data)
+        return self._coordinator.create_per_worker_dataset(data, first_epoch=first_epoch)
 
     def run(
         self,
@@ -141,8 +176,10 @@ class ClusterExecutor:
         done: int = 0,
         is_stopped: Callable[[], bool] = never,
     ) -> Iterator[Report]:
+        self.is_at_end = False
         if isinstance(iterator, DealtPass):
-            return self._run_dealt(function, iterator, steps, steps_per_execution, done, is_stopped)
+            given = (function, iterator, steps, steps_per_execution, done, is_stopped)
+            return (report for _, report in self._run_dealt(*given))
         return self._run_shared(function, iterator, steps, steps_per_execution, done, is_stopped)
 
     def _run_dealt(
@@ -153,44 +190,43 @@ class ClusterExecutor:
         steps_per_execution: int,
         done: int,
         is_stopped: Callable[[], bool],
-    ) -> Iterator[Report]:
+    ) -> Iterator[tuple[Range, Report]]:
         """Every range is given to one closure, which runs until it has ended once."""
         cluster = self._coordinator
-        ahead = Ahead(4 * cluster.num_trainers, cluster.has_ready_trainer, elements.note_bookmark)
-        self._in_flight = ahead.dealt
+        ahead: Ahead[Range] = Ahead(4 * cluster.num_trainers, cluster.has_ready_trainer)
+        self._ahead = ahead
         on_range = OnRange(function)
-        promised, ended = done, False
+        promised, end = done, _End()
 
         def goes_on() -> bool:
-            is_over = ahead.has_met_end and not elements.has_returned
+            is_over = end.is_met and not elements.has_returned
             return not (is_over or is_stopped()) and (steps is None or promised < steps)
 
         while True:
             while ahead.has_room and goes_on():
                 share = share_of(steps, promised, steps_per_execution)
                 promised += self._deal(on_range, elements, ahead, share)
-            if not ahead.dealt:
+            if not ahead:
+                self.is_at_end = end.is_met and not elements.has_returned
                 return
-            oldest = ahead.dealt[0].value
-            if not oldest.has_ended and goes_on():
-                ahead.wait()
+            ended = ahead.next_ended(or_room=goes_on())
+            if ended is None:
                 continue
-            report = self._fetch(oldest)
-            dealt = ahead.pop()
+            value, dealt = ended
+            report = self._fetch(value)
+            elements.note_bookmark(report)
             elements.note_done(dealt)
             promised += report["steps"] - dealt.length
-            if ended and report["steps"]:
-                raise DataError(_DIFFERS.format(dealt.start))
-            ended = ended or report["ended"]
-            yield report
+            end.note(dealt, report)
+            yield dealt, report
 
-    def _deal(self, on_range: OnRange, elements: DealtPass, ahead: Ahead, most: int) -> int:
+    def _deal(self, on_range: OnRange, elements: DealtPass, ahead: Ahead[Range], most: int) -> int:
         """Schedules the next range, and says how long it is."""
         dealt = elements.deal(most)
         near = elements.bookmark_before(dealt)
         value = self._coordinator.schedule(on_range, args=(elements.readers, *dealt, near))
         elements.note_out(dealt, value)
-        ahead.add(Dealt(value, dealt))
+        ahead.add(value, dealt)
         return dealt.length
 
     def _run_shared(
@@ -203,34 +239,45 @@ class ClusterExecutor:
         is_stopped: Callable[[], bool],
     ) -> Iterator[Report]:
         """Trainers read by themselves, or a data service gives them what they ask for."""
-        in_flight: collections.deque[_Asked] = collections.deque()
-        self._in_flight = in_flight
-        window = 4 * self._coordinator.num_trainers
         on_trainer = OnTrainer(function)
         readers = _Readers(self._coordinator, has_shares=self._has_shares)
+        ahead: Ahead[_Asked] = Ahead(
+            4 * self._coordinator.num_trainers, self._coordinator.has_ready_trainer
+        )
+        self._ahead = ahead
         promised = done
         while True:
             over = readers.are_at_their_end()
             goes_on = not (over or is_stopped())
-            while len(in_flight) < window and goes_on and (steps is None or promised < steps):
+            while goes_on and (steps is None or promised < steps) and ahead.has_room:
                 share = share_of(steps, promised, steps_per_execution)
                 value = self._coordinator.schedule(on_trainer, args=(iterator, share))
-                in_flight.append(_Asked(value, share, readers.losses))
+                ahead.add(value, _Asked(share, readers.losses))
                 promised += share
-            if not in_flight:
+            if not ahead:
+                self.is_at_end = over
                 if over:
                     readers.warn_of_absent()
                 return
-            asked = in_flight[0]
-            report = self._fetch(asked.value)
-            in_flight.popleft()
+            ended = ahead.next_ended(or_room=goes_on and (steps is None or promised < steps))
+            if ended is None:
+                continue
+            value, asked = ended
+            report = self._fetch(value)
             promised += report["steps"] - asked.share
+            ahead.note_idle(report["ended"])
             if report["ended"]:
                 readers.note_end(report["trainer"], asked.losses)
             yield report
 
     def run_once(
-        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+        self,
+        function: StepFunction,
+        data: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        *,
+        is_in_order: bool = False,
     ) -> Iterator[Report]:
         """Each element once, also where trainers are lost, if every trainer can read the data.
 
@@ -242,7 +289,11 @@ class ClusterExecutor:
         dataset = DealtDataset(data, self._coordinator) if is_dealt_out else self.dataset(data)
         elements: DealtPass | PerWorkerIterator = dataset.__iter__()
         try:
-            yield from self.run(function, elements, steps, steps_per_execution)
+            if is_in_order and isinstance(elements, DealtPass):
+                given = (function, elements, steps, steps_per_execution, 0, never)
+                yield from in_order(self._run_dealt(*given))
+            else:
+                yield from self.run(function, elements, steps, steps_per_execution)
         finally:
             elements.close()
 

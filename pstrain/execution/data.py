@@ -71,6 +71,13 @@ def split_rows(data: Any, share: float) -> tuple[pa.Table, pa.Table]:
     return data.slice(0, first), data.slice(first)
 
 
+def rows_of(data: Any) -> int | None:
+    """Rows of a table, a DataFrame or arrays; None where that is not known without reading."""
+    if isinstance(data, pa.Table | pa.RecordBatch) or is_data_frame(data):
+        return len(data)
+    return len(next(iter(data.values()))) if isinstance(data, dict) and data else None
+
+
 def _remedy(data: Any) -> str:
     if type(data).__name__ == "DataFrame":
         return "; write pyarrow.table(frame)"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from pstrain.coordinator.per_worker import PerWorkerIterator, Trainers
@@ -40,9 +40,9 @@ class Outcome(Protocol):
 class DealtDataset:
     """A dataset of which each ``iter`` is the next epoch."""
 
-    def __init__(self, data: Any, trainers: Trainers) -> None:
+    def __init__(self, data: Any, trainers: Trainers, first_epoch: int = 0) -> None:
         self._data, self._trainers = data, trainers
-        self._next_epoch = 0
+        self._next_epoch = first_epoch
 
     def __iter__(self) -> DealtPass:
         epoch, self._next_epoch = self._next_epoch, self._next_epoch + 1
@@ -96,7 +96,9 @@ class DealtPass:
         """The report on a range was heard."""
         with self._lock:
             del self._out[dealt]
-            self._bookmarks.forget_before(self._undone_from())
+            # To look which are of use costs more than a few that are not.
+            if len(self._bookmarks) > 2 * (len(self._out) + len(self._again) + 1):
+                self._bookmarks.keep_for(self._starts([*self._out, *self._again]))
 
     def note_bookmark(self, report: Mapping[str, Any]) -> None:
         """How far the reader was that a report tells of."""
@@ -114,8 +116,7 @@ class DealtPass:
         with self._lock:
             undone = [dealt for dealt, outcome in self._out.items() if not _is_done(outcome)]
             again = sorted([*undone, *self._again])
-            starts = [*(dealt.start for dealt in again), self._next]
-            nearest = {self._bookmarks.before(start) for start in starts}
+            nearest = {self._bookmarks.before(start) for start in self._starts(again)}
             return {
                 "epoch": self.epoch,
                 "data": self._data.identity(),
@@ -163,10 +164,9 @@ class DealtPass:
             self._out: dict[Range, Outcome | None] = {}
             self._bookmarks = Bookmarks(Bookmark(*each) for each in bookmarks)
 
-    def _undone_from(self) -> int:
-        """No element before it is left: what was returned is dealt first, and all in order."""
-        first = next(iter(self._out), None) or next(iter(self._again), None)
-        return self._next if first is None else first.start
+    def _starts(self, undone: Iterable[Range]) -> list[int]:
+        """Where reading may begin, which is left to do: these and what was not dealt yet."""
+        return [*(dealt.start for dealt in undone), self._next]
 
     def _first_returned(self, most: int) -> Range | None:
         if not self._again:
@@ -175,6 +175,18 @@ class DealtPass:
         if length > most:
             self._again.appendleft(Range(start + most, length - most))
         return Range(start, min(length, most))
+
+
+def in_order(ended: Iterable[tuple[Range, Any]]) -> Iterator[Any]:
+    """What came of ranges of a whole pass, in their order, as soon as those before are there."""
+    early: dict[int, tuple[Range, Any]] = {}
+    first = 0
+    for dealt, outcome in ended:
+        early[dealt.start] = dealt, outcome
+        while first in early:
+            found, of_it = early.pop(first)
+            first += found.length
+            yield of_it
 
 
 def _is_done(outcome: Outcome | None) -> bool:

@@ -26,10 +26,18 @@ def never() -> bool:
 
 
 class Executor(Restorable, Protocol):
-    """Where the functions run."""
+    """Where the functions run.
 
-    def dataset(self, data: Any) -> Any:
-        """A handle of which each ``iter`` is the next epoch."""
+    ``is_at_end``: whether a run that is over met the end of its data, and nobody has any left.
+    """
+
+    is_at_end: bool
+
+    def dataset(self, data: Any, first_epoch: int = 0) -> Any:
+        """A handle of which each ``iter`` is the next epoch, the first time this one.
+
+        What is such a handle already goes on with its own.
+        """
 
     def run(
         self,
@@ -40,7 +48,7 @@ class Executor(Restorable, Protocol):
         done: int = 0,
         is_stopped: Callable[[], bool] = never,
     ) -> Iterator[Report]:
-        """Yields reports as runs end; ``done`` of the steps were done before.
+        """Yields reports as runs end, whichever began first; ``done`` steps were done before.
 
         Once ``is_stopped``, which is asked after a report, no more runs begin: those that are
         under way still end, and are reported.
@@ -50,9 +58,18 @@ class Executor(Restorable, Protocol):
         """Reports of the present :meth:`run` that are there and were not yielded yet."""
 
     def run_once(
-        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+        self,
+        function: StepFunction,
+        data: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        *,
+        is_in_order: bool = False,
     ) -> Iterator[Report]:
-        """One pass over the first ``steps`` elements (None: all): reports in their order."""
+        """One pass over the first ``steps`` elements (None: all): reports as runs end.
+
+        ``is_in_order``: in the order of the elements, where they have one that trainers share.
+        """
 
 
 def share_of(steps: int | None, done: int, steps_per_execution: int) -> int:

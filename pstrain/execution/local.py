@@ -39,9 +39,9 @@ class Worker(Protocol):
 class _Epochs:
     """Makes the next epoch's iterator at each ``iter``."""
 
-    def __init__(self, source: Any, context: InputContext) -> None:
+    def __init__(self, source: Any, context: InputContext, first_epoch: int = 0) -> None:
         self._source, self._context = source, context
-        self._epoch = 0
+        self._epoch = first_epoch
 
     def __iter__(self) -> _LocalIterator:
         epoch, self._epoch = self._epoch, self._epoch + 1
@@ -132,11 +132,12 @@ class LocalExecutor:
     """
 
     def __init__(self, *, is_alone: bool = True, worker: Worker | None = None) -> None:
-        self.resumes = is_alone
+        self.resumes, self.is_at_end = is_alone, False
         self._worker = worker
 
-    def dataset(self, data: Any) -> _Epochs:
-        return _Epochs(data, InputContext() if self._worker is None else self._worker.input_context)
+    def dataset(self, data: Any, first_epoch: int = 0) -> _Epochs:
+        context = InputContext() if self._worker is None else self._worker.input_context
+        return _Epochs(data, context, first_epoch)
 
     def run(
         self,
@@ -165,9 +166,11 @@ class LocalExecutor:
         done: int = 0,
     ) -> Iterator[Report]:
         """Of one execution after the other, until so many steps are done or the data ends."""
+        self.is_at_end = False
         while steps is None or done < steps:
             report = self._call(function, iterator, share_of(steps, done, steps_per_execution))
             done += report["steps"]
+            self.is_at_end = report["ended"]
             yield report
             if report["ended"]:
                 return
@@ -184,7 +187,13 @@ class LocalExecutor:
         return self._worker.guarded(call)
 
     def run_once(
-        self, function: StepFunction, data: Any, steps: int | None, steps_per_execution: int
+        self,
+        function: StepFunction,
+        data: Any,
+        steps: int | None,
+        steps_per_execution: int,
+        *,
+        is_in_order: bool = True,  # noqa: ARG002
     ) -> Iterator[Report]:
         iterator = iter(_Epochs(data, InputContext()))
         try:
@@ -209,3 +218,5 @@ class LocalExecutor:
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         return not is_behind()
+
+    def give_up(self) -> None: ...

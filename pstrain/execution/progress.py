@@ -13,6 +13,7 @@ import time
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any, Protocol
 
 import numpy as np
@@ -47,7 +48,7 @@ class History:
 
 
 class Totals:
-    """Sums of an epoch's reports."""
+    """Sums of an epoch's reports; those of losses are exact, so their order changes nothing."""
 
     def __init__(self, metrics: Iterable[Any]) -> None:
         self._metrics = list(metrics)
@@ -55,14 +56,14 @@ class Totals:
         self._started_s = time.perf_counter()
         self.steps = 0
         self.examples = 0
-        self._loss_sum = 0.0
+        self._loss_sum: Fraction | float = Fraction()
         self._wait_s = 0.0
         self._busy_s = 0.0
 
     def add(self, report: Report) -> None:
         self.steps += report["steps"]
         self.examples += report["examples"]
-        self._loss_sum += report["loss_sum"]
+        self._loss_sum += _exact(report["loss_sum"])
         self._wait_s += report["wait_s"]
         self._busy_s += report["busy_s"]
         self._states = [
@@ -76,7 +77,7 @@ class Totals:
         """``data_stall``: share of the steps' time that was spent waiting for data."""
         elapsed_s = max(time.perf_counter() - self._started_s, 1e-9)
         values = {
-            "loss": self._loss_sum / max(self.examples, 1),
+            "loss": float(self._loss_sum) / max(self.examples, 1),
             "examples": float(self.examples),
             "examples_per_s": self.examples / elapsed_s,
             "data_stall": self._wait_s / max(self._busy_s, 1e-9),
@@ -94,7 +95,7 @@ class Totals:
         return {
             "steps": both.steps,
             "examples": both.examples,
-            "loss_sum": both._loss_sum,
+            "loss_sum": str(both._loss_sum),
             "wait_s": both._wait_s,
             "busy_s": both._busy_s,
             "elapsed_s": time.perf_counter() - self._started_s,
@@ -104,7 +105,7 @@ class Totals:
     def load(self, saved: Mapping[str, Any]) -> None:
         """Goes on from sums given by :meth:`to_json`; with other metrics, theirs begin anew."""
         self.steps, self.examples = int(saved["steps"]), int(saved["examples"])
-        self._loss_sum = float(saved["loss_sum"])
+        self._loss_sum = _exact(saved["loss_sum"])
         self._wait_s, self._busy_s = float(saved["wait_s"]), float(saved["busy_s"])
         self._started_s = time.perf_counter() - float(saved["elapsed_s"])
         states = _unpacked(saved["states"])
@@ -280,6 +281,13 @@ def is_unfinished(state: Any, initial_epoch: int) -> bool:
 def is_of_this_program(state: Mapping[str, Any]) -> bool:
     """Whether this process saved it."""
     return bool(state["program"] == _PROGRAM)
+
+
+def _exact(number: float | str) -> Fraction | float:
+    try:
+        return Fraction(number)
+    except (ValueError, OverflowError):  # NaN or infinite
+        return float(number)
 
 
 def _packed(states: list[Any]) -> str:

@@ -50,6 +50,9 @@ class Restorable(Protocol):
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         """Nothing goes back from now on; False where it has begun to, or has, as that says."""
 
+    def give_up(self) -> None:
+        """Of a run that was broken off nothing changes values any more. Blocks, bounded."""
+
 
 class Recovery:
     """Of one fit. ``managers``: all that save it; a loss takes it back to those of the first."""
@@ -120,7 +123,11 @@ def recovery(
             _resume(managers[0], initial_epoch)
         if progress.is_behind:
             progress.go_back()
-        yield Recovery(executor, progress, managers)
+        try:
+            yield Recovery(executor, progress, managers)
+        except BaseException:
+            executor.give_up()
+            raise
 
 
 @contextlib.contextmanager

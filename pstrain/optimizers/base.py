@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import threading
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, NoReturn, Self
 
 import numpy as np
 
+from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_arguments, foreign_names, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
@@ -121,7 +123,8 @@ class Optimizer(Telling):
     def learning_rate(self, rate: Rate) -> None:
         """For the steps of functions that are scheduled from now on; slots and counter stay.
 
-        A number is part of checkpoints, which give it to the optimizer that they are restored into.
+        What is set is part of checkpoints, which give it to the optimizer that they are restored
+        into; of a schedule of a class that is not in ``optimizers.schedules`` only its name.
         """
         if current_step() is not None:
             raise FailedPreconditionError(
@@ -134,21 +137,35 @@ class Optimizer(Telling):
         captured_changed()
 
     def saved_rate(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the rate: the number that a program has set, if any.
-
-        Nothing of a schedule that was set, which may be of the program's own class.
-        """
-        if self._is_set and self._schedule is not None:
-            return {}
-        return {"rate": self.spec.learning_rate if self._is_set else None}
+        """What a checkpoint keeps of the rate: what a program has set, if anything."""
+        if self._schedule is None or not self._is_set:
+            return {"rate": self.spec.learning_rate if self._is_set else None}
+        if schedules.is_known(self._schedule):
+            return {"schedule": self._schedule.get_config()}
+        return {"other_schedule": type(self._schedule).__name__}
 
     def restore_rate(self, saved: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`saved_rate`; without a number, the rate that it was made with."""
+        """Inverse of :meth:`saved_rate`; where nothing was set, the rate that it was made with."""
         if saved.get("rate") is not None:
             self.learning_rate = float(saved["rate"])
+        elif "schedule" in saved:
+            self.learning_rate = schedules.from_config(saved["schedule"])
         elif "rate" in saved and self._is_set:
             self.learning_rate = self._made_with
             self._is_set = False
+        elif "other_schedule" in saved:
+            self._tell_of_schedule(saved["other_schedule"])
+
+    def _tell_of_schedule(self, name: str) -> None:
+        """A program that sets its schedule before it restores has done what there is to do."""
+        if type(self._schedule).__name__ != name:
+            warnings.warn(
+                f"the checkpoint was saved while the learning rate followed {name}, a schedule of "
+                f"the program's own, which is not in it: {self!r} stays as it is; set "
+                f"optimizer.learning_rate = {name}(...)",
+                DataServiceWarning,
+                stacklevel=2,
+            )
 
     @property
     def variables(self) -> list[Any]:

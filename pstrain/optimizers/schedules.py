@@ -209,6 +209,11 @@ _KINDS: dict[str, Any] = {
 }
 
 
+def is_known(schedule: LearningRateSchedule) -> bool:
+    """Whether :func:`from_config` can make it anew: it is of a class of this module."""
+    return type(schedule) in _KINDS.values()
+
+
 def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
     """Inverse of :meth:`LearningRateSchedule.get_config`."""
     kind = _KINDS.get(config.get("kind", ""))

@@ -158,7 +158,9 @@ class ShardedVariable(BaseVariable):
     """A variable cut along its first axis; acts as one, and lists its parts.
 
     Made by ``Variable`` or ``create_variable`` under a strategy with a partitioner, or of given
-    variables of one dtype, which must differ in their first axis at most.
+    variables of one dtype, which must differ in their first axis at most. Given ones stay variables
+    of their own: an optimizer's ``clipnorm`` bounds each, so training differs with the parts;
+    ``global_clipnorm`` bounds all together, whatever the parts.
     """
 
     def __new__(cls, variables: Sequence[Any], name: str = "ShardedVariable") -> Any:

@@ -1,7 +1,8 @@
-"""A pass over data that trainers read shares of, as of a cache, says whose nobody has read."""
+"""A pass over data that trainers read by themselves, whoever is late, lost or never there."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,17 @@ from typing import Any
 import pytest
 
 from dataservice import Dataset
+from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.execution.cluster import ClusterExecutor
+
+
+class Owner:
+    def awaited(self, closure: int, *, blocks: bool) -> None: ...
+
+    def cancel(self, closure: int, timeout_s: float | None) -> None: ...
+
+    def describe(self, closure: int) -> str:
+        return str(closure)
 
 
 class Coordinator:
@@ -19,11 +30,12 @@ class Coordinator:
     recovery = SimpleNamespace(is_restoring=False)
 
     def __init__(self, *live: int) -> None:
+        self.changed = threading.Condition()
         self.live = set(live)
         self.losses = 0
         self._runs = 0
 
-    def create_per_worker_dataset(self, data: Any) -> Any:
+    def create_per_worker_dataset(self, data: Any, **_options: Any) -> Any:
         return data
 
     def live_trainers(self) -> set[int]:
@@ -32,11 +44,18 @@ class Coordinator:
     def stats(self) -> dict[str, int]:
         return {"losses": self.losses}
 
-    def schedule(self, _function: Any, args: Any) -> Any:  # noqa: ARG002
+    def has_ready_trainer(self) -> bool:
+        return False
+
+    def schedule(self, _function: Any, args: Any) -> RemoteValue:
         self._runs += 1
         trainer = sorted(self.live)[self._runs % len(self.live)]
-        report = {"steps": 0, "ended": True, "trainer": trainer}
-        return SimpleNamespace(fetch=lambda: report)
+        value = RemoteValue(self._runs, self.changed, Owner())
+        self.run(value, trainer, args[1])
+        return value
+
+    def run(self, value: RemoteValue, trainer: int, steps: int) -> None:  # noqa: ARG002
+        value._set({"steps": 0, "ended": True, "trainer": trainer}, None)
 
     def lose(self, trainer: int) -> None:
         self.live.discard(trainer)
@@ -66,3 +85,66 @@ def test_the_share_of_one_that_was_lost_after_its_end(caplog: pytest.LogCaptureF
 def test_all_shares(caplog: pytest.LogCaptureFixture) -> None:
     run(Coordinator(0, 1), lambda _trainer: None)
     assert not caplog.records
+
+
+class Late(Coordinator):
+    """One trainer ends nothing until the other has long met the end of its data, after 30 runs."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+        self._late: list[RemoteValue] = []
+        self._left = 30
+
+    def has_ready_trainer(self) -> bool:
+        return True
+
+    def run(self, value: RemoteValue, trainer: int, steps: int) -> None:
+        if trainer and len(self._late) < 3:
+            self._late.append(value)
+            return
+        has_more = self._left > 0
+        self._left -= 1
+        value._set({"steps": steps * has_more, "ended": not has_more, "trainer": 0}, None)
+        if self._left == -1:
+            threading.Timer(0.05, self._end_late).start()
+
+    def _end_late(self) -> None:
+        with self.changed:
+            for value in self._late:
+                value._set({"steps": 0, "ended": True, "trainer": 1}, None)
+            self.changed.notify_all()
+
+
+def test_one_that_is_late_holds_up_no_report_of_others() -> None:
+    coordinator: Any = Late()
+    executor = ClusterExecutor(coordinator)
+    shares = executor.dataset(Dataset.range(8).batch(2).cache())
+    told = [report["trainer"] for report in executor.run(lambda *_: 0.0, shares, None, 8)]
+    assert told[:30] == [0] * 30
+    # At its end a trainer is not asked over and over while another may have more.
+    assert len(told) < 30 + 3 + 2 * 8
+
+
+class Uneven(Coordinator):
+    """One trainer has two elements left, the other twelve."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+        self._left = [2, 12]
+
+    def run(self, value: RemoteValue, trainer: int, steps: int) -> None:
+        took = min(steps, self._left[trainer])
+        self._left[trainer] -= took
+        value._set({"steps": took, "ended": took < steps, "trainer": trainer}, None)
+
+
+def test_a_pass_is_not_over_where_one_trainer_is_at_its_end_and_another_has_more() -> None:
+    executor = ClusterExecutor(Uneven())  # type: ignore[arg-type]
+    shares = executor.dataset(Dataset.range(8).batch(2).cache())
+    first = list(executor.run(lambda *_: 0.0, shares, 10, 4))
+    assert sum(report["steps"] for report in first) == 10
+    assert [report["ended"] for report in first if report["trainer"] == 0] != []
+    assert not executor.is_at_end
+    rest = list(executor.run(lambda *_: 0.0, shares, 10, 4))
+    assert sum(report["steps"] for report in rest) == 4
+    assert executor.is_at_end

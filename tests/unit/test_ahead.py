@@ -1,21 +1,30 @@
-"""Ranges run ahead of an old one that is late, within bounds."""
+"""Closures are heard as they end, and those who are ready get more while one is late."""
 
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 
 from pstrain.coordinator.remote_value import RemoteValue
-from pstrain.execution.ahead import Ahead, Dealt
-from pstrain.execution.dealing import Range
+from pstrain.errors import CancelledError
+from pstrain.execution.ahead import Ahead
 
 
 class Owner:
+    """Cancels closures from the second on."""
+
+    def __init__(self, values: list[RemoteValue]) -> None:
+        self.values = values
+        self.asked: list[int] = []
+
     def awaited(self, closure: int, *, blocks: bool) -> None: ...
 
-    def cancel(self, closure: int, timeout_s: float | None) -> None: ...
+    def cancel(self, closure: int, timeout_s: float | None) -> None:  # noqa: ARG002
+        self.asked.append(closure)
+        if closure:
+            with self.values[closure]._changed:
+                self.values[closure]._set(None, CancelledError("asked"))
 
     def describe(self, closure: int) -> str:
         return str(closure)
@@ -26,36 +35,50 @@ class Run:
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.noted: list[int] = []
         self.is_ready = False
-        self.ahead = Ahead(2, lambda: self.is_ready, self._note)
+        self.ahead: Ahead[int] = Ahead(2, lambda: self.is_ready)
         self.values: list[RemoteValue] = []
+        self.owner = Owner(self.values)
 
-    def _note(self, report: dict[str, Any]) -> None:
-        self.noted.append(report["steps"])
-
-    def fill(self) -> None:
-        while self.ahead.has_room:
+    def fill(self, most: int = 32) -> None:
+        while self.ahead.has_room and len(self.values) < most:
             number = len(self.values)
-            value = RemoteValue(number, self.changed, Owner())
-            self.values.append(value)
-            self.ahead.add(Dealt(value, Range(number, 1)))
+            self.values.append(RemoteValue(number, self.changed, self.owner))
+            self.ahead.add(self.values[-1], number)
 
-    def end(self, number: int, ended: bool = False) -> None:
-        self.values[number]._set({"steps": number, "ended": ended}, None)
+    def end(self, *numbers: int) -> None:
+        for number in numbers:
+            with self.changed:
+                self.values[number]._set({"steps": number}, None)
+                self.changed.notify_all()
+
+    def heard(self) -> int:
+        ended = self.ahead.next_ended(or_room=False)
+        assert ended is not None
+        value, number = ended
+        assert value is self.values[number]
+        return number
 
 
-def test_those_that_end_before_an_old_one_make_room() -> None:
+def test_those_that_end_before_an_old_one_are_heard_and_make_room() -> None:
     run = Run()
-    for number in range(1, 6):
-        run.fill()
+    for number in range(1, 40):
+        run.fill(40)
         assert len(run.values) == number + 1
         run.end(number)
-        run.ahead.wait()
-    assert run.noted == [1, 2, 3, 4, 5]
+        assert run.heard() == number
     run.end(0)
-    assert [run.ahead.pop() for _ in range(6)] == [Range(number, 1) for number in range(6)]
-    assert sorted(run.noted) == list(range(6))
+    assert run.heard() == 0
+    assert not run.ahead
+
+
+def test_the_first_to_end_is_the_first_that_is_heard() -> None:
+    run = Run()
+    run.fill()
+    run.end(1, 0)
+    assert [report["steps"] for report in run.ahead.unheard()] == [0, 1]
+    assert [run.heard(), run.heard()] == [1, 0]
+    assert not run.ahead.unheard()
 
 
 def test_where_all_room_is_taken_by_who_is_late_others_who_are_ready_get_more() -> None:
@@ -65,18 +88,6 @@ def test_where_all_room_is_taken_by_who_is_late_others_who_are_ready_get_more() 
     assert run.ahead.has_room
     run.end(0)  # its report is heard first
     assert not run.ahead.has_room
-
-
-def test_there_is_a_bound_behind_which_the_oldest_is_waited_for() -> None:
-    run = Run()
-    run.is_ready = True
-    run.fill()
-    assert len(run.values) == 32
-    for number in range(1, 32):
-        run.end(number)
-    threading.Timer(0.01, lambda: _end_oldest(run)).start()
-    run.ahead.wait()
-    assert run.values[0].has_ended
 
 
 def test_who_joins_while_others_are_late_is_given_work_at_once() -> None:
@@ -90,8 +101,33 @@ def test_who_joins_while_others_are_late_is_given_work_at_once() -> None:
             run.changed.notify_all()
 
     threading.Timer(0.01, join).start()
-    run.ahead.wait()
+    assert run.ahead.next_ended(or_room=True) is None
     assert run.ahead.has_room
+
+
+def test_who_finds_nothing_is_not_asked_again_and_again_while_others_run() -> None:
+    run = Run()
+    run.fill()
+    run.end(1)
+    run.heard()
+    run.is_ready = True
+    run.ahead.note_idle(is_idle=True)
+    assert not run.ahead.has_room
+    threading.Timer(0.01, run.end, (0,)).start()
+    assert run.ahead.next_ended(or_room=True) is not None  # waits for who has work
+    run.ahead.note_idle(is_idle=True)
+    assert run.ahead.has_room  # nobody runs
+
+
+@pytest.mark.parametrize("is_idle", [False, True])
+def test_who_finds_something_makes_room(is_idle: bool) -> None:
+    run = Run()
+    run.fill()
+    run.end(1)
+    run.heard()
+    run.ahead.note_idle(is_idle=True)
+    run.ahead.note_idle(is_idle=is_idle)
+    assert run.ahead.has_room is not is_idle
 
 
 def test_an_end_asks_nothing_of_those_that_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,27 +141,18 @@ def test_an_end_asks_nothing_of_those_that_still_run(monkeypatch: pytest.MonkeyP
         return value._is_ready
 
     monkeypatch.setattr(RemoteValue, "has_ended", property(has_ended))
-    run.end(1)
-    run.end(0)
-    run.ahead.wait()
-    assert run.noted == [1, 0]
-    assert set(asked) <= {0}
+    run.end(1, 0)
+    assert [run.heard(), run.heard()] == [1, 0]
+    assert not asked
 
 
-def _end_oldest(run: Run) -> None:
-    with run.changed:
-        run.end(0)
-        run.changed.notify_all()
-
-
-@pytest.mark.parametrize("number", [0, 1])
-def test_the_end_of_the_data_is_known_before_its_report_is_heard(number: int) -> None:
+def test_of_those_that_nobody_wants_any_more_the_rest_ends_first() -> None:
     run = Run()
-    run.fill()
-    run.end(number, ended=True)
-    run.ahead.wait()
-    assert run.ahead.has_met_end
-    run.values[1 - number]._set(None, ValueError("this one failed"))
-    run.ahead.pop()
-    run.ahead.pop()
-    assert run.noted == [number]
+    run.is_ready = True
+    run.fill(3)
+    assert not run.ahead.give_up(0.01)
+    assert run.owner.asked == [2, 1, 0]  # else one that waits began meanwhile
+    assert [value.cancelled() for value in run.values] == [False, True, True]
+    threading.Timer(0.01, run.end, (0,)).start()
+    assert run.ahead.give_up(60.0)
+    assert run.values[0].has_value

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import dataservice as ds
 import pstrain as ps
 from dataservice import DataServiceWarning, Dataset
 from pstrain.callbacks.base import listed
@@ -419,7 +420,61 @@ def test_checkpoints_are_saved_in_epochs_and_of_the_best(tmp_path: pathlib.Path)
     assert len(list((tmp_path / "best").iterdir())) == 2
     assert best.last_path == str(tmp_path / "best" / "ckpt-2")
     assert saved.restore(best.last_path)
-    assert sorted(path.name for path in (tmp_path / "often").iterdir()) == ["ckpt-8", "ckpt-9"]
+    assert sorted(path.name for path in (tmp_path / "often").iterdir()) == ["ckpt-6", "ckpt-7"]
+
+
+def test_lines_of_a_fit_that_is_gone_on_with_stay(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stop(ps.callbacks.Callback):
+        def on_epoch_begin(self, epoch: int) -> None:
+            if epoch == 2:
+                raise KeyboardInterrupt
+
+    def fit(*more: ps.callbacks.Callback) -> None:
+        log = ps.callbacks.CSVLogger(tmp_path / "log.csv")
+        saving = ps.callbacks.Checkpoint(tmp_path / "saved", asynchronous=False)
+        model().fit(data(), 4, callbacks=[log, saving, *more], verbose=0)
+
+    def epochs() -> list[str]:
+        with open(tmp_path / "log.csv", newline="") as stream:
+            return [row["epoch"] for row in csv.DictReader(stream)]
+
+    for _ in range(2):  # the second begins anew: nothing is left to go on with
+        with monkeypatch.context() as patch:
+            with pytest.raises(KeyboardInterrupt):
+                fit(Stop())
+            assert epochs() == ["0", "1"]
+            patch.setattr("pstrain.execution.progress._PROGRAM", "another")
+            fit()
+        assert epochs() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("given", "steps"),
+    [
+        ({}, [6, 6, 12]),  # how many steps an epoch has is known from the second on
+        ({"steps_per_epoch": 6}, [6, 12]),
+        ({"steps_per_epoch": 6, "validation_data": data()}, [6, 6, 12, 12]),
+        ({"steps_per_epoch": 3, "every": 2}, [6]),  # counts go on over epochs
+        ({"steps_per_epoch": 6, "every": 2}, [6, 12]),
+    ],
+)
+def test_what_an_epochs_end_saves_is_not_saved_by_its_last_steps_too(
+    given: dict[str, Any], steps: list[int], tmp_path: pathlib.Path
+) -> None:
+    saves: list[int] = []
+
+    class Saving(ps.callbacks.Checkpoint):
+        def _save(self) -> None:
+            super()._save()
+            saves.append(int(self.model.optimizer.iterations))
+
+    given = dict(given)
+    saving = Saving(tmp_path, every_steps=5, every=given.pop("every", 1), asynchronous=False)
+    rows = ds.Dataset.from_numpy(data(6 * 32)).batch(32).repeat(2 if given else 1)
+    model().fit(rows, 2, callbacks=[saving], verbose=0, steps_per_execution=3, **given)
+    assert saves == steps
 
 
 def test_a_schedule_may_want_the_rate_so_far() -> None:

@@ -319,3 +319,16 @@ def test_a_closure_that_runs_too_long_is_refused_at_its_commit(cluster: Cluster)
     with pytest.raises(DeadlineExceededError, match="nothing of it is applied"):
         late.fetch(0)
     cluster.scheduler.wait_idle(0)
+
+
+def test_errors_that_are_alike_are_told_once_with_their_number(cluster: Cluster) -> None:
+    cluster.scheduler.trainer_joined(1, 2, Outbox())
+    for _ in range(4):
+        cluster.scheduler.submit("f", b"", None)
+    mine = [order.closure.id for order in cluster.orders()]
+    for closure in (*mine, *({0, 1, 2, 3} - {*mine})):
+        trainer, text = int(closure not in mine), "first" if closure == mine[0] else "same"
+        cluster.scheduler.results(trainer, [Ended(closure, 0, None, ValueError(text))])
+    with pytest.raises(ValueError, match="first") as raised:
+        cluster.scheduler.wait_idle(0)
+    assert raised.value.__notes__ == ["Also failed, 3 times: ValueError: same"]

@@ -64,6 +64,7 @@ def test_each_iter_is_the_next_epoch_also_after_a_position() -> None:
     elements = iter(data)
     elements.load_state_dict({"epoch": 5})
     assert [elements.epoch, elements.readers.epoch, iter(data).epoch] == [5, 5, 6]
+    assert iter(DealtDataset(DATA, Trainers(), 3)).epoch == 3
 
 
 def test_what_was_out_comes_first_after_a_resume_and_what_had_ended_does_not() -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 
 import dataservice as ds
 from pstrain import element_ranges
+from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.element_ranges import Bookmark, RangeReader
-from pstrain.execution.cluster import ClusterExecutor
-from pstrain.execution.dealing import DealtDataset, DealtPass
+from pstrain.errors import DataError
+from pstrain.execution.cluster import ClusterExecutor, _End
+from pstrain.execution.dealing import DealtDataset, DealtPass, Range
 
 DATA = ds.Dataset.range(1_000).shuffle(64, seed=3).batch(4)  # 250 elements
 LATE, UNTIL = 2, 40
@@ -60,6 +62,9 @@ class Coordinator:
     def has_ready_trainer(self) -> bool:
         return True
 
+    def create_per_worker_dataset(self, data: Any, *, first_epoch: int) -> PerWorkerDataset:
+        return PerWorkerDataset(data, self, first_epoch)  # type: ignore[arg-type]
+
     def awaited(self, closure: int, *, blocks: bool) -> None: ...
 
     def cancel(self, closure: int, timeout_s: float | None) -> None: ...
@@ -79,15 +84,78 @@ def step(elements: Any, count: int) -> dict[str, Any]:
     return {"steps": len(rows), "ended": len(rows) < count, "rows": [*itertools.chain(*rows)]}
 
 
-def test_one_range_that_is_late_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def rows_of(reports: Iterable[dict[str, Any]]) -> list[int]:
+    return [row for report in reports for row in report["rows"]]
+
+
+EXPECTED = [row for batch in DATA.iterator(0) for row in batch["id"].to_pylist()]
+
+
+def test_one_range_that_is_late_holds_up_no_other_and_no_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(element_ranges, "_BOOKMARK_EVERY_S", 0.0)
     monkeypatch.setattr(element_ranges, "_BOOKMARK_SHARE", 0)
     coordinator: Any = Coordinator()
     elements: DealtPass = iter(DealtDataset(DATA, coordinator))
-    reports = list(ClusterExecutor(coordinator).run(step, elements, None, 2))
-    expected = [row for batch in DATA.iterator(0) for row in batch["id"].to_pylist()]
-    assert [row for report in reports for row in report["rows"]] == expected
+    scheduled_when_heard, reports = [], []
+    for report in ClusterExecutor(coordinator).run(step, elements, None, 2):
+        scheduled_when_heard.append(len(coordinator.near))
+        reports.append(report)
+    late = 16  # rows
+    heard = rows_of(reports)
+    assert sorted(heard) == sorted(EXPECTED)
+    assert heard[:late] == EXPECTED[:late]
+    assert heard[late : 20 * 8] == EXPECTED[late + 8 : 21 * 8]
+    # Each is heard before as many others are dealt as there is room for.
+    gaps = [when - number for number, when in enumerate(scheduled_when_heard)]
+    assert max(gaps) <= 8 + 1
     nearest = [start - near.at for start, near in coordinator.near[20:] if near is not None]
     assert max(nearest) <= 8 * 2  # as many ranges as there is room for
     assert len(nearest) == len(coordinator.near) - 20
+    assert len(elements._bookmarks) < 40  # of 120 that were taken
     assert len(coordinator.near) <= 125 + 8 + 1  # the end is not run past
+
+
+@pytest.mark.parametrize("data", [DATA, lambda _context: DATA])
+def test_passes_begin_with_the_first_epoch(data: Any) -> None:
+    coordinator: Any = Coordinator()
+    passes = ClusterExecutor(coordinator).dataset(data, 3)
+    assert [iter(passes).epoch for _ in range(2)] == [3, 4]
+
+
+def test_one_pass_that_is_to_be_in_order_is_although_a_range_is_late() -> None:
+    coordinator: Any = Coordinator()
+    executor = ClusterExecutor(coordinator)
+    reports = executor.run_once(step, DATA, None, 2, is_in_order=True)
+    assert rows_of(reports) == EXPECTED
+
+
+def test_one_pass_stops_after_its_steps_although_a_range_is_late() -> None:
+    coordinator: Any = Coordinator()
+    executor = ClusterExecutor(coordinator)
+    reports = executor.run_once(step, DATA, 101, 2, is_in_order=True)
+    assert rows_of(reports) == EXPECTED[: 101 * 4]
+
+
+@pytest.mark.parametrize("heard", [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
+def test_trainers_that_see_different_ends_are_told_whichever_is_heard_first(
+    heard: list[int],
+) -> None:
+    found = [(8, False), (5, True), (1, True)]  # the second met the end before the third's
+    reports = [{"steps": steps, "ended": ended} for steps, ended in found]
+    with pytest.raises(DataError, match="end of the pass before element 13, which another"):
+        note_all(_End(), {8 * index: reports[index] for index in heard})
+
+
+def test_ranges_behind_the_end_agree_with_it() -> None:
+    nothing = {"steps": 0, "ended": True}
+    end = _End()
+    note_all(end, {16: nothing, 24: nothing, 8: {"steps": 5, "ended": True}})
+    note_all(end, {0: {"steps": 8, "ended": False}})
+    assert end.is_met
+
+
+def note_all(end: _End, reports: dict[int, dict[str, Any]]) -> None:
+    for start, report in reports.items():
+        end.note(Range(start, 8), report)

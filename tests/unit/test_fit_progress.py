@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ import pstrain as ps
 from pstrain.callbacks.base import CallbackList
 from pstrain.errors import RolledBackError, UnimplementedError
 from pstrain.execution.progress import Progress, is_unfinished
+from pstrain.execution.resumption import recovery
+from pstrain.training import Loop
 
 
 class Iterator:
@@ -109,6 +112,73 @@ def test_steps_that_ended_unreported_are_saved_too() -> None:
     other.go_back()
     assert (other.totals.steps, other.totals.logs()["count"]) == (6, 6.0)
     assert (other.iterator().epoch, other.iterator().at, dataset.epoch) == (0, 7, 1)
+
+
+@pytest.mark.parametrize("is_at_end", [False, True])
+def test_a_pass_is_used_up_when_nobody_has_any_left(is_at_end: bool) -> None:
+    class Executor:
+        def run(self, *_: Any, **__: Any) -> Any:
+            yield {**report(2), "ended": True}  # of one trainer
+
+    progress, _, _, calls = new_progress(epochs=1)
+    executor: Any = Executor()
+    executor.is_at_end = is_at_end
+    Loop(Model(), None, executor, progress, calls).train()  # type: ignore[arg-type]
+    assert progress.is_inside is not is_at_end
+
+
+def test_of_a_fit_that_is_broken_off_nothing_goes_on() -> None:
+    given_up: list[bool] = []
+
+    class Executor:
+        checkpoint = None
+
+        def give_up(self) -> None:
+            given_up.append(True)
+
+    executor: Any = Executor()
+    with recovery(executor, new_progress()[0], (), 0):
+        pass
+    assert not given_up
+    with pytest.raises(KeyboardInterrupt), recovery(executor, new_progress()[0], (), 0):
+        raise KeyboardInterrupt
+    assert given_up
+
+
+def test_sums_of_losses_do_not_depend_on_the_order_of_reports() -> None:
+    losses = [0.1, 1e16, 0.7, -1e16, 0.3]
+    sums = []
+    for order in (losses, losses[::-1]):
+        progress, _, _, _ = new_progress()
+        for number, loss in enumerate(order):
+            progress.add({**report(1), "loss_sum": loss})
+            if number == 2:  # a resume changes nothing either
+                state = saved(progress)
+                progress, _, _, _ = new_progress()
+                progress.load_state_dict(state)
+                progress.go_back()
+        sums.append(progress.totals.logs()["loss"])
+    assert sums == [math.fsum(losses) / 50] * 2
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_saved(loss: float) -> None:
+    progress, _, _, _ = new_progress()
+    progress.add({**report(1), "loss_sum": loss})
+    progress.add(report(1))
+    progress.load_state_dict(saved(progress))
+    progress.go_back()
+    assert repr(progress.totals.logs()["loss"]) == repr(loss)
+
+
+def test_a_sum_of_losses_of_an_earlier_version_is_gone_on_with() -> None:
+    progress, _, _, _ = new_progress()
+    progress.add(report(2))
+    state = saved(progress)
+    state["totals"]["loss_sum"] = 10.0
+    progress.load_state_dict(state)
+    progress.go_back()
+    assert progress.totals.logs()["loss"] == 0.5
 
 
 def test_at_the_end_of_an_epoch_the_next_one_is_saved_with_the_history() -> None:

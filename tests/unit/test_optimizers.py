@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dataservice.errors import DataServiceWarning
 from pstrain import optimizers
 from pstrain.checkpoints.checkpoint import Checkpoint
 from pstrain.checkpoints.objects import read_config
@@ -317,13 +318,44 @@ def test_a_rate_that_a_program_sets_is_saved_and_goes_back(tmp_path: Path) -> No
     assert isinstance(optimizer.learning_rate, schedules.PiecewiseConstantDecay)
 
 
-def test_a_checkpoint_that_does_not_say_a_rate_leaves_it(tmp_path: Path) -> None:
+def test_a_schedule_that_a_program_sets_is_saved_and_goes_back(tmp_path: Path) -> None:
     optimizer = SGD(1.0)
-    optimizer.learning_rate = schedules.PiecewiseConstantDecay([0], [1.0, 0.5])
+    schedule = schedules.PiecewiseConstantDecay(np.array([1, 3]), [1.0, 0.5, 0.25])
+    optimizer.learning_rate = schedule
+    optimizer.iterations.assign(2)
     saved = Checkpoint(optimizer=optimizer).save(tmp_path)
+    again = SGD(3.0)
+    for _ in range(2):
+        Checkpoint(optimizer=again).restore(saved)
+        variable = Variable(np.zeros(3, np.float32), name="x")
+        for moved in (0.5, 1.0, 1.25):  # steps 2 and 3 at 0.5, step 4 at 0.25
+            again.apply_gradients([(GRADIENT, variable)])
+            np.testing.assert_array_equal(variable.numpy(), -moved * GRADIENT)
+        again.learning_rate = 0.1
+
+
+def test_a_checkpoint_that_does_not_say_a_rate_leaves_it() -> None:
+    optimizer = SGD(1.0)
     optimizer.learning_rate = 0.1
-    Checkpoint(optimizer=optimizer).restore(saved)
+    optimizer.restore_rate({})
     assert optimizer.learning_rate == 0.1
+
+
+class Other(schedules.LearningRateSchedule):
+    def __call__(self, step: int) -> float:
+        return 1.0 / (1 + step)
+
+
+def test_a_schedule_that_cannot_be_saved_is_told_where_it_is_lost(tmp_path: Path) -> None:
+    optimizer = SGD(1.0)
+    optimizer.learning_rate = Other()
+    saved = Checkpoint(optimizer=optimizer).save(tmp_path)
+    Checkpoint(optimizer=optimizer).restore(saved)
+    assert isinstance(optimizer.learning_rate, Other)
+    again = SGD(0.1)
+    with pytest.warns(DataServiceWarning, match=r"set optimizer.learning_rate = Other\(\.\.\.\)"):
+        Checkpoint(optimizer=again).restore(saved)
+    assert again.learning_rate == 0.1
 
 
 @pytest.mark.parametrize("change", ["assign", "assign_add", "assign_sub"])

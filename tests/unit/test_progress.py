@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import io
+import sys
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
+import dataservice as ds
+import pstrain as ps
 from pstrain.callbacks import ProgressBar
 
 LOGS = {"loss": 0.4545, "examples": 250.0, "examples_per_s": 124_648.4, "data_stall": 0.3}
@@ -52,3 +58,17 @@ def test_a_file_gets_one_line_per_epoch() -> None:
     bar.on_epoch_end(1, LOGS)
     assert stream.getvalue().count("\n") == 1
     assert "\r" not in stream.getvalue()
+
+
+@pytest.mark.parametrize("form", [dict, pa.table, lambda data: ds.Dataset.from_numpy(data)])
+def test_of_rows_in_memory_the_first_epoch_has_a_length(
+    form: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pstrain.callbacks.progress._REDRAW_S", 0.0)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["x"], label="label"))
+    model.compile("sgd")
+    rows = form({"x": np.zeros(64, np.float32), "label": np.zeros(64, np.int64)})
+    model.fit(rows, batch_size=16, steps_per_execution=1)
+    shares = [line for line in terminal.getvalue().split("\r") if "]  25%" in line]
+    assert len(shares) == (not isinstance(rows, ds.Dataset))

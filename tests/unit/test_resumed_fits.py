@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import dataservice as ds
 import pstrain as ps
 from pstrain.optimizers import schedules
 
@@ -100,3 +101,23 @@ def test_a_fit_that_was_killed_ends_as_one_that_was_not(
         program.run(tmp_path, stops=True)
     monkeypatch.setattr("pstrain.execution.progress._PROGRAM", "another")
     assert program.run(tmp_path) == program.run()
+
+
+@pytest.mark.parametrize("steps", [None, 2])
+def test_a_second_fit_goes_on_with_the_passes_of_the_first(steps: int | None) -> None:
+    rows = ds.Dataset.from_table(table(0)).shuffle(ROWS, seed=5).batch(16)
+    if steps:
+        rows = rows.repeat()
+
+    def trained(*epochs: tuple[int, int]) -> list[Any]:
+        model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["price"], label="label"))
+        model.compile("sgd")
+        options: Any = {"steps_per_epoch": steps, "verbose": 0}
+        losses = [
+            model.fit(rows, end, initial_epoch=first, **options).history["loss"]
+            for first, end in epochs
+        ]
+        return [*np.concatenate(losses)]
+
+    # Steps are no passes: with them each fit begins with the first.
+    assert (trained((0, 2), (2, 3)) == trained((0, 3))) is (steps is None)
