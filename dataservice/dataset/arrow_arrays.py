@@ -111,7 +111,8 @@ def _to_lists(values: np.ndarray, name: str, kind: pa.DataType) -> pa.Array | No
     if not flat.type.equals(kind.value_type):
         return None
     if is_fixed:
-        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+        # Arrow's from_arrays divides by the width, which ends the process where it is 0.
+        return pa.Array.from_buffers(kind, len(values), [None], children=[flat])
     offsets = pa.array(np.arange(len(values) + 1) * width, pa.int64() if is_large else pa.int32())
     lists = pa.LargeListArray if is_large else pa.ListArray
     return lists.from_arrays(offsets, flat, type=kind)
