@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.operators.open_windows import OpenBatches
+from dataservice.dataset.operators.windows import _Counts
 from dataservice.dataset.stream import RunContext
 from tests.unit.counted_calls import calls_of
 
@@ -32,6 +34,15 @@ def test_the_oldest_of_many_open_windows_is_found_at_once() -> None:
     assert calls_of(lambda: windows.oldest) < 5
     windows.add(row, np.array([0]), np.arange(1), 201)
     assert windows.oldest == 2
+
+
+def test_counts_of_many_keys_are_put_together_seldom() -> None:
+    counts = _Counts()
+    with mock.patch("numpy.unique", wraps=np.unique) as unique:
+        for key in range(500):
+            counts.add(np.array([key // 2]), np.array([1]))
+        assert counts.listed() == [[key, 2] for key in range(250)]
+    assert unique.call_count < 20
 
 
 def test_a_tiny_dataset_of_an_interleave_costs_few_calls() -> None:
