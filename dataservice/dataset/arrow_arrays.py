@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dataservice.dataset.columns import conform
+from dataservice.dataset.nested_arrays import fixed_size_lists
 from dataservice.dataset.numpy_types import has_zeros_inside, is_masked, stored_type
 from dataservice.dataset.plain_types import plain_array, plain_type
 from dataservice.dataset.untouched import UntouchedColumn
@@ -111,7 +112,7 @@ def _to_lists(values: np.ndarray, name: str, kind: pa.DataType) -> pa.Array | No
     if not flat.type.equals(kind.value_type):
         return None
     if is_fixed:
-        return pa.FixedSizeListArray.from_arrays(flat, type=kind)
+        return fixed_size_lists(flat, len(values), kind)
     offsets = pa.array(np.arange(len(values) + 1) * width, pa.int64() if is_large else pa.int32())
     lists = pa.LargeListArray if is_large else pa.ListArray
     return lists.from_arrays(offsets, flat, type=kind)

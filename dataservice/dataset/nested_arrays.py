@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from dataservice.runtime.number_arrays import from_numbers
+
 
 def children_of(array: pa.Array) -> list[pa.Array]:
     """The arrays that a nested one is made of, without what a slice of it leaves out."""
@@ -32,11 +34,24 @@ def put_together(array: pa.Array, children: Sequence[pa.Array], kind: pa.DataTyp
     if types.is_struct(kind):
         return pa.StructArray.from_arrays(children, fields=kind.fields, mask=nulls)
     if types.is_fixed_size_list(kind):
-        return pa.FixedSizeListArray.from_arrays(children[0], type=kind, mask=nulls)
+        return fixed_size_lists(children[0], len(array), kind, nulls)
     if types.is_map(kind):
         offsets = pa.array(array.offsets.to_numpy())  # not as a slice, which takes no mask
         return pa.MapArray.from_arrays(offsets, *children, type=kind, mask=nulls)
     return _lists(array, children[0], kind, nulls)
+
+
+def fixed_size_lists(
+    values: pa.Array, count: int, kind: pa.DataType, nulls: pa.Array | None = None
+) -> pa.Array:
+    """So many lists of `kind` over `values`, null where `nulls` says so."""
+    if kind.list_size:
+        return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=nulls)
+    # That divides by the size, which ends the process where it is 0.
+    valid = None
+    if nulls is not None:
+        valid = from_numbers(~nulls.to_numpy(zero_copy_only=False)).buffers()[1]
+    return pa.Array.from_buffers(kind, count, [valid], children=[values])
 
 
 def _lists(

@@ -195,7 +195,9 @@ class OperatorMethods:
     ) -> Self:
         """Makes record batches of `batch_size` rows the elements.
 
-        `num_parallel_calls` as for `map`. They are always in order, whatever `deterministic` says.
+        `drop_remainder` leaves out the last rows where they are fewer; of a distributed dataset
+        those of each data worker, with `ordered=True` of the whole. `num_parallel_calls`
+        as for `map`. They are always in order, whatever `deterministic` says.
         """
         _check_parallel_calls(num_parallel_calls)
         return self._over(ops.Batch(self._node, batch_size, drop_remainder))

@@ -82,4 +82,6 @@ def settle_seeds(node: Node, *key: int) -> Node:
     For plans that a function makes anew each time a position is restored.
     """
     count = len(drawn_seeds(node))
+    if not count:
+        return node
     return with_drawn_seeds(node, [order_key(*key, n) >> 1 for n in range(count)])

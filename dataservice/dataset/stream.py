@@ -197,6 +197,7 @@ class RowCutter:
         self._chunk_state: State | None = None
         self._row = 0
         self._began = ""  # where the first of several chunks of a cut comes from
+        self._ends_next = False  # as the last cut saw; not asked again, or chains ask and ask
 
     def available(self) -> int:
         """Rows that the next piece can have at most; 0 at the end of the stream."""
@@ -226,6 +227,7 @@ class RowCutter:
                 self._held = pieces
                 raise
             if piece is None:
+                self._ends_next = bool(pieces)
                 break
             if not pieces:
                 assert self._chunk_state is not None
@@ -254,6 +256,9 @@ class RowCutter:
     def _pull(self) -> pa.RecordBatch | None:
         if self._chunk is not None:
             self._chunk, self._chunk_state, self._row = None, None, 0
+        if self._ends_next:
+            self._ends_next = False
+            return None
         state = self._stream.state()
         chunk = next(self._stream, None)
         rows = 0 if chunk is None else chunk.num_rows

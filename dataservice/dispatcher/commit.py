@@ -2,8 +2,9 @@
 
 A decision is applied under the service's lock, but its answer waits here, outside of it, until
 its frame and all earlier ones are on disk; meanwhile others decide, and their frames share the
-next write. Invariant: nobody is told of a fact that a restart could forget. A journal that fails
-once is never written again, so the service must stop answering.
+next write. Invariant: nobody is told of a fact that a restart could forget. So the service must
+stop answering while the journal fails: until `retry` has written what is left, where there was no
+room, and for good after any other failure.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
-from dataservice.errors import DataServiceError, UnavailableError
+from dataservice.errors import DataServiceError, ResourceExhaustedError, UnavailableError
 from dataservice.runtime.brief_lock import BriefLock
 
 if TYPE_CHECKING:
@@ -43,6 +45,8 @@ class GroupCommit:
         self._frames: deque[bytes] = deque()
         self._enqueued = 0
         self._taken = 0
+        # Taken, but not yet written; belongs to whoever writes.
+        self._unwritten: list[bytes] = []
         # Frames since the state was copied that is to replace the journal.
         self._since: list[bytes] | None = None
         self._copied_at = 0
@@ -68,18 +72,27 @@ class GroupCommit:
     def wait_durable(self, ticket: int) -> None:
         """Blocks until the ticket's frames are on disk; whoever comes first writes for all."""
         while ticket > self._durable or self._failure is not None:
-            self.check()
             with self._lock:
+                self.check()
                 may_write = not self._is_writing and not self._is_replacing
                 if may_write:
                     self._is_writing = True
                 else:
                     alarm = self._fall_asleep(ticket)
             if may_write:
-                upto, frames = self._take()
-                self._write(self._journal.append, frames, upto, self.frames_kept + len(frames))
+                self._write(self._append, self._take())
             else:
                 alarm.acquire()
+
+    def retry(self) -> None:
+        """Writes what found no room, if there is room by now; else UnavailableError, as before."""
+        if isinstance(self._failure, ResourceExhaustedError):
+            with self._lock:
+                if self._is_writing:
+                    return
+                self._is_writing = True
+            self._write(self._append, self._take())
+            logger.warning("the journal can be written again; the dispatcher goes on")
 
     def begin_replacing(self) -> None:
         """The state is copied now; the caller's lock keeps others from enqueuing meanwhile."""
@@ -88,18 +101,19 @@ class GroupCommit:
     def replace(self, frames: list[bytes]) -> None:
         """Puts frames, and those enqueued since `begin_replacing`, in place of all.
 
-        What was enqueued before that need not be written any more: `frames` contain it.
+        What was enqueued before that need not be written any more: `frames` contain it. Where
+        is room for the latter alone, these are added, which is logged.
         """
         while not self._may_replace():
             pass
-        upto, _ = self._take()
+        upto = self._take()
         since, self._since = (self._since or [])[: upto - self._copied_at], None
-        self._write(self._journal.replace, [*frames, *since], upto, len(frames) + len(since))
+        self._write(partial(self._replace_or_append, [*frames, *since]), upto)
 
     def _may_replace(self) -> bool:
         """Begins a write, or waits for the end of another; nobody else begins one meanwhile."""
-        self.check()
         with self._lock:
+            self.check()
             self._is_replacing = self._is_writing
             if not self._is_replacing:
                 self._is_writing = True
@@ -109,36 +123,52 @@ class GroupCommit:
         return False
 
     def check(self) -> None:
-        """UnavailableError once the journal has failed."""
-        if self._failure is not None:
+        """UnavailableError while the journal fails."""
+        failure = self._failure
+        if failure is not None:
+            remedy = "until it is restarted; see to the disk of its work_dir"
+            if isinstance(failure, ResourceExhaustedError):
+                remedy = "until it can; make room on the disk of its work_dir"
             raise UnavailableError(
-                f"the dispatcher cannot write its journal ({self._failure}) and serves nothing "
-                "until it is restarted; see to the disk of its work_dir"
+                f"the dispatcher cannot write its journal ({failure}) and serves nothing {remedy}"
             )
 
-    def _take(self) -> tuple[int, list[bytes]]:
-        """What was enqueued until now, for the one that writes."""
+    def _take(self) -> int:
+        """Takes what was enqueued until now, for the one that writes; up to which ticket."""
         upto = self._enqueued
-        frames = [self._frames.popleft() for _ in range(upto - self._taken)]
+        self._unwritten += [self._frames.popleft() for _ in range(upto - self._taken)]
         self._taken = upto
-        return upto, frames
+        return upto
 
-    def _write(
-        self, put: Callable[[list[bytes]], None], frames: list[bytes], upto: int, kept: int
-    ) -> None:
+    def _append(self) -> int:
+        """Adds what was taken; how many frames the journal has then."""
+        self._journal.append(self._unwritten)
+        return self.frames_kept + len(self._unwritten)
+
+    def _replace_or_append(self, frames: list[bytes]) -> int:
+        try:
+            self._journal.replace(frames)
+        except ResourceExhaustedError as error:
+            logger.warning("the journal is not shortened: %s", error)
+            return self._append()
+        return len(frames)
+
+    def _write(self, put: Callable[[], int], upto: int) -> None:
         """Writes alone; afterwards everything `upto` is durable, or the journal has failed."""
+        before = self._failure
         failure: Exception | None = RuntimeError("a write was interrupted")
         try:
-            put(frames)
+            kept = put()
             failure = None
         except (DataServiceError, OSError, RuntimeError, ValueError) as error:
             failure = error
-            logger.critical("the journal failed; the dispatcher stops answering: %s", error)
+            if before is None:
+                logger.critical("the journal failed; the dispatcher stops answering: %s", error)
         finally:
             with self._lock:
                 self._is_writing, self._failure = False, failure
                 if failure is None:
-                    self._durable, self.frames_kept = upto, kept
+                    self._durable, self.frames_kept, self._unwritten = upto, kept, []
                 self._wake()
         self.check()
 

@@ -71,6 +71,11 @@ class Ledger:
             for condition in self._waiting.values():
                 condition.notify_all()
 
+    def retry(self) -> None:
+        """Writes what the journal had no room for; UnavailableError while it has none."""
+        if self._commits is not None:
+            self._commits.retry()
+
     def shorten(self) -> None:
         """Replaces a long journal by the state that it led to.
 
@@ -91,7 +96,7 @@ class Ledger:
     # Inside a transaction
 
     def check_open(self) -> None:
-        """UnavailableError after `close`, or once the journal has failed."""
+        """UnavailableError after `close`, or while the journal fails."""
         if self._closed:
             raise UnavailableError("the dispatcher is shutting down")
         if self._commits is not None:

@@ -200,13 +200,16 @@ class DispatchServer:
 def _keep_house(service: DispatcherService, stop: threading.Event) -> None:
     """Holds the service only, so that a forgotten server can be collected and stopped."""
     preload()
+    told = ""
     while not stop.wait(service.presence.tick_s):
         try:
             service.tick()
+            told = ""
         except DataServiceError as error:
-            # The journal failed or the server stops; callers are told by the service itself.
-            logger.error("housekeeping ends: %s", error)
-            return
+            # The journal fails, perhaps for a while; callers are told by the service itself.
+            if told != str(error):
+                logger.error("no housekeeping: %s", error)
+            told = str(error)
 
 
 def _open_journal(config: DispatcherConfig) -> Journal:

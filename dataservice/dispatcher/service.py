@@ -247,7 +247,11 @@ class DispatcherService:
     # Time
 
     def tick(self) -> None:
-        """Notes who has been silent for too long; to be called every `presence.tick_s`."""
+        """Notes who has been silent for too long; to be called every `presence.tick_s`.
+
+        Where the journal had no room, it is tried again first, so that all goes on.
+        """
+        self._ledger.retry()
         with self._transaction():
             now_s = self._clock.now_s()
             silent = self.presence.silent(now_s)

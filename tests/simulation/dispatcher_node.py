@@ -53,6 +53,9 @@ class Commits:
     def check(self) -> None:
         """Nothing: this disk never fails."""
 
+    def retry(self) -> None:
+        """Nothing: this disk never fails."""
+
     def begin_replacing(self) -> None:
         """Nothing: nobody decides before `replace` here."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import resource
 from typing import Any
 from unittest import mock
 
@@ -160,6 +161,21 @@ def test_bad_arguments(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UnsplittableError, match=r"dataset with cache cannot.*OFF"):
         linearise(numbers(3).cache().node)
     assert np.array_equal(values(run(numbers(3).cache(str(tmp_path / "a")))), [0, 1, 2])
+
+
+@pytest.mark.parametrize("rows", [100, 100_000])
+def test_a_full_disk_is_named_and_keeps_no_part(tmp_path: pathlib.Path, rows: int) -> None:
+    dataset = Dataset.range(rows).cache(os.fspath(tmp_path / "c"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # Fewer rows are written at the end alone, more on the way.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        with pytest.raises(SourceError, match=r"the cache .* cannot be written.*File too large"):
+            dataset.to_table()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not os.listdir(tmp_path)
+    assert dataset.to_table().num_rows == rows
 
 
 def test_a_file_keeps_what_a_data_service_yields(tmp_path: pathlib.Path) -> None:

@@ -14,7 +14,12 @@ from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import Sync
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.errors import ResourceExhaustedError, UnavailableError
+from dataservice.errors import (
+    DataLossError,
+    DataServiceError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from dataservice.runtime.brief_lock import BriefLock
 from dataservice.runtime.clock import ManualClock
 from tests.unit.dispatcher_services import (
@@ -219,17 +224,69 @@ def test_one_decision_is_one_frame() -> None:
     ]
 
 
-def test_a_failed_journal_stops_all_answers() -> None:
+@pytest.mark.parametrize(
+    ("failure", "remedy"),
+    [(ResourceExhaustedError("no room"), "make room"), (DataLossError("damaged"), "restarted")],
+)
+def test_a_failed_journal_stops_all_answers(failure: DataServiceError, remedy: str) -> None:
     journal = ListJournal()
     service = service_of(journal)
     register(service)
-    journal.failure = ResourceExhaustedError("no room on the disk")
-    with pytest.raises(UnavailableError, match="no room on the disk"):
+    journal.failure = failure
+    with pytest.raises(UnavailableError, match=f"{failure}.*{remedy}"):
         register(service)
     journal.failure = None
     with pytest.raises(UnavailableError, match="cannot write its journal"):
         service.get_dataset("1000")
     assert len(journal.frames) == 1
+
+
+def test_a_dispatcher_whose_disk_was_full_goes_on_when_there_is_room() -> None:
+    journal, clock = ListJournal(), ManualClock()
+    service = service_of(journal, clock, worker_timeout_s=10.0)
+    register(service)
+    add_worker(service)
+    journal.failure = ResourceExhaustedError("no room on the disk")
+    with pytest.raises(UnavailableError, match="no room"):
+        open_reader(service)
+    for _ in range(30):
+        clock.advance(1.0)
+        with pytest.raises(UnavailableError, match="no room"):
+            service.tick()
+    journal.failure = None
+    service.tick()
+    assert len(service.overview.status()["workers"]) == 1, "that time counts against nobody"
+    assert open_reader(service) == "i1"
+    assert service.lease_windows(lease_request()).leases
+    assert service_of(ListJournal(journal.frames))._state == service._state
+
+
+def test_a_damaged_journal_is_not_tried_again() -> None:
+    journal = ListJournal()
+    service = service_of(journal)
+    journal.failure = DataLossError("damaged")
+    with pytest.raises(UnavailableError):
+        register(service)
+    journal.failure = None
+    with pytest.raises(UnavailableError, match="restarted"):
+        service.tick()
+    assert not journal.frames
+
+
+def test_a_journal_that_has_no_room_to_be_replaced_is_added_to() -> None:
+    class FullJournal(ListJournal):
+        def replace(self, frames: Sequence[bytes]) -> None:
+            raise ResourceExhaustedError(f"no room for {len(frames)} frames")
+
+    journal = FullJournal([b"old"])
+    commits = GroupCommit(journal)
+    commits.enqueue(b"1")
+    commits.begin_replacing()
+    commits.enqueue(b"2")
+    commits.replace([b"image"])
+    commits.enqueue(b"3")
+    commits.wait_durable(3)
+    assert journal.frames == [b"old", b"1", b"2", b"3"]
 
 
 def test_a_restart_goes_on_where_the_journal_ends() -> None:

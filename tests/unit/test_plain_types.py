@@ -28,6 +28,9 @@ COLUMNS = {
     "list of dictionaries": pa.ListArray.from_arrays(pa.array([0, 1, 3, 3, 4, 5, 6]), ENCODED),
     "struct of a dictionary": pa.StructArray.from_arrays([ENCODED], ["x"]),
     "fixed lists of dictionaries": pa.FixedSizeListArray.from_arrays(ENCODED, 1),
+    "fixed lists of no views": pa.array(
+        [[] if item else None for item in NESTED], pa.list_(pa.string_view(), 0)
+    ),
     "fixed lists of views": pa.array(
         [[item] if item else None for item in NESTED], pa.list_(pa.list_view(INTEGERS), 1)
     ),

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pyarrow as pa
 
@@ -15,6 +11,7 @@ from pstrain.paramserver.store import Store
 from pstrain.trainer.outgoing import Push, both, pull_messages
 from pstrain.trainer.pull import Pull
 from pstrain.vocabulary import Fetch, InitializerSpec, OptimizerSpec, ShardSpec, VariableSpec
+from tests.unit.counted_calls import calls_of
 
 RULE = OptimizerSpec(name="adagrad", learning_rate=0.1, parameters={"epsilon": 1e-7}, slots=(0.1,))
 
@@ -29,22 +26,6 @@ def variable(number: int) -> VariableSpec:
         initializer=InitializerSpec(name="constant"),
         shards=(ShardSpec(ps=0, row_start=0, row_stop=4),),
     )
-
-
-def calls_of(work: Callable[[], Any]) -> int:
-    calls = 0
-
-    def count(_frame: object, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event == "call"
-
-    before = sys.getprofile()
-    sys.setprofile(count)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return calls
 
 
 def calls_of_a_step(variables: int) -> int:

@@ -101,6 +101,7 @@ ROWS = st.fixed_dictionaries(
         "l": st.none() | st.lists(st.integers(-5, 300), max_size=5),
         "v": st.none() | st.lists(st.floats(width=32, allow_nan=False), min_size=2, max_size=2),
         "b": st.none() | st.lists(st.binary(max_size=4), max_size=3),
+        "z": st.none() | st.just([]),
     }
 )
 TYPES = {
@@ -110,6 +111,7 @@ TYPES = {
     "l": pa.list_(pa.int32()),
     "v": pa.list_(pa.float32(), 2),
     "b": pa.list_(pa.binary()),
+    "z": pa.list_(pa.float32(), 0),
 }
 
 
@@ -121,6 +123,7 @@ def encoded(row: dict[str, Any], packed: bool) -> bytes:
         "l": lambda v: integers(*v, packed=packed),
         "v": lambda v: floats(*v, packed=packed),
         "b": lambda v: strings(*v),
+        "z": lambda _: floats(packed=packed),
     }
     given_ = {name: made[name](value) for name, value in row.items() if value is not None}
     order = sorted(given_, reverse=not packed)

@@ -35,6 +35,7 @@ TABLE = pa.table(
         "fixed lists": pa.array([[[1, None], None]] * 3, pa.list_(pa.large_list(pa.int32()), 2)),
         "fixed floats": pa.array([[[1.5, None], None]] * 3, pa.list_(pa.list_(pa.float32()), 2)),
         "fixed times": pa.array([[datetime.datetime(2020, 1, 1)] * 2] * 3, pa.list_(UTC, 2)),
+        "fixed none": pa.array([[]] * 3, pa.list_(pa.int32(), 0)),
         "fixed twice": pa.array(
             [[[None, {"a": 1}]]] * 3, pa.list_(pa.list_(pa.struct({"a": pa.int8()}), 2), 1)
         ),

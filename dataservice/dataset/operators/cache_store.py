@@ -12,7 +12,7 @@ import os
 import secrets
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import pyarrow as pa
@@ -204,22 +204,28 @@ class FileWriter(CacheWriter):
     def add(self, batch: pa.RecordBatch, state: State) -> None:
         if self._writer is None:
             self._open(batch.schema)
-        try:
+        with self._abandoned_on_failure():
             self._writer.write_batch(batch, {_STATE: _encoded(state)})
-        except (pa.ArrowException, OSError) as error:
-            self.abandon()
-            raise SourceError(f"the cache {self._path!r} cannot be written: {error}") from error
 
     def finish(self) -> None:
         if self._writer is None:
             self._open(self._schema_of())
-        self._writer.close()
-        self._sink.flush()
-        os.fsync(self._sink.fileno())
-        os.replace(self._partial, self._path)
+        with self._abandoned_on_failure():
+            self._writer.close()
+            self._sink.flush()
+            os.fsync(self._sink.fileno())
+            os.replace(self._partial, self._path)
         self._sink.close()
         if self._discard is not None:
             self._discard.detach()
+
+    @contextlib.contextmanager
+    def _abandoned_on_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except (pa.ArrowException, OSError) as error:
+            self.abandon()
+            raise SourceError(f"the cache {self._path!r} cannot be written: {error}") from error
 
     def abandon(self) -> None:
         if self._discard is not None:
@@ -235,6 +241,8 @@ def _encoded(state: State) -> bytes:
 
 
 def _discard(sink: Any, partial: str) -> None:
-    sink.close()
     with contextlib.suppress(FileNotFoundError):
         os.unlink(partial)
+    # On a full disk what is still to be written fails once more; nobody wants it any longer.
+    with contextlib.suppress(OSError):
+        sink.close()

@@ -128,6 +128,7 @@ class _GroupStream(BatchStream):
         self._node = node
         self._gatherer = gatherer
         self._context = context
+        self._nested_context = context.nested()
         self._number = 0  # of the window
         self._stream: BatchStream | None = None  # of the window that is read
 
@@ -146,7 +147,7 @@ class _GroupStream(BatchStream):
 
     def _opened(self, window: Window) -> BatchStream:
         node = self._node.reduced(window.key, window.batches, self._context, self._number)
-        return node.open(self._context.nested())
+        return node.open(self._nested_context)
 
     def _end_window(self) -> None:
         if self._stream is not None:

@@ -168,6 +168,7 @@ class _InterleaveStream(BatchStream):
     def __init__(self, node: Interleave, stream: BatchStream, context: RunContext) -> None:
         self._node = node
         self._context = context
+        self._nested_context = context.nested()
         self._input = RowCutter(stream)
         # Grows, up to cycle_length, while there are elements.
         self._slots: list[_Slot | None] = [None]
@@ -232,7 +233,7 @@ class _InterleaveStream(BatchStream):
 
     def _slot(self, element: pa.RecordBatch, before: State, number: int) -> _Slot:
         nested = self._node.nested(element, number, self._context, self._input.location())
-        return _Slot(number, before, RowCutter(nested.open(self._context.nested())))
+        return _Slot(number, before, RowCutter(nested.open(self._nested_context)))
 
     def _whole_rounds(self) -> int:
         """Rounds over all slots for which every one has its rows at hand."""

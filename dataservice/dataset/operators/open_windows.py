@@ -9,6 +9,7 @@ they came; runs hold at most about twice the rows that wait, besides those of wi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -248,11 +249,13 @@ class OpenBatches(OpenWindows):
 
     def __init__(self, size_of: SizeOf) -> None:
         self._size_of = size_of
-        self._elements: dict[int, list[tuple[int, pa.RecordBatch]]] = {}
+        # In the order of their first elements; its beginning is found at once, a dict's is not.
+        self._elements: OrderedDict[int, list[tuple[int, pa.RecordBatch]]] = OrderedDict()
 
     @property
     def oldest(self) -> int | None:
-        return min((elements[0][0] for elements in self._elements.values()), default=None)
+        first = next(iter(self._elements.values()), None)
+        return None if first is None else first[0][0]
 
     def add(
         self,
@@ -270,5 +273,5 @@ class OpenBatches(OpenWindows):
         return _ReadyBatches(((key, self._elements.pop(key)),) if full else ())
 
     def rest(self) -> ReadyWindows:
-        rest, self._elements = self._elements, {}
+        rest, self._elements = self._elements, OrderedDict()
         return _ReadyBatches(sorted(rest.items(), key=lambda item: item[0]))

@@ -144,20 +144,45 @@ class WindowGatherer:
 
 
 class _Counts:
-    """How many elements there are by key; `keys` are sorted, and no count is 0."""
+    """How many elements there are by key; `keys` are sorted, and no count is 0.
+
+    What is added waits until it is as much as there is, or is asked for: of many keys each chunk
+    changes few.
+    """
 
     def __init__(self, keys: np.ndarray | None = None) -> None:
         given = np.empty(0, np.int64) if keys is None else keys
-        self.keys, self.counts = np.unique(given, return_counts=True)
+        self._keys, self._counts = np.unique(given, return_counts=True)
+        self._added: list[tuple[np.ndarray, np.ndarray]] = []
+        self._waiting = 0
+
+    @property
+    def keys(self) -> np.ndarray:
+        self._settle()
+        return self._keys
+
+    @property
+    def counts(self) -> np.ndarray:
+        self._settle()
+        return self._counts
 
     def add(self, keys: np.ndarray, counts: np.ndarray) -> None:
         """More elements, of keys that may be there several times."""
-        if not keys.size:
+        if keys.size:
+            self._added.append((keys, counts))
+            self._waiting += len(keys)
+            if self._waiting > len(self._keys):
+                self._settle()
+
+    def _settle(self) -> None:
+        if not self._added:
             return
-        self.keys, inverse = np.unique(np.concatenate([self.keys, keys]), return_inverse=True)
-        totals = np.zeros(len(self.keys), np.int64)
-        np.add.at(totals, inverse, np.concatenate([self.counts, counts]))
-        self.keys, self.counts = self.keys[totals != 0], totals[totals != 0]
+        keys, counts = zip((self._keys, self._counts), *self._added, strict=True)
+        self._added, self._waiting = [], 0
+        found, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+        totals = np.zeros(len(found), np.int64)
+        np.add.at(totals, inverse, np.concatenate(counts))
+        self._keys, self._counts = found[totals != 0], totals[totals != 0]
 
     def subtract(self, keys: np.ndarray, counts: np.ndarray) -> None:
         """Fewer elements."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.nested_arrays import fixed_size_lists
 from dataservice.dataset.sources import tfrecord_kernels as kernels
 from dataservice.errors import SchemaError, SourceError
 
@@ -70,11 +71,11 @@ def _column(data: np.ndarray, spans: np.ndarray, field: pa.Field, where: str) ->
         mask = None if present.all() else pa.array(~present)
         return pa.ListArray.from_arrays(pa.array(offsets), values, type=kind, mask=mask)
     if present.all():
-        return pa.FixedSizeListArray.from_arrays(values, type=kind)
+        return fixed_size_lists(values, len(counts), kind)
     rows = np.where(present, np.cumsum(present) - 1, 0)
     taken = (rows[:, None] * wanted + np.arange(wanted)).reshape(-1)
     filled = values.take(pa.array(taken)) if total else pa.nulls(len(taken), value_type)
-    return pa.FixedSizeListArray.from_arrays(filled, type=kind, mask=pa.array(~present))
+    return fixed_size_lists(filled, len(counts), kind, pa.array(~present))
 
 
 def _positions(present: np.ndarray) -> pa.Array:
