@@ -448,16 +448,19 @@ def test_a_killed_trainers_closures_run_elsewhere(
     with coordinator.strategy.scope():
         counter = ps.Variable(np.zeros(1, dtype=np.int64), name="counter")
 
-    def count(path: str | None = None) -> int:
-        if path is not None:
-            wait_for(path)
+    def count() -> int:
         counter.assign_add(np.ones(1, dtype=np.int64))
         return ps.get_current_worker_index()
 
+    def wait_and_count(path: str) -> int:
+        wait_for(path)
+        return count()
+
     wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
     values = [coordinator.schedule(count) for _ in range(30)]
-    values += [coordinator.schedule(count, args=(str(gate),)) for _ in range(70)]
-    wait_until(lambda: coordinator.stats()["finished"] >= 30, "some closures")
+    values += [coordinator.schedule(wait_and_count, args=(str(gate),)) for _ in range(70)]
+    wait_until(lambda: coordinator.stats()["finished"] == 30, "those that do not wait")
+    wait_until(lambda: coordinator.stats()["running"] == 6, "others on both trainers")
     breakable.kill("worker", 0)
     gate.touch()
     coordinator.join(timeout=DEADLINE_S)
