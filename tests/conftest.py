@@ -18,6 +18,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
 
+from dataservice.runtime.process import without_collection
+
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # So it is in the background of a script, and would be for the programs that tests interrupt.
@@ -44,6 +46,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     """
     config.option.loadscopereorder = False
     return LoadFileScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests are objects that stay: a garbage collection need not look through them."""
+    with without_collection():
+        return (yield)
 
 
 def _is_unit(item: pytest.Item | pytest.FixtureRequest) -> bool:
