@@ -5,18 +5,21 @@ A unit test that needs either belongs in tests/integration.
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadFileScheduling
+
+from dataservice.runtime.process import without_collection
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -25,6 +28,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=60)
 settings.load_profile("house")
+
+_COLLECT_AFTER = 20_000
 
 UNIT = pathlib.Path(__file__).parent / "unit"
 
@@ -44,6 +49,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
     """
     config.option.loadscopereorder = False
     return LoadFileScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, Any, Any]:
+    """Thousands of tests are objects that stay: a garbage collection need not look through them."""
+    with without_collection():
+        collected = yield
+    # Nearly all that tests make goes without it, and those that are about garbage collect it.
+    gc.set_threshold(_COLLECT_AFTER)
+    return collected
 
 
 def _is_unit(item: pytest.Item | pytest.FixtureRequest) -> bool:

@@ -16,8 +16,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import IO, Any, Final
 
-import fsspec
-
 from dataservice.dataset.sources.paths import unreadable
 from dataservice.errors import (
     DataServiceError,
@@ -50,6 +48,8 @@ class AtomicFolder:
     ) -> None:
         self.path = path
         self._drafts = drafts
+        import fsspec  # when a folder is needed: it is a tenth of a data worker's start
+
         try:
             self._files, root = fsspec.core.url_to_fs(path, **(storage_options or {}))
         except (OSError, ImportError, ValueError, TypeError) as error:

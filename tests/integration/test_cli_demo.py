@@ -11,11 +11,14 @@ import subprocess
 import sys
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
 from pstrain.__main__ import main
+from pstrain.demo import flights
 
 DEADLINE_S = 240
+FEW = 4_096
 
 
 def command(folder: pathlib.Path, *options: str) -> list[str]:
@@ -87,8 +90,12 @@ def test_a_damaged_file_of_flights_is_named_with_the_remedy(
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_ctrl_c_ends_every_process(tmp_path: pathlib.Path) -> None:
+    # An epoch of few flights leads to model.fit sooner.
+    flights.prepare(tmp_path / "data")
+    for path in (tmp_path / "data").glob("*.parquet"):
+        pq.write_table(pq.read_table(path).slice(0, FEW), path)
     with subprocess.Popen(
-        command(tmp_path, "--epochs", "500", "--no-plot", "--workers", "1", "--ps", "1"),
+        command(tmp_path, "--epochs", "5000", "--no-plot", "--workers", "1", "--ps", "1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -35,6 +35,7 @@ class TrainingChecker:
 
     def __init__(self, seed: int, servers: int) -> None:
         self._seed, self._servers = seed, servers
+        self._places: dict[Tag, tuple[int, ...]] = {}  # asked often, and new dice take long
         self.applied: Counter[tuple[Tag, int]] = Counter()
         self.heard: Counter[int] = Counter()
         self._spent: Counter[int] = Counter()
@@ -54,9 +55,11 @@ class TrainingChecker:
 
     def places(self, tag: Tag) -> tuple[int, ...]:
         """The servers that a change with this tag concerns: the same in each run."""
-        dice = Random(f"{self._seed} {tag}")
-        count = dice.choice((1, self._servers, self._servers))
-        return tuple(sorted(dice.sample(range(self._servers), count)))
+        if tag not in self._places:
+            dice = Random(f"{self._seed} {tag}")
+            count = dice.choice((1, self._servers, self._servers))
+            self._places[tag] = tuple(sorted(dice.sample(range(self._servers), count)))
+        return self._places[tag]
 
     def runs(self, closure: int, trainer: str) -> None:
         """A trainer has begun with a closure."""

@@ -116,6 +116,8 @@ NAMING_MODULES = {
     "pstrain/__main__.py",
     "pstrain/kernels/__init__.py",
 }
+Trees = dict[str, ast.Module]
+Imports = dict[str, set[str]]
 UNPICKLERS = {"dataservice/dataset/function.py", "pstrain/session.py"}
 
 
@@ -126,7 +128,15 @@ def _modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
                 yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
 
 
-MODULES = dict(_modules(*PACKAGES))
+@pytest.fixture(scope="module")
+def trees() -> Trees:
+    """Of all modules of the packages, by path; gone with the tests of this file."""
+    return dict(_modules(*PACKAGES))
+
+
+@pytest.fixture(scope="module")
+def imports(trees: Trees) -> Imports:
+    return {path: _imports(tree) for path, tree in trees.items()}
 
 
 def _imports(tree: ast.Module) -> set[str]:
@@ -180,45 +190,45 @@ def _touches(names: set[str], module: str) -> bool:
 
 
 @pytest.mark.parametrize("path", PURE)
-def test_pure_modules_import_nothing_that_acts(path: str) -> None:
-    found = {name for name in IMPURE if _touches(_imports(MODULES[path]), name)}
+def test_pure_modules_import_nothing_that_acts(path: str, imports: Imports) -> None:
+    found = {name for name in IMPURE if _touches(imports[path], name)}
     assert not found, f"{path} decides; it must not import {found}"
 
 
 @pytest.mark.parametrize("path", STDLIB_ONLY)
-def test_the_ground_floor_needs_only_the_standard_library(path: str) -> None:
+def test_the_ground_floor_needs_only_the_standard_library(path: str, imports: Imports) -> None:
     third_party = {"numpy", "numba", "pyarrow", "grpc", "fsspec", "cloudpickle", "google"}
-    found = {name for name in third_party if _touches(_imports(MODULES[path]), name)}
+    found = {name for name in third_party if _touches(imports[path], name)}
     assert not found
 
 
 @pytest.mark.parametrize("module", ONE_HOME)
-def test_a_transport_has_one_home(module: str) -> None:
-    homes = {path for path, tree in MODULES.items() if _touches(_imports(tree), module)}
+def test_a_transport_has_one_home(module: str, imports: Imports) -> None:
+    homes = {path for path, names in imports.items() if _touches(names, module)}
     assert homes <= ONE_HOME[module]
 
 
-def test_kernels_import_numpy_and_numba_only() -> None:
-    for path, tree in MODULES.items():
+def test_kernels_import_numpy_and_numba_only(imports: Imports) -> None:
+    for path, names in imports.items():
         if path.startswith("pstrain/kernels/") and not path.endswith("__init__.py"):
-            roots = {name.split(".")[0] for name in _imports(tree)}
+            roots = {name.split(".")[0] for name in names}
             allowed = {"__future__", "typing", "math", "operator", "numpy", "numba", "pstrain"}
             assert roots <= allowed, path
-            inside = {n for n in _imports(tree) if n.startswith("pstrain.")}
+            inside = {n for n in names if n.startswith("pstrain.")}
             assert all(n.startswith("pstrain.kernels") for n in inside), path
 
 
-def test_the_data_service_knows_nothing_of_training() -> None:
-    for path, tree in MODULES.items():
+def test_the_data_service_knows_nothing_of_training(imports: Imports) -> None:
+    for path, names in imports.items():
         if path.startswith("dataservice/"):
-            assert not _touches(_imports(tree), "pstrain"), path
+            assert not _touches(names, "pstrain"), path
 
 
-def test_training_uses_only_the_public_side_of_the_data_service() -> None:
+def test_training_uses_only_the_public_side_of_the_data_service(imports: Imports) -> None:
     allowed = ("dataservice.runtime", "dataservice.errors")
-    for path, tree in MODULES.items():
+    for path, names in imports.items():
         if path.startswith("pstrain/"):
-            for name in _imports(tree):
+            for name in names:
                 if name.startswith("dataservice."):
                     public = (
                         name.count(".") == 1
@@ -228,13 +238,13 @@ def test_training_uses_only_the_public_side_of_the_data_service() -> None:
                     assert name.startswith(allowed) or (public and not inner), (path, name)
 
 
-def test_roles_meet_only_through_values_and_the_wire() -> None:
+def test_roles_meet_only_through_values_and_the_wire(imports: Imports) -> None:
     roles = ("dispatcher", "worker", "client")
-    for path, tree in MODULES.items():
+    for path, names in imports.items():
         for role in roles:
             if path.startswith(f"dataservice/{role}/"):
                 for other in set(roles) - {role}:
-                    assert not _touches(_imports(tree), f"dataservice.{other}"), path
+                    assert not _touches(names, f"dataservice.{other}"), path
 
 
 def _a_circle(needs: dict[str, set[str]]) -> list[str]:
@@ -245,9 +255,9 @@ def _a_circle(needs: dict[str, set[str]]) -> list[str]:
     return walked[walked.index(walked[-1]) :]
 
 
-def test_no_modules_need_each_other() -> None:
+def test_no_modules_need_each_other(trees: Trees) -> None:
     """However an import is hidden: in a function, from the running program, in a string."""
-    trees = {**MODULES, **dict(_modules("bench", "tests/simulation"))}
+    trees = {**trees, **dict(_modules("bench", "tests/simulation"))}
     known = {_module_name(path) for path in trees}
     needs = {_module_name(path): _needs(path, tree, known) for path, tree in trees.items()}
     while needs:
@@ -256,15 +266,15 @@ def test_no_modules_need_each_other() -> None:
         needs = above
 
 
-def test_modules_are_named_by_values_in_named_places_only() -> None:
-    for path, tree in MODULES.items():
+def test_modules_are_named_by_values_in_named_places_only(trees: Trees) -> None:
+    for path, tree in trees.items():
         if not all(_is_text(argument) for argument in _dynamic_imports(tree)):
             assert path in NAMING_MODULES, path
 
 
-def test_only_named_places_unpickle() -> None:
-    for path, tree in MODULES.items():
-        names = _imports(tree)
+def test_only_named_places_unpickle(trees: Trees, imports: Imports) -> None:
+    for path, tree in trees.items():
+        names = imports[path]
         calls = {
             ast.unparse(node.func)
             for node in ast.walk(tree)
@@ -275,8 +285,8 @@ def test_only_named_places_unpickle() -> None:
             assert path in UNPICKLERS, path
 
 
-def test_modules_and_functions_stay_small() -> None:
-    for path, tree in MODULES.items():
+def test_modules_and_functions_stay_small(trees: Trees) -> None:
+    for path, tree in trees.items():
         lines = (ROOT / path).read_text().count("\n")
         assert lines <= 430, f"{path} has {lines} lines"
         for node in ast.walk(tree):
@@ -285,20 +295,20 @@ def test_modules_and_functions_stay_small() -> None:
                 assert length <= 70, f"{path}: {node.name} has {length} lines"
 
 
-def test_names_say_something() -> None:
-    for path in MODULES:
+def test_names_say_something(trees: Trees) -> None:
+    for path in trees:
         assert pathlib.Path(path).name not in BANNED_FILES, path
         assert "_v2" not in path, path
 
 
-def test_every_module_says_what_it_is_for() -> None:
-    for path, tree in MODULES.items():
+def test_every_module_says_what_it_is_for(trees: Trees) -> None:
+    for path, tree in trees.items():
         if (ROOT / path).read_text().strip():
             assert ast.get_docstring(tree), f"{path} has no docstring"
 
 
-def test_no_error_is_swallowed_whole() -> None:
-    for path, tree in MODULES.items():
+def test_no_error_is_swallowed_whole(trees: Trees) -> None:
+    for path, tree in trees.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.ExceptHandler):
                 assert node.type is not None, f"{path}:{node.lineno} catches everything"

@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -231,6 +231,8 @@ TestStale = Stale.TestCase
 TestInStep = InStep.TestCase
 TestInRounds = InRounds.TestCase
 TestWithSpare = WithSpare.TestCase
+for case in (TestStale, TestInStep, TestInRounds, TestWithSpare):
+    case.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def apply(state: CoordinatorState, events: tuple[ev.Event, ...]) -> tuple[ev.Event, ...]:

@@ -14,8 +14,6 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-import fsspec
-
 from dataservice.dataset.sources.globs import expanded
 from dataservice.dataset.sources.paths import is_local, looked_in, named_errors, unreadable
 from dataservice.errors import FailedPreconditionError, MissingFileError, SourceError
@@ -153,6 +151,8 @@ def _find_remote(
 
 def _file_system(path: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
     """The file system of a URL, and its own name for the path. Looks at what is there now."""
+    import fsspec  # local files do without
+
     files, root = fsspec.core.url_to_fs(path, **(options or {}))
     # File systems are kept for the whole process, and object stores answer from what they listed
     # before: a file that has changed meanwhile would look as it did.

@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import fsspec
 import pyarrow as pa
 
 from dataservice.dataset.sources.paths import is_local, named_errors, unreadable
@@ -48,6 +47,8 @@ class _StoredFile:
 def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
     """The file, open for reading; SourceError when it cannot be, or its store fails later."""
     if not is_local(path):
+        import fsspec  # local files do without
+
         with named_errors(path):
             handle = _StoredFile(fsspec.open(path, "rb", **(options or {})).open(), path)
     else:
