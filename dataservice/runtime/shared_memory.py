@@ -33,8 +33,9 @@ from dataservice.runtime.segment_pool import HELD_BYTES, HELD_SEGMENTS
 
 __all__ = ["Body", "Holdings", "OwnSegment", "PeerSegment", "is_supported"]
 
-# One segment smaller than this waits to go back with the next message of its receiver.
-_CARRIED_BYTES: Final = 1 << 20
+# One segment smaller than this waits to go back with the next message of its receiver: what a large
+# step of training pulls or pushes, so that nobody is woken for that alone.
+_CARRIED_BYTES: Final = 8 << 20
 _SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
 
@@ -125,8 +126,9 @@ class Holdings:
     Collection may end a loan at any point of any thread, so `give_back` takes a lock that its own
     thread may hold already, and what `send` refuses waits for `flush`.
 
-    A small segment that nobody needs any more may go back with the next message, by `carry`, and
-    counts as held until then. So a peer that was asked something is not woken twice.
+    One segment that nobody needs any more may go back with the next message, by `carry`, unless it
+    is very large, and counts as held until then. So a peer that was asked something is not woken
+    twice.
     """
 
     def __init__(self, send: Callable[[int], bool]) -> None:

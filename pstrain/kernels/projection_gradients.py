@@ -2,7 +2,8 @@
 
 Rows are grouped as there, and what is said there of sizes holds here. A few rows are worked on at a
 time, so that what is between two products stays in the first-level cache. Knows no model.
-Invariant: gradients are added to what is there, so that several layers can share rows.
+Invariant: gradients are added to what is there, so that several layers can share rows, unless they
+are said to be the first of rows that nobody shares.
 """
 
 from __future__ import annotations
@@ -185,10 +186,12 @@ def project_gradients(
     transposed: Array,
     to_rows: Array,
     to_kernel: Array,
+    each_once: bool,
 ) -> None:
     """Gradients of the projections: adds to ``to_rows`` and to ``to_kernel``.
 
     ``transposed`` is the kernel's transpose, ``gradient`` that of the hidden values [n, units].
+    ``each_once``: ``order`` has every row once, and what was in ``to_rows`` does not count.
     """
     skipped = rows.shape[1] & (LANES - 1)
     dim, size = rows.shape[1] - skipped, gradient.shape[0]
@@ -208,9 +211,13 @@ def project_gradients(
                 _take_examples(gradient, examples, first, tile[: end - begin])
             _times_transposed(tile, end - begin, transposed, f * dim, to_embedded)
             for s in range(begin, end):
+                if each_once:
+                    for c in range(skipped):
+                        to_rows[order[s], c] = 0
                 for d in range(0, dim, LANES):
-                    at = skipped + d
-                    total = plus(load(to_rows, order[s], at), load(to_embedded, s - begin, d))
+                    at, total = skipped + d, load(to_embedded, s - begin, d)
+                    if not each_once:
+                        total = plus(load(to_rows, order[s], at), total)
                     store(to_rows, order[s], at, total)
             add_outer_products(rows, order[begin:end], skipped, tile, 0, to_kernel, f * dim)
             begin = end
@@ -227,6 +234,6 @@ def warm_up() -> None:
     for received in (rows, dense):
         received.flags.writeable = False
     grouped = (order, starts, middles, order, order, order)
-    project_gradients(gradient, rows, *grouped, transposed, to_rows, to_kernel)
+    project_gradients(gradient, rows, *grouped, transposed, to_rows, to_kernel, True)
     add_outer_products(dense, order, 0, gradient, 0, to_kernel, LANES)
     add_wide_gradient(np.zeros(1, np.float32), *grouped, to_rows)

@@ -124,7 +124,7 @@ def _fill(
     if ids is None:
         shard.read(shard.row_start + start, shard.row_start + stop, target)
     else:
-        shard.gather(ids[start:stop], target)
+        shard.gather_checked(ids[start:stop], target)
 
 
 def _ids_of(pull: Header) -> list[Part]:

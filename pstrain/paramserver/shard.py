@@ -102,6 +102,10 @@ class Shard(ShardRows):
     def gather(self, ids: NDArray[np.int64], out: Array) -> None:
         """Copies rows ``ids`` into ``out`` [n, width], rounded to bfloat16 where that is uint16."""
         self.check_ids(ids)
+        self.gather_checked(ids, out)
+
+    def gather_checked(self, ids: NDArray[np.int64], out: Array) -> None:
+        """The same of ids that :meth:`check_ids` has seen."""
 
         def gather(start: int, stop: int) -> None:
             self._rows.gather(self.width, ids[start:stop], self.row_start, out[start:stop])

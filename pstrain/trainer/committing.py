@@ -29,8 +29,11 @@ from pstrain.trainer.turns import Receipt
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
-HELD_S: Final = 0.02
-"""The end of a closure is held back for so long, up to twice, for the next pull of its thread."""
+HELD_S: Final = 0.05
+"""The end of a closure is held back for so long, up to twice, for the next pull of its thread.
+
+Who looks for what is overdue takes the interpreter from steps each time.
+"""
 
 _LOOK_AROUND_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0

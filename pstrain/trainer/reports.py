@@ -17,7 +17,8 @@ from pstrain.wire import trainer_pb2 as pb
 
 HOLD_S: Final = 0.005
 """How long a result may lie here, for each closure that waits when it comes."""
-HOLD_MAX_S: Final = 0.05
+HOLD_MAX_S: Final = 0.1
+"""As long as half of the work takes that may wait here: that half have ended comes first."""
 RESULTS_PER_MESSAGE: Final = 64
 _MESSAGE_BYTES: Final = 1 << 20
 

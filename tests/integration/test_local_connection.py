@@ -59,7 +59,7 @@ def test_a_release_that_finds_the_socket_full_goes_later() -> None:
         return not is_full
 
     holdings = shared_memory.Holdings(send)
-    own = OwnSegment(MIB)
+    own = OwnSegment(8 * MIB)  # too large to wait for the next message
     assert own.descriptor is not None
     for segment in (1, 2):
         holdings.add(segment, os.dup(own.descriptor))
@@ -74,17 +74,17 @@ def test_a_release_that_finds_the_socket_full_goes_later() -> None:
     own.forget_descriptor()
 
 
-def test_a_small_segment_goes_back_with_the_next_message() -> None:
+def test_one_segment_goes_back_with_the_next_message() -> None:
     sent: list[int] = []
     holdings = shared_memory.Holdings(lambda segment: not sent.append(segment))
-    own = OwnSegment(MIB // 2)
+    own = OwnSegment(4 * MIB)  # what a step of thousands of examples pulls
     assert own.descriptor is not None
     for segment in (1, 2):
         holdings.add(segment, os.dup(own.descriptor))
     first, second = holdings.take(1, 0, 100), holdings.take(2, 0, 100)
     del first
     assert not sent
-    assert holdings.held_bytes == 2 * (MIB // 2)
+    assert holdings.held_bytes == 2 * 4 * MIB
     del second  # only one of them waits
     assert sent == [2]
     assert (holdings.carry(), holdings.carry()) == (1, None)
@@ -144,9 +144,9 @@ def send_until_refused(connection: LocalConnection, body: bytes, patience_s: flo
 
 def test_what_nobody_asked_for_holds_the_sender_back() -> None:
     sender, receiver = connected()
-    body = bytes(MIB)
+    body = bytes(8 * MIB)  # a smaller one would wait to go back with what the receiver sends
     try:
-        assert send_until_refused(sender, body) >= HELD_BYTES // MIB
+        assert send_until_refused(sender, body) >= HELD_BYTES // len(body)
         for _ in range(3):
             # One is read, one may follow; were all read, they would be copied without end.
             assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None

@@ -62,6 +62,7 @@ def test_projections_and_their_gradients(
         np.ascontiguousarray(kernel[: FIELDS * dim].T),
         to_rows,
         to_kernel,
+        False,
     )
     if values_dense:
         every = np.arange(size, dtype=np.int32)
@@ -73,6 +74,25 @@ def test_projections_and_their_gradients(
     to_embedded = (gradient @ kernel[: FIELDS * dim].T).reshape(-1, dim)
     np.add.at(expected[:, weight:], inverse, to_embedded)
     np.testing.assert_allclose(to_rows, expected, rtol=1e-4, atol=5e-3)
+
+
+@pytest.mark.parametrize("weight", [0, 1])
+def test_gradients_of_rows_that_are_there_once_need_no_cleared_memory(weight: int) -> None:
+    ids = RANDOM.integers(0, 20, (40, FIELDS)) + 20 * np.arange(FIELDS)
+    unique, inverse = np.unique(ids.reshape(-1), return_inverse=True)
+    order, starts, middles, _, *listed = group_rows(inverse.astype(np.int32), FIELDS)
+    rows, gradient = _normal(len(unique), weight + LANES), _normal(40, COLUMNS)
+    rows.flags.writeable = False
+    transposed = _normal(COLUMNS, FIELDS * LANES)
+    found = []
+    for each_once, start in ((False, 0), (True, np.nan)):
+        to_rows, to_kernel = np.full_like(rows, start), np.zeros_like(transposed.T)
+        grouped = (order, starts, middles, *listed)
+        projection_gradients.project_gradients(
+            gradient, rows, *grouped, transposed, to_rows, to_kernel, each_once
+        )
+        found.append(to_rows)
+    np.testing.assert_array_equal(*found)
 
 
 def test_the_wide_part_and_its_gradient() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pstrain import buffers
 from pstrain.features.schema import Features
 from pstrain.gradients.tape import Gradients, GradientTape
 from pstrain.gradients.tensor import Tensor
@@ -23,6 +24,12 @@ FIELDS, VALUES, DIM, UNITS = 3, 6, 8, 80
 def _own_parameters() -> Iterator[None]:
     with local_parameters():
         yield
+
+
+@pytest.fixture(autouse=True)
+def _used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing may rest on what is in memory that was not cleared."""
+    monkeypatch.setattr(buffers, "empty", lambda shape: np.full(shape, np.nan, np.float32))
 
 
 def _features(size: int = 40, dense: int = 2) -> Features:
@@ -116,6 +123,24 @@ def _embedding_step(
             features.labels, last.forward(groups[2], hidden)
         )
     return float(loss), tape.gradients(loss)
+
+
+def test_memory_is_cleared_for_rows_of_several_fields_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, first, last = _layers(dense=0)
+    table, cleared = Embedding([VALUES] * FIELDS, DIM), []
+    zeros = buffers.zeros
+
+    def clear(shape: tuple[int, ...]) -> np.ndarray:
+        cleared.append(shape)
+        return zeros(shape)
+
+    monkeypatch.setattr(buffers, "zeros", clear)
+    features = _features(dense=0)
+    for given in (features, replace(features, ids=features.ids % VALUES)):
+        _embedding_step(table, first, last, given, True)
+    assert [shape for shape in cleared if shape[1] == DIM] == [(VALUES, DIM)]
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from pstrain.coordinator.paces import AHEAD_S
 from pstrain.trainer import reports
+from pstrain.trainer.committing import HELD_S
 from pstrain.trainer.reports import RESULTS_PER_MESSAGE, Reports
 from pstrain.wire import trainer_pb2 as pb
 
@@ -54,6 +56,14 @@ def test_results_wait_until_as_many_have_ended_as_are_left_to_do() -> None:
         made.put(_result(closure))
     taking.join(DEADLINE_S / 2)
     assert found == [[1, 2, 3]]
+
+
+def test_half_of_the_work_that_may_wait_here_ends_before_its_results_go_by_time() -> None:
+    assert reports.HOLD_MAX_S >= AHEAD_S / 2
+
+
+def test_an_end_is_held_as_long_as_its_result_may_lie_here_and_looked_for_no_more_often() -> None:
+    assert 2 * HELD_S == reports.HOLD_MAX_S
 
 
 def test_results_do_not_wait_for_long() -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from pstrain.features.schema import FeatureSchema
+from pstrain.paramserver import shard_rows
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.store import Store
 from pstrain.trainer.outgoing import Push, both, pull_messages
@@ -57,6 +59,22 @@ def test_a_variable_costs_a_server_few_calls_and_a_step_not_many() -> None:
     one, nine = calls_of_a_step(1), calls_of_a_step(9)
     assert (nine - one) / 8 <= 20
     assert one <= 145
+
+
+def test_a_pull_looks_once_whether_its_ids_are_in_range(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, spec, looks = Store(), variable(0), []
+    store.create(spec, 0)
+    first_outside = shard_rows.updates.first_outside
+
+    def look(ids: Any, start: int, stop: int) -> int:
+        looks.append(len(ids))
+        return int(first_outside(ids, start, stop))
+
+    monkeypatch.setattr(shard_rows.updates, "first_outside", look)
+    header, ids = pull_messages(Pull([Fetch(spec, np.array([3, 1]))], {}, 1))[0]
+    _, late = answer(store, Call(header, ids.to_buffer()))
+    late.to_buffer()  # type: ignore[union-attr]
+    assert looks == [2]
 
 
 def calls_of_encoding(columns: int) -> int:
