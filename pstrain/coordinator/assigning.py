@@ -140,7 +140,7 @@ def _bound_ahead(
 
 
 def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> list[int]:
-    """Whose slots may be used, in the order they came free."""
+    """Whose slots may be used, those of trainers that use fewest first."""
     chosen: list[int] = []
     slowest = exhausted.slowest(state)
     running = {index: len(trainer.running) for index, trainer in state.trainers.items()}
