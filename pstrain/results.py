@@ -23,6 +23,19 @@ from pstrain.known_classes import class_here
 _LENGTH = struct.Struct("<I")
 _PLAIN = (type(None), bool, int, float, str)
 _COMPRESSED_FROM_BYTES = 16 << 10
+_LZ4_TIMES_MAX = 255  # a byte says so many more at most
+# NumPy reads descriptions of dtypes as Python does; a stream may have no batch, or an unknown type.
+_OF_DAMAGE = (
+    struct.error,
+    ValueError,
+    LookupError,
+    TypeError,
+    OSError,
+    SyntaxError,
+    StopIteration,
+    RuntimeError,
+    pa.ArrowException,
+)
 
 
 def encode(value: Any) -> bytes:
@@ -53,8 +66,8 @@ def decode(data: bytes) -> Any:
             (size,) = _LENGTH.unpack_from(data, _LENGTH.size * (index + 1))
             parts.append(memoryview(data)[position : position + size])
             position += size
-        return _unpack(json.loads(bytes(parts[0])), parts[1:])
-    except (struct.error, ValueError, KeyError, IndexError, TypeError, OSError) as error:
+        return _unpack(json.loads(bytes(parts[0])), dict(enumerate(parts[1:])))
+    except _OF_DAMAGE as error:
         raise InvalidArgumentError(f"not an encoded result: {error}") from error
 
 
@@ -132,7 +145,8 @@ def _named_tuple(name: tuple[str, str, list[str]], values: list[Any]) -> Any:
     return tuple.__new__(cls, values)
 
 
-def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
+def _unpack(tree: Any, buffers: dict[int, memoryview]) -> Any:
+    """Takes its buffers away: one that many arrays were made of would be as many times as large."""
     if not isinstance(tree, list):
         return tree
     kind, *rest = tree
@@ -144,7 +158,7 @@ def _unpack(tree: Any, buffers: list[memoryview]) -> Any:
         return _named_tuple(rest[0], [_unpack(item, buffers) for item in rest[1:]])
     if kind == "dict":
         return {_unpack(k, buffers): _unpack(v, buffers) for k, v in rest}
-    data = buffers[rest[0]]
+    data = buffers.pop(rest[0])
     if kind == "bytes":
         return bytes(data)
     if kind in ("array", "scalar"):
@@ -172,7 +186,10 @@ def _compressed(data: bytes) -> bytes:
 def _decompressed(data: memoryview, size: int) -> bytearray:
     if len(data) == size:
         return bytearray(data)
-    # What a peer says of its sizes is only believed as far as the data reach.
+    # What a peer says of its sizes is only believed as far as the data can reach: the stream makes
+    # room for all that is asked of it.
+    if size > _LZ4_TIMES_MAX * len(data):
+        raise ValueError(f"{len(data)} bytes cannot be {size}")
     with pa.input_stream(pa.py_buffer(data), compression="lz4") as stream:
         whole = bytearray(stream.read(size + 1))
     if len(whole) != size:

@@ -29,7 +29,7 @@ class Packed(NamedTuple):
 
 def packed(array: NDArray[Any]) -> Packed | None:
     """None where few values are zeros, or these are no numbers of four or eight bytes."""
-    if array.dtype.kind not in "iuf" or array.itemsize not in (4, 8):
+    if not _is_packable(array.dtype):
         return None
     if not LEAST_BYTES <= array.nbytes <= MOST_BYTES:
         return None
@@ -48,17 +48,23 @@ def unpacked(sparse: Packed, dtype: np.dtype[Any], shape: Sequence[int]) -> NDAr
     size = math.prod(shape)
     gap_type, value_type = np.dtype(sparse.gap_type), np.dtype(sparse.value_type)
     count, rest = divmod(len(sparse.data), gap_type.itemsize + value_type.itemsize)
-    if rest or gap_type.kind != "i" or min(shape, default=0) < 0:
-        raise ValueError(f"{len(sparse.data)} bytes are no gaps and values of an array")
+    is_known = _is_packable(dtype) and value_type.kind == dtype.kind and gap_type.kind == "i"
+    if rest or not is_known or min(shape, default=0) < 0:
+        raise ValueError(f"{len(sparse.data)} bytes are no gaps and values of an array of {dtype}")
     if size * dtype.itemsize > MOST_BYTES:
         raise ValueError(f"{size * dtype.itemsize} bytes are more than an array of zeros may have")
     gaps = np.frombuffer(sparse.data, gap_type, count)
     places = np.cumsum(gaps, dtype=np.int64) - 1
-    if count and (gaps.min() < 1 or places[-1] >= size):
+    # Gaps that are too large could add up to a place that is none of theirs.
+    if count and not (1 <= gaps.min() <= gaps.max() <= size and places[-1] < size):
         raise ValueError(f"values are not at places of an array of {size}")
     array = np.zeros(size, dtype)
     array[places] = np.frombuffer(sparse.data, value_type, count, gaps.nbytes)
     return array.reshape(shape)
+
+
+def _is_packable(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "iuf" and dtype.itemsize in (4, 8)
 
 
 def _small(numbers: NDArray[Any]) -> NDArray[Any]:

@@ -40,9 +40,9 @@ def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> 
         case Ssp() as rule:
             return Decision(_starts(state, _near_the_slowest(state, rule)))
     started = _starts(state, state.free)
-    if len(started) == len(state.free):
-        return Decision((*started, *_ahead(state, started, ahead)))
-    return Decision(started)
+    more = _ahead(state, started, ahead) if len(started) == len(state.free) else ()
+    bound = _bound_ahead(state, started, ahead) if state.bound_waiting else ()
+    return Decision((*started, *more, *bound))
 
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
@@ -117,8 +117,30 @@ def _ahead(
         yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
 
 
+def _bound_ahead(
+    state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
+) -> Iterator[ev.ClosureStarted]:
+    """The same of those that one trainer may run, while none is before them that any may run."""
+    begun = {event.closure for event in started}
+    others = islice(state.waiting, len(begun) + 1)
+    first = next((state.rank(closure) for closure in others if closure not in begun), None)
+    loads = Counter(event.trainer for event in started)
+    bound = Counter(event.trainer for event in started if event.closure in state.bound)
+    for trainer, line in state.bound_waiting.items():
+        known = state.trainers.get(trainer)
+        if known is None or known.is_silenced or known.ended < known.slots or state.ends:
+            continue
+        load = len(known.running) + loads[trainer]
+        for closure in islice(line, bound[trainer], None):
+            most = 0 if state.attempts[closure] else ahead(closure)
+            if load >= most or (first is not None and first < state.rank(closure)):
+                break
+            load += 1
+            yield ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0)
+
+
 def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> list[int]:
-    """Whose slots may be used, in the order they came free."""
+    """Whose slots may be used, those of trainers that use fewest first."""
     chosen: list[int] = []
     slowest = exhausted.slowest(state)
     running = {index: len(trainer.running) for index, trainer in state.trainers.items()}

@@ -185,8 +185,9 @@ class ClusterCoordinator:
 
         ``priority``: of those that wait, closures of a higher one start first, and those of one
         priority in the order in which they could; so one starts never while there are always
-        higher ones. Those at a trainer already, at most a fifth of a second of work, are not
-        overtaken. In rounds (``sync``), which take closures in their order, it is refused.
+        higher ones. Those at a trainer already, at most a fifth of a second of work for each that
+        runs, are not overtaken. In rounds (``sync``), which take closures in their order, it is
+        refused.
         """
         if not callable(fn):
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")

@@ -11,7 +11,9 @@ from collections import OrderedDict, deque
 from typing import Final
 
 AHEAD_S: Final = 0.2
-"""So much work may wait at a trainer: what ends with it, or what the others wait for at the end."""
+"""So much work may wait for each closure that a trainer runs, which is not part of it: it ends with
+the trainer, or the others wait for it at the end. Where none waits, a trainer idles until the next
+has come."""
 AHEAD_MAX: Final = 128
 """Twice as many as travel in one message: one is on its way while the other is worked off."""
 _RUNS: Final = 8
@@ -25,6 +27,7 @@ class Paces:
     """
 
     def __init__(self, closures_in_flight: int = 1) -> None:
+        self._closures_in_flight = closures_in_flight
         self._work_s = AHEAD_S * closures_in_flight
         self._latest: OrderedDict[str, deque[float]] = OrderedDict()
 
@@ -43,4 +46,7 @@ class Paces:
         if len(latest) < _RUNS:
             return 0
         longest_s = max(latest)
-        return AHEAD_MAX if longest_s * AHEAD_MAX <= self._work_s else int(self._work_s / longest_s)
+        if longest_s * AHEAD_MAX <= self._work_s:
+            return AHEAD_MAX
+        waiting = int(self._work_s / longest_s)
+        return min(self._closures_in_flight + waiting, AHEAD_MAX) if waiting else 0

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import dataservice
 from dataservice.errors import DataServiceWarning
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_number, integer_at_least
 from pstrain.coordinator.per_worker import PerWorkerDataset
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.batches import is_data_frame
@@ -45,6 +45,7 @@ def as_source(data: Any, batch_size: int) -> Any:
 
 def split_rows(data: Any, share: float) -> tuple[pa.Table, pa.Table]:
     """The rows of a table, a DataFrame or a dict of arrays without their last ``share``, and it."""
+    check_number("validation_split", share)
     if not 0 < share < 1:
         raise InvalidArgumentError(
             f"validation_split is a share of the rows between 0 and 1, got {share!r}"

@@ -55,7 +55,8 @@ def check_float(frame: FrameType, what: str) -> None:
     """UnimplementedError where what ``frame`` runs is a smooth function of Python's ``math``."""
     name = _called_at(frame.f_code, frame.f_lasti)
     function = getattr(math, name, None)
-    if function is None or name in _STEPS_OF_MATH or not _sees(frame, function):
+    # Its numbers, such as e, go by names that others' functions have.
+    if not callable(function) or name in _STEPS_OF_MATH or not _sees(frame, function):
         return
     has_twin = getattr(np, name, None) in derivatives.UFUNCS
     instead = f"np.{name}({what})" if has_twin else f"it by what has one ({derivatives.names()})"

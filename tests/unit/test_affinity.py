@@ -11,12 +11,13 @@ import pytest
 from pstrain.consistency import ASYNC, Consistency, Ssp
 from pstrain.coordinator import assigning, decide, waiting
 from pstrain.coordinator.core import Core
+from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.orders import Ended, Outbox, Run
 from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, UnavailableError
-from tests.unit.test_coordinator_decide import apply, started
+from tests.unit.test_coordinator_decide import apply, join_warm, started
 
 
 def state_of(
@@ -53,6 +54,25 @@ def test_the_older_one_starts_first_on_a_slot_that_both_may_use() -> None:
 def test_others_leave_the_slot_to_the_one_who_needs_it() -> None:
     state = state_of({0: None, 1: 0})
     assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
+
+
+def test_short_ones_wait_at_their_trainer_too_unless_one_for_any_is_before_them() -> None:
+    state = state_of({**dict.fromkeys(range(8), 1), 8: 0, 9: None, 10: 1, 11: 1})
+    state.trainers[1].ended = 1
+    first = started(apply(state, assigning.assign(state, lambda closure: 6 if closure != 8 else 0)))
+    assert [(closure, trainer) for closure, trainer, _ in first] == [
+        (8, 0),
+        *((closure, 1) for closure in range(6)),
+    ]
+    for closure in range(6):
+        apply(state, decide.finish(state, closure, 1, 0))
+    second = started(apply(state, assigning.assign(state, lambda _: 6)))
+    assert [closure for closure, _, _ in second] == [6, 7]
+    check_invariants(state)
+    apply(state, decide.lose_trainer(state, 1, attempts_max=5))
+    join_warm(state, 1, 1)
+    again = started(apply(state, assigning.assign(state, lambda _: 6)))
+    assert again == [(6, 1, 1)]
 
 
 def test_closures_for_a_trainer_that_is_away_hold_up_nobody() -> None:

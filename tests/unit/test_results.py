@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import struct
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,6 +103,45 @@ def test_tables_travel_as_tables() -> None:
 def test_damaged_bytes_are_an_error_not_a_crash(data: bytes) -> None:
     with contextlib.suppress(InvalidArgumentError):
         results.decode(data)
+
+
+def message(tree: bytes, *buffers: bytes) -> bytes:
+    parts = (tree, *buffers)
+    sizes = (struct.pack("<I", size) for size in (len(parts), *map(len, parts)))
+    return b"".join((*sizes, *parts))
+
+
+def stream_without_batches() -> bytes:
+    sink = pa.BufferOutputStream()
+    pa.ipc.new_stream(sink, pa.schema([("x", pa.int64())])).close()
+    return bytes(sink.getvalue().to_pybytes())
+
+
+@pytest.mark.parametrize(
+    ("tree", "buffer"),
+    [
+        (b"[" * 100_000 + b"]" * 100_000, b""),
+        (b'["array", 0, "i8,(", [1]]', b""),
+        (b'["array", 0, "<i8", [10000000000000000000000]]', bytes(9)),
+        (b'["tuple", ["batch", 0]]', stream_without_batches()),
+        (b'["list", ["bytes", 0], ["bytes", 0]]', b"x"),
+        (b'["bytes", -1]', b"x"),
+        (b'["sparse", 0, "<U8", [4], "|i1", "|i1"]', b""),
+    ],
+)
+def test_what_is_never_encoded_is_an_error(tree: bytes, buffer: bytes) -> None:
+    with pytest.raises(InvalidArgumentError, match="not an encoded result"):
+        results.decode(message(tree, buffer))
+
+
+def test_no_more_room_is_made_than_compressed_data_can_fill(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size = 1 << 50
+    data = pa.compress(bytes(100), codec="lz4", asbytes=True)
+    monkeypatch.setattr(pa, "input_stream", None)
+    with pytest.raises(InvalidArgumentError, match=f"{len(data)} bytes cannot be {size}"):
+        results.decode(message(b'["array", 0, "|u1", [%d]]' % size, data))
 
 
 class Losses(NamedTuple):

@@ -13,6 +13,7 @@ from pstrain import results
 from pstrain.sparse_arrays import MOST_BYTES, Packed, packed, unpacked
 
 SIZE = 8192
+LARGEST = 2**63 - 1
 
 
 @given(
@@ -58,8 +59,16 @@ def test_others_are_left_as_they_are(array: Any) -> None:
         (Packed("|i1", "<f8", b""), (MOST_BYTES,)),
         (Packed("|i1", "<f8", b""), (-2, -4)),
         (Packed("|i1", "|O", bytes(9)), (SIZE,)),
+        (Packed("|i1", "<i8", b"\1" * 9), (SIZE,)),
+        (Packed("<i8", "<f8", np.array([*[2, LARGEST, LARGEST, 2], *[0] * 4]).tobytes()), (SIZE,)),
     ],
 )
 def test_what_cannot_have_been_packed_is_refused(sparse: Packed, shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         unpacked(sparse, np.dtype(np.float64), shape)
+
+
+@pytest.mark.parametrize("dtype", ["O", "<U8", "V0", "|i1", "<c8", [("a", "<i4")]])
+def test_arrays_of_others_than_numbers_are_refused(dtype: Any) -> None:
+    with pytest.raises(ValueError, match="no gaps and values of an array of"):
+        unpacked(Packed("|i1", "|i1", b""), np.dtype(dtype), (4,))

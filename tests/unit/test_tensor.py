@@ -161,6 +161,8 @@ def test_functions_of_math_lose_no_gradient_unsaid() -> None:
             math.exp(tensor)
         assert math.exp(float(rate)) > 20
         assert math.floor(rate) == 3
+        e = float  # math.e is no function that this could be
+        assert e(tensor) == 3.0
         with pytest.raises(UnimplementedError, match=r"np\.log\(variable\), or math\.log\(float"):
             math.log(rate)
         for compute in (lambda x: math.erf(x), lambda x: math.fsum([x]), lambda x: hypot(x, 1)):

@@ -74,6 +74,7 @@ def test_weights_are_divided_with_their_rows() -> None:
     [
         (ROWS, {"validation_split": 1.0}, r"between 0 and 1, got 1\.0"),
         (ROWS, {"validation_split": -0.1}, r"between 0 and 1, got -0\.1"),
+        (ROWS, {"validation_split": "0.1"}, "validation_split must be a number, got '0.1'"),
         (ROWS, {"validation_split": 0.9}, "of 8 rows leaves 0 to train on and 8 to validate"),
         (ROWS, {"validation_split": 0.5, "validation_data": ROWS}, "leave one of them out"),
         (ds.Dataset.from_numpy(ROWS), {"validation_split": 0.5}, r"Dataset: .*skip\(n\), and give"),
