@@ -193,7 +193,7 @@ class LocalExecutor:
         steps: int | None,
         steps_per_execution: int,
         *,
-        is_in_order: bool = True,  # noqa: ARG002
+        is_in_order: bool = False,  # noqa: ARG002
     ) -> Iterator[Report]:
         iterator = iter(_Epochs(data, InputContext()))
         try:

@@ -105,7 +105,7 @@ class Shard(ShardRows):
         self.gather_checked(ids, out)
 
     def gather_checked(self, ids: NDArray[np.int64], out: Array) -> None:
-        """The same of ids that :meth:`check_ids` has seen."""
+        """The same of ids that :meth:`check_ids` has seen, and that nobody changes meanwhile."""
 
         def gather(start: int, stop: int) -> None:
             self._rows.gather(self.width, ids[start:stop], self.row_start, out[start:stop])
