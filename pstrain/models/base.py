@@ -121,9 +121,9 @@ class Model(Weights, Telling, ABC):
         """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss.
 
         Objects, or names for those with the defaults: "adagrad", "auc". ``weighted_metrics`` count
-        each row by its ``sample_weight`` and ``class_weight``; ``self.metrics`` has them last. An
-        optimizer that was made outside of the model's strategy, and has made no step, is moved
-        there.
+        each row by its ``sample_weight`` and ``class_weight``; ``self.metrics`` has them last. One
+        that is made by a name that ``metrics`` has too is "weighted_auc". An optimizer that was
+        made outside of the model's strategy, and has made no step, is moved there.
         """
         from pstrain import metrics as known_metrics
         from pstrain import optimizers
@@ -131,10 +131,12 @@ class Model(Weights, Telling, ABC):
         chosen = optimizers.named(optimizer)
         if chosen is not None and self.strategy is not None:
             chosen.move_to(self.strategy)
-        weighted = [known_metrics.named(metric) for metric in _several(weighted_metrics)]
-        for metric in weighted:
-            metric.check_weighs()
         alike = [known_metrics.named(metric) for metric in _several(metrics)]
+        weighted = [known_metrics.named(metric) for metric in _several(weighted_metrics)]
+        for given, metric in zip(_several(weighted_metrics), weighted, strict=True):
+            metric.check_weighs()
+            if given is not metric and any(metric.name == other.name for other in alike):
+                metric.name = f"weighted_{metric.name}"
         self.metrics = _told_apart([*alike, *weighted])
         self.weighted_metrics = weighted
         self.optimizer = chosen

@@ -54,6 +54,8 @@ def test_names_stand_for_objects_with_their_defaults() -> None:
     model.compile("sgd", metrics="rmse", weighted_metrics=["AUC", "precision"])
     assert [metric.name for metric in model.metrics] == ["rmse", "auc", "precision"]
     assert model.weighted_metrics == model.metrics[1:]
+    model.compile("sgd", metrics=["auc", "mse"], weighted_metrics=["auc", "mae"])
+    assert [metric.name for metric in model.metrics] == ["auc", "mse", "weighted_auc", "mae"]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,11 @@ def test_names_stand_for_objects_with_their_defaults() -> None:
         ({"metrics": ["f1"]}, InvalidArgumentError, "unknown metric 'f1': choose one of"),
         ({"metrics": ["auc", "auc"]}, InvalidArgumentError, r"another 'auc'.*AUC\(name='auc_2'\)"),
         ({"metrics": [metrics.AUC("loss")]}, InvalidArgumentError, "another 'loss'"),
-        ({"metrics": "auc", "weighted_metrics": "auc"}, InvalidArgumentError, "another 'auc'"),
+        (
+            {"metrics": "auc", "weighted_metrics": [metrics.AUC()]},
+            InvalidArgumentError,
+            "another 'auc'",
+        ),
         ({"weighted_metrics": [metrics.Mean()]}, InvalidArgumentError, "'mean' takes no weights"),
     ],
 )
