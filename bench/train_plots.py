@@ -24,7 +24,8 @@ def plots_of(options: argparse.Namespace) -> list[plots.Plot]:
 
     @functools.cache
     def rate(trainers: int, batch: int, width: int) -> float:
-        at = argparse.Namespace(**{**vars(options), "width": width, "network": False})
+        given = {"width": width, "network": False, "steps_per_execution": 1}
+        at = argparse.Namespace(**{**vars(options), **given})
         examples, seconds, _ = train.train_cluster(trainers, batch, at)
         return examples / seconds
 
