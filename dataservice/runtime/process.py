@@ -63,6 +63,7 @@ class ChildProcess:
         self._changed = threading.Condition()
         self._closing = threading.Lock()
         self._closed = False
+        self._tail = b""  # of the log, once that is closed
         self._reader = threading.Thread(
             target=self._read_output, name=f"output of {name}", daemon=True
         )
@@ -126,6 +127,7 @@ class ChildProcess:
                 self._reader.join(1.0)
                 # Something that the child started may still hold its output, and be logged.
                 if not self._reader.is_alive():
+                    self._tail = self._end_of_log()
                     self._log.close()
         return status
 
@@ -195,9 +197,13 @@ class ChildProcess:
             self._output_ended = True
             self._changed.notify_all()
 
-    def _log_tail(self) -> str:
+    def _end_of_log(self) -> bytes:
         size = os.fstat(self._log.fileno()).st_size
-        tail = os.pread(self._log.fileno(), _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
+        return os.pread(self._log.fileno(), _TAIL_BYTES, max(size - _TAIL_BYTES, 0))
+
+    def _log_tail(self) -> str:
+        with self._closing:
+            tail = self._tail if self._log.closed else self._end_of_log()
         lines = tail.decode(errors="replace").splitlines()[-_TAIL_LINES:]
         return "; its last output:\n" + "\n".join(lines) if lines else "; it printed nothing"
 

@@ -116,6 +116,9 @@ def test_a_child_that_is_never_ready_is_reported_with_its_log(
     wait_until(lambda: "thinking" in log.read_text())
     with pytest.raises(DeadlineExceededError, match=r"(?s)not ready within 0.1 s.*thinking"):
         child.wait_ready(0.1)
+    child.kill()  # by another thread perhaps, and its log is closed then
+    with pytest.raises(FailedPreconditionError, match=r"(?s)status -9 before.*thinking"):
+        child.wait_ready(0.1)
 
 
 def test_a_child_that_talks_much_is_not_blocked(
