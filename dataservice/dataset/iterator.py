@@ -13,6 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
 import pyarrow as pa
@@ -54,6 +55,7 @@ class DatasetIterator:
         self._began_s = time.perf_counter()
         self._ended_s: float | None = None  # when the last batch was handed over
         self._failure: Exception | None = None
+        self._failed_at: TracebackType | None = None
         self._interrupts = HeldInterrupts() if goes_on_after_interrupt(node) else NO_INTERRUPTS
         # What an interrupt found made, with the position before it.
         self._kept: tuple[pa.RecordBatch, State] | None = None
@@ -105,8 +107,7 @@ class DatasetIterator:
             return self._from_own(form)
         if self._kept is None and not can_hold():
             return form(self._next())
-        if self._failure is not None:
-            raise self._failure
+        self._check_failed()
         with self._interrupts as interrupts:
             if self._kept is None:
                 before = self._state()
@@ -145,9 +146,13 @@ class DatasetIterator:
             raise
         return formed
 
-    def _next(self) -> pa.RecordBatch:
+    def _check_failed(self) -> None:
+        """Raises what it has failed with, which says each time where that was, and no more."""
         if self._failure is not None:
-            raise self._failure
+            raise self._failure.with_traceback(self._failed_at)
+
+    def _next(self) -> pa.RecordBatch:
+        self._check_failed()
         stream = self._live()
         began_s = time.perf_counter()
         between_s = 0.0 if self._ended_s is None else began_s - self._ended_s
@@ -159,6 +164,7 @@ class DatasetIterator:
         except BaseException as error:
             if not self._interrupts.let(error):
                 self._failure = error if isinstance(error, Exception) else None
+                self._failed_at = error.__traceback__
                 self._give_up()
             raise
         self._ended_s = time.perf_counter()
@@ -278,7 +284,7 @@ class DatasetIterator:
 
     def close(self) -> None:
         """Gives up files and threads; idempotent."""
-        self._failure = None
+        self._failure = self._failed_at = None
         self._give_up()
         if self._holder is not None:
             self._holder.let_go()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import pathlib
+import traceback
 import weakref
 from typing import Any
 
@@ -273,3 +274,16 @@ def test_whether_a_dataset_ends() -> None:
     assert Dataset.range(3).repeat().batch(2).is_endless
     assert not Dataset.range(3).repeat().take(2).is_endless
     assert not Dataset.from_parquet("there-is-no-such-file").is_endless
+
+
+def test_an_iterator_that_failed_says_the_same_each_time_that_it_is_asked() -> None:
+    def fail(columns: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("no")
+
+    iterator = iter(numbers(4).map(fail, schema=numbers(4).schema))
+    told = []
+    for _ in range(3):
+        with pytest.raises(UserFunctionError, match="no") as caught:
+            next(iterator)
+        told.append(len(traceback.extract_tb(caught.value.__traceback__)))
+    assert told[2] == told[1] <= told[0] + 3
