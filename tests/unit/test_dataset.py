@@ -278,7 +278,7 @@ def test_whether_a_dataset_ends() -> None:
 
 def test_an_iterator_that_failed_says_the_same_each_time_that_it_is_asked() -> None:
     def fail(columns: dict[str, Any]) -> dict[str, Any]:
-        raise ValueError("no")
+        raise ValueError(f"no {sorted(columns)}")
 
     iterator = iter(numbers(4).map(fail, schema=numbers(4).schema))
     told = []
