@@ -5,7 +5,8 @@ Invariant: weights add up as integers, in units of 2^-40, so that no order chang
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,8 +28,30 @@ from pstrain.metrics.base import (
 _NO_WEIGHTS: NDArray[np.float64] = np.empty(0, np.float64)
 _WEIGHTS_BELOW = 2**23
 
+# Labels, probabilities and weights.
+_Examples: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]
 
-class AUC(Metric):
+
+class _Counted(Metric):
+    """What a kernel counts, which leaves out those whose probability is none."""
+
+    def update(
+        self,
+        state: State,
+        labels: ArrayLike,
+        probabilities: ArrayLike,
+        weights: ArrayLike | None = None,
+    ) -> State:
+        examples = _examples(self.name, labels, probabilities, weights)
+        refuse_probabilities(self.name, self._count(examples, state), examples[1])
+        return state
+
+    @abstractmethod
+    def _count(self, examples: _Examples, state: State) -> int:
+        """Adds examples to ``state``, and says how many it left out."""
+
+
+class AUC(_Counted):
     """Area under the ROC curve, by the trapezoid rule over a histogram of probabilities.
 
     State int64 [bins, 2, 2]: weight of examples of label 0 and 1 per bin of probability, in units
@@ -41,17 +64,8 @@ class AUC(Metric):
         bins = integer_at_least(bins, 2, "bins")
         super().__init__(name, (bins, 2, 2))
 
-    def update(
-        self,
-        state: State,
-        labels: ArrayLike,
-        probabilities: ArrayLike,
-        weights: ArrayLike | None = None,
-    ) -> State:
-        truth, given, by = _examples(self.name, labels, probabilities, weights)
-        skipped = kernels.count_by_probability(truth, given, by, state)
-        refuse_probabilities(self.name, skipped, given)
-        return state
+    def _count(self, examples: _Examples, state: State) -> int:
+        return int(kernels.count_by_probability(*examples, state))
 
     def compute(self, state: State) -> float:
         return float(kernels.area_under_curve(state))
@@ -65,7 +79,7 @@ class AUC(Metric):
             self._own().scatter_add(bins, state[bins])
 
 
-class _Answers(Metric):
+class _Answers(_Counted):
     """What counts answers: an example's is 1 where its probability is above ``threshold``.
 
     State int64 [label, answer, 2]: weight of examples, in units of 2^-8 and of 2^-40.
@@ -77,17 +91,8 @@ class _Answers(Metric):
         if threshold > 1:
             raise InvalidArgumentError(f"threshold is a probability, got {threshold}")
 
-    def update(
-        self,
-        state: State,
-        labels: ArrayLike,
-        probabilities: ArrayLike,
-        weights: ArrayLike | None = None,
-    ) -> State:
-        truth, given, by = _examples(self.name, labels, probabilities, weights)
-        skipped = kernels.count_answers(truth, given, by, self.threshold, state)
-        refuse_probabilities(self.name, skipped, given)
-        return state
+    def _count(self, examples: _Examples, state: State) -> int:
+        return int(kernels.count_answers(*examples, self.threshold, state))
 
 
 class Accuracy(_Answers):
@@ -134,7 +139,7 @@ class Recall(_Answers):
 
 def _examples(
     name: str, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]:
+) -> _Examples:
     """As the kernels take them: without weights these are empty."""
     truth, given = pairs(name, labels, probabilities)
     refuse_labels(name, truth)
