@@ -1,4 +1,4 @@
-"""The README's Python: each snippet runs as printed, or names only what there is.
+"""The READMEs: each snippet runs as printed, or names only what there is; links lead somewhere.
 
 What a snippet takes for granted (files, a service, a cluster) is made here, under its names.
 """
@@ -21,8 +21,12 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 
-README = pathlib.Path(__file__).parents[2] / "README.md"
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), re.M | re.S)
+ROOT = pathlib.Path(__file__).parents[2]
+READMES = {
+    path: (ROOT / path).read_text(encoding="utf-8")
+    for path in ("README.md", "dataservice/README.md", "pstrain/README.md", "bench/README.md")
+}
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", "\n".join(READMES.values()), re.M | re.S)
 PACKAGES = {"ds": ds, "ps": ps}
 ROWS = 4_000
 
@@ -58,7 +62,7 @@ def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
 def run(text: str, names: dict[str, Any], replaced: dict[str, str] | None = None) -> None:
     """Runs a snippet with other values for the places that it names."""
     for old, new in (replaced or {}).items():
-        assert old in text, f"the README no longer says {old!r}"
+        assert old in text, f"no README says {old!r} any more"
         text = text.replace(old, new)
     exec(compile(text, "README.md", "exec"), names)
 
@@ -179,3 +183,22 @@ def _named(node: ast.AST) -> Any:
         return getattr(holder, node.attr)
     except ImportError:
         return None
+
+
+@pytest.mark.parametrize("path", READMES)
+def test_links_lead_somewhere(path: str) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", READMES[path]):
+        file = (ROOT / path).parent / target if target else ROOT / path
+        assert file.exists(), target
+        assert not anchor or anchor in _anchors(file.read_text(encoding="utf-8"))
+
+
+def _anchors(text: str) -> list[str]:
+    """What GitHub calls the titles of a document."""
+    titles = re.findall(r"^#+ (.*)$", text, re.M)
+    return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
+
+
+def test_benchmarks_are_there() -> None:
+    for name in set(re.findall(r"`(?:python -m )?bench\.(\w+)", "\n".join(READMES.values()))):
+        assert (ROOT / "bench" / f"{name}.py").is_file(), name
