@@ -162,6 +162,17 @@ def test_columns_and_variables() -> None:
     assert np.asarray(names["rows"]).shape == (3, 16)
 
 
+def test_a_model_of_ones_own() -> None:
+    names: dict[str, Any] = {"ps": ps, "np": np}
+    run(snippet("class Matching"), names)
+    rng = np.random.default_rng(0)
+    rows = {"user": rng.integers(0, 50, ROWS), "item": rng.integers(0, 40, ROWS)}
+    rows["clicked"] = (rows["user"] % 2 == rows["item"] % 2).astype(np.int64)
+    names["model"].compile(ps.optimizers.Adam(0.01), metrics=["auc"])
+    history = names["model"].fit(rows, epochs=2, batch_size=100, verbose=0).history
+    assert history["auc"][-1] > 0.9
+
+
 @pytest.mark.parametrize("text", SNIPPETS, ids=range(len(SNIPPETS)))
 def test_every_name_is_there_and_takes_the_arguments(text: str) -> None:
     for call in ast.walk(ast.parse(text)):
