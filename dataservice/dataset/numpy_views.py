@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from dataservice.dataset.nested_arrays import children_of
 from dataservice.dataset.plain_types import plain_array, plain_type
 from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
@@ -131,7 +132,7 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
             )
         inner = array_to_numpy(flat, name)
         return inner.reshape((len(array), kind.list_size, *inner.shape[1:]))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_nested(kind):
         _check_exact(array, name)
     try:
         values: np.ndarray = array.to_numpy(zero_copy_only=_is_view(kind) and not array.null_count)
@@ -167,12 +168,11 @@ def _no_form(array: pa.Array, name: str, error: Exception) -> SchemaError:
 
 
 def _check_exact(array: pa.Array, name: str) -> None:
-    """SchemaError where lists hold both nulls, for which they become floats, and larger integers
-    than these can tell apart."""
-    while pa.types.is_nested(array.type) and hasattr(array, "flatten"):
-        if pa.types.is_struct(array.type) or pa.types.is_map(array.type):
-            return  # Python has their values, None for a null
-        array = array.flatten()
+    """SchemaError where nested values hold both nulls, for which Arrow makes floats of integers,
+    in structs too, and larger integers than these can tell apart."""
+    if pa.types.is_nested(array.type) and not pa.types.is_union(array.type):
+        for child in children_of(array):
+            _check_exact(child, name)
     if not pa.types.is_integer(array.type) or array.type.bit_width < 64 or not array.null_count:
         return
     from pyarrow import compute  # here, for few tables have such lists
@@ -180,8 +180,8 @@ def _check_exact(array: pa.Array, name: str) -> None:
     bounds = compute.min_max(array).as_py()
     if max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) > _EXACT_IN_FLOATS:
         raise SchemaError(
-            f"the lists of column {name!r} hold nulls and integers above 2^53, which NumPy cannot "
-            "hold together: with nulls they become floats; read Arrow instead, as in "
+            f"the nested values of column {name!r} hold nulls and integers above 2^53, which NumPy "
+            "cannot hold together: with nulls they become floats; read Arrow instead, as in "
             'map(..., format="arrow")'
         )
 

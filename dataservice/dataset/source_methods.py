@@ -104,6 +104,7 @@ class SourceMethods:
         delimiter: str = ",",
         header: bool = True,
         null_values: Sequence[str] | None = None,
+        encoding: str = "utf-8",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
         """Rows of CSV files; types that `schema` does not give come from the first block.
@@ -112,7 +113,15 @@ class SourceMethods:
         """
         nulls = None if null_values is None else tuple(null_values)
         options = dict(storage_options) if storage_options else None
-        source = CsvSource(paths, schema, delimiter, header, nulls, options)  # type: ignore
+        source = CsvSource(
+            paths,  # type: ignore[arg-type]
+            schema,
+            delimiter,
+            header,
+            nulls,
+            options,
+            encoding=encoding,
+        )
         return cls(source)
 
     @classmethod

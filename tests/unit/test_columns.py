@@ -128,14 +128,17 @@ def test_text_that_is_not_utf_8_is_an_error_that_names_the_column(column: pa.Arr
         (pa.list_(pa.int64()), lambda value: [value, None]),
         (pa.large_list(pa.int64()), lambda value: [value, None]),
         (pa.list_(pa.list_(pa.int64())), lambda value: [[None], None, [value]]),
+        (pa.struct([("i", pa.list_(pa.int64()))]), lambda value: {"i": [value, None]}),
+        (pa.list_(pa.struct([("i", pa.int64())])), lambda value: [{"i": value}, {"i": None}]),
+        (pa.map_(pa.string(), pa.int64()), lambda value: [("a", value), ("b", None)]),
     ],
 )
-def test_integers_in_lists_with_nulls_are_not_rounded(
+def test_integers_in_nested_values_with_nulls_are_not_rounded(
     kind: pa.DataType, wrap: Callable[[int], object], large: int
 ) -> None:
     table = pa.table({"x": pa.array([None, wrap(large)], kind), "n": [1, 2]})
     data = ds.Dataset.from_table(table)
-    with pytest.raises(SchemaError, match="lists of column 'x' hold nulls and integers above 2"):
+    with pytest.raises(SchemaError, match="values of column 'x' hold nulls and integers above 2"):
         list(data.numpy())
     assert data.map(lambda c: {**c, "n": c["n"] * 1}).to_table().equals(table)
     exact = pa.table({"x": pa.array([None, wrap(2**53)], kind)})

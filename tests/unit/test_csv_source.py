@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import pathlib
+import pickle
 from typing import Any
 
 import pyarrow as pa
@@ -101,6 +103,47 @@ def test_a_text_that_is_not_utf_8_is_told_with_what_to_do(tmp_path: pathlib.Path
     (tmp_path / "a.csv").write_bytes("x\ncafé\n".encode("latin-1"))
     with pytest.raises(SourceError, match=r"a\.csv', row 1: .*not UTF-8.*iconv"):
         Dataset.from_csv(str(tmp_path / "a.csv"), pa.schema([("x", pa.string())])).to_table()
+
+
+def test_a_column_is_not_bytes_because_its_first_rows_are_not_utf_8(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_bytes("x,city\n1,café\n".encode("latin-1"))
+    path = str(tmp_path / "a.csv")
+    with pytest.raises(SourceError, match=r"a\.csv': column 'city' .*UTF-8.*encoding='latin-1'"):
+        _ = Dataset.from_csv(path).schema
+    stated = pa.schema([("city", pa.binary())])
+    assert Dataset.from_csv(path, stated).to_table().to_pylist() == [{"city": b"caf\xe9"}]
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-le", "gb18030"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_of_another_encoding_is_read_as_that(
+    tmp_path: pathlib.Path, encoding: str, packed: bool
+) -> None:
+    """Of more than a block, whose ends come between the bytes of a character."""
+    texts = ["é\r\nü" * (row % 37) for row in range(30_000)]
+    with io.StringIO(newline="") as to:
+        csv.writer(to).writerows([("größe", "text"), *enumerate(texts)])
+        content = to.getvalue().encode(encoding)
+    path = tmp_path / ("a.csv.gz" if packed else "a.csv")
+    path.write_bytes(gzip.compress(content, 1) if packed else content)
+    dataset = Dataset.from_csv(str(path), encoding=encoding)
+    table = dataset.to_table()
+    assert table["größe"].to_pylist() == list(range(len(texts)))
+    assert table["text"].to_pylist() == texts
+    again = pickle.loads(pickle.dumps(dataset))
+    assert next(again.rows()) == {"größe": 0, "text": ""}
+
+
+def test_what_is_not_in_the_stated_encoding_is_told(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.csv").write_bytes("x,y\n1,café\n".encode("latin-1"))
+    with pytest.raises(SourceError, match=r"a\.csv'.* not SHIFT_JIS .*encoding="):
+        Dataset.from_csv(str(tmp_path / "a.csv"), encoding="shift_jis").to_table()
+
+
+@pytest.mark.parametrize("encoding", ["latin-99", "hex", "", 7, None])
+def test_an_encoding_that_is_none_is_refused(encoding: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"encoding must be .*such as .*got"):
+        Dataset.from_csv("a.csv", encoding=encoding)
 
 
 def test_a_type_that_csv_does_not_hold_is_named_with_the_remedy(tmp_path: pathlib.Path) -> None:

@@ -25,6 +25,7 @@ from dataservice.dataset.sources.opening import opened
 from dataservice.dataset.sources.paths import check_paths, check_storage_options
 from dataservice.dataset.sources.read_ahead import LinesFile, ReadAheadBatches
 from dataservice.dataset.sources.reference import Reference, completed
+from dataservice.dataset.sources.text_encoding import UTF_8, check_encoding, in_utf_8
 from dataservice.dataset.sources.unsigned import with_unsigned
 from dataservice.dataset.sources.whole_files import (
     WholeFilesSource,
@@ -46,6 +47,10 @@ _NO_LINE: Final = "Empty CSV file"
 _NO_TYPE: Final = "is not supported"
 _TOO_LONG: Final = "straddling object"
 _NO_TEXT: Final = "invalid UTF8"
+_OTHER_ENCODING: Final = (
+    "state its encoding, as in from_csv(..., encoding='latin-1'), or save the file as UTF-8, as "
+    "`iconv -f LATIN1 -t UTF-8` does"
+)
 _NO_DELIMITERS: Final = '"\r\n\0'
 _BAD_VALUE: Final = re.compile(r"In CSV column #(\d+): (?:Row #\d+: )?CSV conversion error to")
 _ROW: Final = re.compile(r"Row #(\d+): ")
@@ -70,6 +75,7 @@ class CsvSource(WholeFilesSource):
     null_values: tuple[str, ...] | None = None
     storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
     unexpected_columns: str | None = None
+    encoding: str = UTF_8
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "paths", check_paths(self.paths, "from_csv"))
@@ -86,6 +92,7 @@ class CsvSource(WholeFilesSource):
         else:
             check_choice("unexpected_columns", self.unexpected_columns, ("error", "ignore"))
         _check_delimiter(self.delimiter)
+        check_encoding(self.encoding)
         if not isinstance(self.header, bool):
             raise InvalidArgumentError(f"header must be True or False, got {self.header!r}")
         nulls = self.null_values
@@ -123,6 +130,7 @@ class CsvSource(WholeFilesSource):
         ):
             assert reader is not None
             require_distinct(reader.schema.names, what=f"{file.path!r}")
+            _require_text(file.path, reader.schema)
             fits = functools.partial(self._fits, file.path)
             return Reference(file.path, plain_schema(with_unsigned(reader.schema, reader, fits)))
 
@@ -161,7 +169,7 @@ class CsvSource(WholeFilesSource):
             return ReadAheadBatches(LinesFile(file), lambda file: pacsv.open_csv(file, *options))
 
         try:
-            return read(decompressed(handle, path))
+            return read(self._text(handle, path))
         except pa.ArrowInvalid as error:
             line = self._only_line(path) if _NO_LINE in str(error) else b""
             if not line.strip():
@@ -171,7 +179,10 @@ class CsvSource(WholeFilesSource):
     def _only_line(self, path: str) -> bytes:
         """The text of a file whose first block has no end of a line: Arrow sees no line then."""
         with opened(path, self.storage_options) as handle:
-            return bytes(decompressed(handle, path).read(_BLOCK_BYTES))
+            return bytes(self._text(handle, path).read(_BLOCK_BYTES))
+
+    def _text(self, handle: Any, path: str) -> Any:
+        return in_utf_8(decompressed(handle, path), self.encoding)
 
     def _options(self, schema: pa.Schema | None, context: RunContext) -> tuple[Any, Any, Any]:
         # Else the names of the file decide, so that one with others is an error.
@@ -217,8 +228,9 @@ class CsvSource(WholeFilesSource):
             raise SchemaError(f"{path!r} lacks a column of the schema: {error.args[0]}") from error
         except UnicodeDecodeError as error:
             raise SourceError(
-                f"{path!r} cannot be read as CSV: its header is not UTF-8 ({error}); save it as "
-                "UTF-8, or give it the suffix of its compression"
+                f"{path!r} cannot be read as CSV: it is not {self.encoding.upper()} ({error}); "
+                "state its encoding, as in from_csv(..., encoding='latin-1'), save it as UTF-8, or "
+                "give it the suffix of its compression"
             ) from error
         except (pa.ArrowException, OSError, EOFError) as error:
             told = self._with_row(path, schema, error)
@@ -260,6 +272,16 @@ def _check_delimiter(delimiter: Any) -> None:
         )
 
 
+def _require_text(path: str, inferred: pa.Schema) -> None:
+    """SourceError for bytes, which Arrow infers of what is not UTF-8."""
+    for column in inferred:
+        if pa.types.is_binary(column.type):
+            raise SourceError(
+                f"{path!r}: column {column.name!r} holds text that is not UTF-8; "
+                f"{_OTHER_ENCODING}; or state pyarrow.binary() for it with schema="
+            )
+
+
 def _tells_types(inferred: Reference) -> bool:
     return not all(pa.types.is_null(kind) for kind in inferred.schema.types)
 
@@ -280,10 +302,7 @@ def _explained(path: str, where: str, column: str, error: BaseException) -> Data
             "read the column as a string, and make the values of it with map or with_column"
         )
     if _NO_TEXT in message:
-        return SourceError(
-            f"{path!r}, {where}: a text is not UTF-8 ({message}); save the file as "
-            "UTF-8, as `iconv -f LATIN1 -t UTF-8` does for one that is Latin-1"
-        )
+        return SourceError(f"{path!r}, {where}: a text is not UTF-8 ({message}); {_OTHER_ENCODING}")
     if not column:
         return SourceError(
             f"{path!r} cannot be read as CSV, {where}: {message}; "
