@@ -177,7 +177,7 @@ def divided(splits: Sequence[Split], target_elements: int) -> list[Split]:
     return pieces
 
 
-def tail_target_rows(target_rows: int, buffer_size: int = 0) -> int:
+def tail_target_rows(target_rows: int, buffer_size: int) -> int:
     """Rows of a window near the end of an epoch; no shuffle is cut shorter for it."""
     return max(-(-target_rows // TAIL_PARTS), min(buffer_size, target_rows))
 

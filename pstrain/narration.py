@@ -11,15 +11,15 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 
 class Narrator:
-    """Tells on ``stream``: standard output, or standard error where the result is JSON."""
+    """Tells on standard output, or on standard error where the result is JSON."""
 
-    def __init__(self, *, as_json: bool = False, stream: TextIO | None = None) -> None:
+    def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
-        self._stream = stream or (sys.stderr if as_json else sys.stdout)
+        self._stream = sys.stderr if as_json else sys.stdout
         self._started_s = time.monotonic()
 
     @property

@@ -30,11 +30,16 @@ from dataservice.client.streams import StreamTable
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
 from dataservice.client.tracker import RowMark
-from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream
+from dataservice.client.worker_stream import (
+    SILENCE_S,
+    StreamEvents,
+    WorkerStream,
+    failure_of,
+)
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.ledger import Ledger
-from dataservice.errors import CancelledError, DataServiceError, InternalError
+from dataservice.errors import CancelledError, DataServiceError
 from dataservice.ranges import Consumed
 from dataservice.runtime.identity import host_identity
 from dataservice.runtime.in_process import is_served_here
@@ -87,7 +92,7 @@ class ServiceReader:
             self._synchronise,
             owner=f"reader {self.iteration.reader_id}",
             name="sync",
-            on_failure=self._crash,
+            on_failure=self._on_failure,
         )
         with self._lock:
             self._session.follow(self.iteration.joined, time.monotonic())
@@ -227,15 +232,14 @@ class ServiceReader:
             },
             self.iteration.schema,
             StreamEvents(
-                self._on_open,
-                self._on_frame,
-                self._on_end,
-                self._on_broken,
-                self._on_failure,
-                self._crash,
-                self.statistics.note_missed,
-                self.statistics.omissions.record_all,
-                self._on_bookmark,
+                on_open=self._on_open,
+                on_frame=self._on_frame,
+                on_broken=self._on_broken,
+                on_failure=self._on_failure,
+                on_end=self._on_end,
+                on_missed=self.statistics.note_missed,
+                on_omitted=self.statistics.omissions.record_all,
+                on_bookmark=self._on_bookmark,
             ),
             token=self.iteration.connection.token,
             tls=self.iteration.connection.tls,
@@ -316,15 +320,10 @@ class ServiceReader:
         if not may_retry:
             self._on_failure(error)
 
-    def _on_failure(self, error: DataServiceError) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         with self._lock:
-            self._failure = self._failure or error
+            self._failure = self._failure or failure_of(error)
         self._buffer.wake()
-
-    def _crash(self, error: BaseException) -> None:
-        if not isinstance(error, DataServiceError):
-            error = InternalError(f"a thread of the reader failed: {error!r}")
-        self._on_failure(error)
 
     # Talking to the dispatcher
 

@@ -26,9 +26,14 @@ from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundT
 from dataservice.client.session import MAX_DAMAGED_STREAMS
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
-from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream
+from dataservice.client.worker_stream import (
+    SILENCE_S,
+    StreamEvents,
+    WorkerStream,
+    failure_of,
+)
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
-from dataservice.errors import CancelledError, DataLossError, DataServiceError, InternalError
+from dataservice.errors import CancelledError, DataLossError, DataServiceError
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
@@ -74,7 +79,7 @@ class RoundReader:
             self._synchronise,
             owner=f"reader {self.iteration.reader_id}",
             name="sync",
-            on_failure=self._crash,
+            on_failure=self._on_failure,
         )
         self._thread.start()
         self._meet()
@@ -154,15 +159,10 @@ class RoundReader:
             },
             self.iteration.schema,
             StreamEvents(
-                self._on_open,
-                self._on_frame,
-                _refuse,
-                self._on_broken,
-                self._on_failure,
-                self._crash,
-                _refuse,
-                _refuse,
-                _refuse,
+                on_open=self._on_open,
+                on_frame=self._on_frame,
+                on_broken=self._on_broken,
+                on_failure=self._on_failure,
             ),
             token=self.iteration.connection.token,
             tls=self.iteration.connection.tls,
@@ -200,15 +200,10 @@ class RoundReader:
         if gives_up:
             self._on_failure(error)
 
-    def _on_failure(self, error: DataServiceError) -> None:
+    def _on_failure(self, error: BaseException) -> None:
         with self._lock:
-            self._failure = self._failure or error
+            self._failure = self._failure or failure_of(error)
             self._arrivals.notify_all()
-
-    def _crash(self, error: BaseException) -> None:
-        if not isinstance(error, DataServiceError):
-            error = InternalError(f"a thread of the reader failed: {error!r}")
-        self._on_failure(error)
 
     # Talking to the dispatcher
 
@@ -340,8 +335,3 @@ class RoundReader:
         self.iteration.connection.sync_rounds(
             request, timeout_s=RELEASE_TIMEOUT_S, should_stop=lambda: False
         )
-
-
-def _refuse(*_: object) -> None:
-    """Rounds do not end, and nothing of them is left out: their streams bring elements alone."""
-    raise InternalError("a stream of rounds brought something else than elements")

@@ -55,7 +55,7 @@ class ReadSession:
         sequenced: bool = False,
         tasks: TaskTracker | None = None,
         is_here: Callable[[str], bool] = lambda _: False,
-        is_shared: bool = False,
+        is_shared: bool,
     ) -> None:
         """`tasks`: of a reader that alone reads what has no windows. `is_here`: see `FanIn`.
 

@@ -21,6 +21,7 @@ from dataservice.errors import (
     DataLossError,
     DataServiceError,
     DeadlineExceededError,
+    InternalError,
     UnavailableError,
 )
 from dataservice.runtime.auth import TlsConfig
@@ -40,23 +41,33 @@ SILENCE_S = 10.0
 _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError, DataLossError)
 
 
+def _refuse(*_: object) -> None:
+    raise InternalError("a worker sent a kind of frame that this reader did not ask for")
+
+
 class StreamEvents(NamedTuple):
     """What happens on a stream; called on its thread.
 
     `on_open` gets the protocol that elements come by. `on_frame` gets the bytes that the rows take
     besides, and may wait for room; `on_missed` the number of elements that were dropped because
-    the reader was slow.
+    the reader was slow. `on_failure` gets any error that opening the stream again cannot mend.
     """
 
     on_open: Callable[[WorkerStream, str], None]
     on_frame: Callable[[WorkerStream, Header, pa.RecordBatch | None, int], None]
-    on_end: Callable[[WorkerStream], None]
     on_broken: Callable[[WorkerStream, DataServiceError], None]
-    on_failure: Callable[[DataServiceError], None]
-    on_crash: Callable[[BaseException], None]
-    on_missed: Callable[[int], None]
-    on_omitted: Callable[[bytes], None]
-    on_bookmark: Callable[[bytes], None]
+    on_failure: Callable[[BaseException], None]
+    on_end: Callable[[WorkerStream], None] = _refuse
+    on_missed: Callable[[int], None] = _refuse
+    on_omitted: Callable[[bytes], None] = _refuse
+    on_bookmark: Callable[[bytes], None] = _refuse
+
+
+def failure_of(error: BaseException) -> DataServiceError:
+    """What a reader raises when one of its threads ended with `error`."""
+    if isinstance(error, DataServiceError):
+        return error
+    return InternalError(f"a thread of the reader failed: {error!r}")
 
 
 class WorkerStream:
@@ -78,7 +89,7 @@ class WorkerStream:
         token: str,
         tls: TlsConfig | None,
         silence_s: float,
-        protocol: str | None = None,
+        protocol: str | None,
     ) -> None:
         self.worker_id = worker_id
         self.address = address
@@ -101,7 +112,7 @@ class WorkerStream:
             self._run,
             owner=f"reader {command['reader']}",
             name=f"stream-{address}",
-            on_failure=events.on_crash,
+            on_failure=events.on_failure,
         )
 
     def start(self) -> None:

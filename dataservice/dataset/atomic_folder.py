@@ -44,7 +44,7 @@ class AtomicFolder:
     """``drafts`` is the name, in the folder, of the one for what is being written."""
 
     def __init__(
-        self, path: str, storage_options: Mapping[str, Any] | None = None, *, drafts: str
+        self, path: str, storage_options: Mapping[str, Any] | None, *, drafts: str
     ) -> None:
         self.path = path
         self._drafts = drafts

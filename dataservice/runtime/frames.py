@@ -121,20 +121,18 @@ def decode_batch(
     schema: pa.Schema,
     *,
     crc: int | None = None,
-    validate: bool = True,
 ) -> pa.RecordBatch:
     """The batch in `body`, which keeps the body alive: columns are views of it.
 
     A body that is not aligned to 8 bytes is copied first, so that kernels see aligned columns.
-    `validate` checks offsets, lengths and text fully, which matters for bytes from a peer.
-    DataLossError when the CRC differs or the bytes are no batch of `schema`.
+    Offsets, lengths and text are checked fully, as bytes from a peer have to be. DataLossError
+    when the CRC differs or the bytes are no batch of `schema`.
     """
     if crc is not None and zlib.crc32(body) != crc:
         raise DataLossError(f"a batch of {body.size} bytes does not match its CRC; read it again")
     try:
         batch = pa.ipc.read_record_batch(_aligned(body), schema)
-        if validate:
-            batch.validate(full=True)
+        batch.validate(full=True)
     except _DECODE_ERRORS as error:
         raise DataLossError(f"a batch of {body.size} bytes is damaged: {error}") from error
     return batch

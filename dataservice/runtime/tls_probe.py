@@ -38,7 +38,7 @@ def check_roots(ca_path: str) -> None:
 
 
 def explained(
-    failure: UnavailableError, address: str, *, by_tls: bool, ca_path: str | None = None
+    failure: UnavailableError, address: str, *, by_tls: bool, ca_path: str | None
 ) -> UnavailableError | UnauthenticatedError:
     """``failure`` of a client, or what keeps both ends from ever understanding each other.
 

@@ -169,7 +169,7 @@ class RoundProducer(PlanThread):
         consumers: int,
         buffer_bytes: int,
         name: str,
-        variant: str = "",
+        variant: str,
     ) -> None:
         self.frames = RoundBuffer(buffer_bytes)
         self._pipeline = pipeline

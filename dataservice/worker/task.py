@@ -139,7 +139,7 @@ class Pipeline:
         self,
         cancelled: Cancelled,
         splits_of: Callable[[int], Sequence[Split]],
-        omissions: Ledger | None = None,
+        omissions: Ledger | None,
     ) -> Callable[[Element], Element]:
         """What the plan does to whole elements; functions are loaded now. Not thread safe.
 
@@ -231,8 +231,8 @@ class Pipeline:
         self,
         epoch: int,
         cancelled: Cancelled,
-        omitted: Page | None = None,
-        times: OperatorTimes | None = None,
+        omitted: Page | None,
+        times: OperatorTimes | None,
     ) -> RunContext:
         return RunContext(
             epoch=epoch,

@@ -95,7 +95,7 @@ class PartialCheckpoint:
     Leftovers of saves that were killed are removed. To be ended by ``end``.
     """
 
-    def __init__(self, directory: Path, name: str = "ckpt", number: int | None = None) -> None:
+    def __init__(self, directory: Path, name: str, number: int | None) -> None:
         check_name(name, number)
         directory = os.path.abspath(path_of(directory, "directory"))
         os.makedirs(directory, exist_ok=True)

@@ -12,7 +12,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import dataservice
 from dataservice.runtime.arguments import (
@@ -25,7 +25,6 @@ from dataservice.runtime.arguments import (
 from dataservice.runtime.ending import end_with_program
 from pstrain.consistency import Sync
 from pstrain.coordinator.functions import KnownFunctions
-from pstrain.coordinator.hooks import Barrier, Outlast
 from pstrain.coordinator.join_progress import Report
 from pstrain.coordinator.options import (
     QUEUE_CAPACITY,
@@ -47,6 +46,9 @@ from pstrain.trainer.outlasting import never
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
+
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 
 class ClusterCoordinator:
@@ -109,8 +111,8 @@ class ClusterCoordinator:
             strategy, parts.scheduler, self._iterators, parts.recovery, parts.leave
         )
         strategy.coordinator = self
-        strategy.parameters.hold_closures = Barrier(self)
-        strategy.parameters.outlast = Outlast(self.recovery)
+        strategy.parameters.hold_closures = _while_alive(self.barrier, nullcontext)
+        strategy.parameters.outlast = _while_alive(self.recovery.outlast, never)
         self._finalizer = weakref.finalize(self, parts.stop)
         end_with_program(self, lambda coordinator: coordinator._finalizer())
         if isinstance(strategy.consistency, Sync):
@@ -347,3 +349,15 @@ class ClusterCoordinator:
     def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
         """Has every trainer make an iterator of (dataset, epoch, positions by trainer)."""
         self._scheduler.add_resource(resource_id, self._packer.dataset(source))
+
+
+def _while_alive(
+    method: Callable[Given, Result], otherwise: Callable[Given, Result]
+) -> Callable[Given, Result]:
+    """``method``, without keeping its object alive; ``otherwise`` once that is gone."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        return (reference() or otherwise)(*args, **kwargs)
+
+    return call

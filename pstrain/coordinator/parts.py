@@ -1,25 +1,32 @@
 """What runs behind a ClusterCoordinator: a scheduler, a link to each trainer, who applies rounds.
 
-Knows how they are put together, and nothing of what users ask for. Invariant: they are stopped in
-an order in which none waits for one that has ended, without the coordinator, which may be gone.
+Knows how they are put together, and nothing of what users ask for. Invariant: all links configure
+their trainers alike; all parts are stopped in an order in which none waits for one that has ended,
+without the coordinator, which may be gone.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Final, NamedTuple
 
+from dataservice.runtime.auth import resolve_token
+from pstrain.consistency import Ssp, Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.link import TrainerLink
-from pstrain.coordinator.links import make_links
 from pstrain.coordinator.options import CoordinatorOptions
 from pstrain.coordinator.recovering import RecoverySwitch
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.strategy import ParameterServerStrategy
+from pstrain.wire import trainer_pb2 as pb
 
 ATTEMPTS_MAX: Final = 10
 _STOP_TIMEOUT_S: Final = 2.0
+# So many closures of a trainer wait for one that runs to end, that results travel together, where
+# the rule looks at each: where none does, those that are short wait there (see assigning).
+_SLOTS_PER_RUNNER: Final = 3
 
 
 class Parts(NamedTuple):
@@ -48,25 +55,64 @@ def make_parts(
     strategy: ParameterServerStrategy, options: CoordinatorOptions, functions: PickledFunctions
 ) -> Parts:
     """All of them; none is started."""
-    core = Core(
-        attempts_max=ATTEMPTS_MAX,
-        consistency=strategy.consistency,
-        trainers_expected=strategy.num_input_pipelines,
-        trainer_indices=strategy.cluster_resolver.cluster_spec().task_indices("worker"),
-        closures_in_flight=options.closures_in_flight,
-    )
     scheduler = Scheduler(
-        core,
+        Core(
+            attempts_max=ATTEMPTS_MAX,
+            consistency=strategy.consistency,
+            trainers_expected=strategy.num_input_pipelines,
+            trainer_indices=strategy.cluster_resolver.cluster_spec().task_indices("worker"),
+            closures_in_flight=options.closures_in_flight,
+        ),
         ids=strategy.closure_ids,
         capacity=options.queue_capacity,
         trainer_timeout_s=options.trainer_timeout_s,
     )
     recovery = RecoverySwitch()
-    links = make_links(
-        strategy,
-        scheduler,
-        functions,
-        recovery,
-        closures_in_flight=options.closures_in_flight,
-    )
+    links = _make_links(strategy, scheduler, functions, recovery, options.closures_in_flight)
     return Parts(scheduler, links, recovery, RoundApplier(scheduler, strategy.parameters, recovery))
+
+
+def _make_links(
+    strategy: ParameterServerStrategy,
+    scheduler: Scheduler,
+    functions: PickledFunctions,
+    recovery: RecoverySwitch,
+    closures_in_flight: int,
+) -> list[TrainerLink]:
+    """One for each trainer in the cluster spec; in rounds with one closure each."""
+    spec = strategy.cluster_resolver.cluster_spec()
+    trainers = [(i, spec.task_address("worker", i)) for i in spec.task_indices("worker")]
+    servers = [spec.task_address("ps", i) for i in spec.task_indices("ps")]
+    token = resolve_token(getattr(strategy.cluster_resolver, "token", None))
+    rule = strategy.consistency
+    in_rounds = isinstance(rule, Sync)
+    if in_rounds:
+        closures_in_flight = 1
+    return [
+        TrainerLink(
+            index,
+            address,
+            configuration=pb.ConfigureRequest(
+                session=strategy.session,
+                trainer_index=index,
+                trainer_count=len(trainers),
+                input_pipeline_id=pipeline,
+                ps_addresses=servers,
+                closures_in_flight=closures_in_flight,
+                in_rounds=in_rounds,
+                num_replicas_in_sync=strategy.num_replicas_in_sync,
+                keeps_elements=isinstance(rule, Sync) and rule.backup_workers > 0,
+                transport_dtype=strategy.transport_dtype,
+                parameters=pb.ParameterConfig(**asdict(strategy.parameters.config)),
+            ),
+            scheduler=scheduler,
+            functions=functions,
+            servers=strategy.parameters,
+            incarnations=strategy.incarnations,
+            slots=closures_in_flight * (_SLOTS_PER_RUNNER if isinstance(rule, Ssp) else 1),
+            token=token,
+            tls=strategy.tls,
+            recovery=recovery,
+        )
+        for pipeline, (index, address) in enumerate(trainers)
+    ]

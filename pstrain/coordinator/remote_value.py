@@ -228,7 +228,7 @@ def fetched(structure: Any, timeout: float | None = None) -> Any:
     return values_in(structure, fetch)
 
 
-def values_in(structure: Any, fetch: Callable[[RemoteValue], Any] = RemoteValue.fetch) -> Any:
+def values_in(structure: Any, fetch: Callable[[RemoteValue], Any]) -> Any:
     """Lists, tuples and dicts with each RemoteValue in them replaced by its value. Blocks.
 
     Each stays of its class, as an OrderedDict does.

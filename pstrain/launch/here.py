@@ -22,6 +22,7 @@ from pstrain.launch.tasks import Output, TaskProcess, stop_all
 logger = logging.getLogger(__name__)
 
 INTERRUPTED: Final = 130
+_HOST: Final = "127.0.0.1"
 _LOOK_EVERY_S: Final = 0.05
 _RESTARTED_JOBS: Final = ("worker", "ps")
 # A task that ends as soon as it has begun, so many times on end, will not do better.
@@ -29,7 +30,7 @@ _SOON_S: Final = 10.0
 _SOON_ENDS: Final = 5
 
 
-def run_here(layout: Layout, *, supervise: bool = False, output: Output | None = None) -> int:
+def run_here(layout: Layout, *, supervise: bool) -> int:
     """Runs all tasks until the chief ends; its exit code, or 1 when another one failed before.
 
     ``supervise``: trainers and parameter servers that fail or are killed are started again, at
@@ -39,17 +40,17 @@ def run_here(layout: Layout, *, supervise: bool = False, output: Output | None =
     stop = StopSignals()
     # Once here, into the cache, rather than in every process at the same time.
     compile_kernels()
-    return _Crew(layout, supervise, output or Output()).run(stop)
+    return _Crew(layout, supervise).run(stop)
 
 
 class _Crew:
     """The tasks by job and index, and what becomes of those that end."""
 
-    def __init__(self, layout: Layout, supervise: bool, output: Output) -> None:
+    def __init__(self, layout: Layout, supervise: bool) -> None:
         self._layout = layout
         self._supervise = supervise
-        self._output = output
-        self._addresses = local_addresses(layout)
+        self._output = Output()
+        self._addresses = _free_addresses(layout)
         self._running: dict[tuple[str, int], TaskProcess] = {}
         self._soon: dict[tuple[str, int], int] = {}
 
@@ -106,16 +107,16 @@ class _Crew:
         logger.info("%s is process %d", name, self._running[job, index].pid)
 
 
-def local_addresses(layout: Layout, host: str = "127.0.0.1") -> Addresses:
+def _free_addresses(layout: Layout) -> Addresses:
     """A free port of this machine for each task, different ones."""
     with contextlib.ExitStack() as stack:
 
         def free_port() -> int:
             listener = stack.enter_context(socket.socket())
-            listener.bind((host, 0))
+            listener.bind((_HOST, 0))
             return int(listener.getsockname()[1])
 
         return {
-            job: [f"{host}:{free_port()}" for _ in range(count)]
+            job: [f"{_HOST}:{free_port()}" for _ in range(count)]
             for job, count in layout.jobs.items()
         }

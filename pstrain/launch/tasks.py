@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import IO, Final
+from typing import Final
 
 __all__ = ["Output", "TaskProcess", "stop_all"]
 
@@ -26,10 +26,9 @@ _OUTPUT_TIMEOUT_S: Final = 2.0
 
 
 class Output:
-    """Where the lines of all tasks go, whole and one after the other. Thread-safe."""
+    """Writes the lines of all tasks to standard output, whole lines one by one. Thread-safe."""
 
-    def __init__(self, stream: IO[str] | None = None) -> None:
-        self._stream = stream
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._broken = False
 
@@ -38,7 +37,7 @@ class Output:
         with self._lock:
             if not self._broken:
                 try:
-                    print(f"[{name}] {text}", file=self._stream or sys.stdout, flush=True)
+                    print(f"[{name}] {text}", flush=True)
                 except (BrokenPipeError, ValueError):
                     self._broken = True
 

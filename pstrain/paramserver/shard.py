@@ -224,7 +224,7 @@ class Shard(ShardRows):
         optimizer: str | None,
         *,
         row_slots: int,
-        firsts: tuple[float, ...] = (),
+        firsts: tuple[float, ...],
     ) -> None:
         """Overwrites rows ``ids`` as :meth:`restore` does a range."""
         self.check_ids(ids)

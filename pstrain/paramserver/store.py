@@ -218,7 +218,7 @@ class Store:
                 change()
 
     def take_snapshot(
-        self, snapshot: str, names: Mapping[int, str], tracking: Tracking | None = None
+        self, snapshot: str, names: Mapping[int, str], tracking: Tracking | None
     ) -> tuple[Named, dict[str, Any]]:
         """All shards of the variables in ``names`` (by id), and the ledger, at one moment.
 

@@ -75,7 +75,7 @@ def open_typed(
     data: str,
     types: Mapping[str, str],
     stated: Mapping[str, str],
-    delimiter: str | None = None,
+    delimiter: str | None,
 ) -> Dataset:
     """Rows whose columns have ``types``; the files must have, and hold as told, what is stated."""
     rows = open_files(data, types, delimiter)

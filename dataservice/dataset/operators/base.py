@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from abc import abstractmethod
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import pyarrow as pa
 
@@ -29,7 +29,6 @@ from dataservice.dataset.stream import (
     TransformStream,
 )
 from dataservice.dataset.tolerance import check_on_error, narrowed
-from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 # Functions below are run on these too, and may take milliseconds for a row. The first is near a
 # sample of one row, as of a small part, of which the time tells what it takes to open files.
@@ -158,13 +157,3 @@ def _sample_of(node: Node, rows: int) -> str:
     source = walk(node)[0]
     name = ", ".join(getattr(source, "paths", ())[:1]) or source.kind
     return f"{name} rows 0..{rows - 1}, a sample that is read here to find the schema"
-
-
-def column_names(value: Any, what: str) -> tuple[str, ...]:
-    """One or several names as a tuple; InvalidArgumentError for none, or for a repeated name."""
-    names = value if isinstance(value, list | tuple) else (value,)
-    if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidTypeError(f"{what} takes column names, got {value!r}")
-    if len(set(names)) < len(names):
-        raise InvalidArgumentError(f"{what} got a column twice: {list(names)}")
-    return tuple(names)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from dataservice.dataset.columns import require_columns
 from dataservice.dataset.node import register_node
-from dataservice.dataset.operators.base import RowOperator, column_names
+from dataservice.dataset.operators.base import RowOperator
 from dataservice.dataset.stream import RunContext, Transform
-from dataservice.errors import InvalidTypeError, SchemaError
+from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError
 
 
 @register_node
@@ -24,7 +24,7 @@ class Select(RowOperator):
     columns: tuple[str, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", column_names(self.columns, "select"))
+        object.__setattr__(self, "columns", _names(self.columns))
 
     def transform(self, context: RunContext) -> Transform:  # noqa: ARG002
         names = list(self.columns)
@@ -34,6 +34,16 @@ class Select(RowOperator):
             return batch.select(names)
 
         return apply
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    """One or several names as a tuple; an error for none, or for a repeated name."""
+    names = value if isinstance(value, list | tuple) else (value,)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidTypeError(f"select takes column names, got {value!r}")
+    if len(set(names)) < len(names):
+        raise InvalidArgumentError(f"select got a column twice: {list(names)}")
+    return tuple(names)
 
 
 @register_node

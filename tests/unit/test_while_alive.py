@@ -1,0 +1,24 @@
+"""What parameters ask of a coordinator does not keep it alive."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+from pstrain.coordinator.client import _while_alive
+
+
+class _Coordinator:
+    def double(self, value: int) -> int:
+        return 2 * value
+
+
+def test_a_method_is_called_while_its_object_lives_and_does_not_keep_it_alive() -> None:
+    coordinator = _Coordinator()
+    called = _while_alive(coordinator.double, lambda value: -value)
+    assert called(3) == 6
+    reference = weakref.ref(coordinator)
+    del coordinator
+    gc.collect()
+    assert reference() is None
+    assert called(3) == -3
