@@ -122,7 +122,7 @@ class ParameterServerStrategy(Replica):
         self.closure_ids = itertools.count()
         self.incarnations = itertools.count(1)
         self._placement = _ServerPlacement(self, shard_placer)
-        self.begin()
+        self._begin(None)
         if isinstance(cluster_resolver, ClusterResolver):
             cluster_resolver.note_strategy(self)
 
@@ -188,24 +188,33 @@ class ParameterServerStrategy(Replica):
         return super().run(fn, args, kwargs, options)
 
     def begin(self) -> None:
-        """Waits for every parameter server, makes this session its current one, makes variables.
+        """Brings this session back, for when a server was restarted: waits for every one.
 
-        Again after a server was restarted: its variables start anew there, by their initializers
-        or at 0, and must be restored from a checkpoint; those of other servers stay.
+        Variables start anew on that server, by their initializers or at 0, and must be restored
+        from a checkpoint; those of other servers stay. AbortedError where another coordinator has
+        taken a server over meanwhile.
         """
-        self._begin(None)
+        self._begin(self.session)
 
     def _begin(self, replaced: str | None) -> None:
         deadline_s = time.monotonic() + self._config.start_timeout_s
         if replaced is None:
-            for ps in range(len(self.parameters.addresses)):
-                self._begin_at(ps, deadline_s)
+            self._take_over(deadline_s)
         else:
             while not self._replace(replaced, deadline_s):
                 pass
         self.parameters.forget_values()
         for variable in self._placement.variables:
             self.parameters.create(variable.spec)
+
+    def _take_over(self, deadline_s: float) -> None:
+        """Takes every server, whoever has it, and then those that others have taken back.
+
+        Who is replaced may bring back a server that is started anew while another is still its own;
+        once every server was taken, one of them tells it that it is not to.
+        """
+        for ps in 2 * tuple(range(len(self.parameters.addresses))):
+            self._begin_at(ps, deadline_s)
 
     def begin_anew(self) -> None:
         """As :meth:`begin`, in a new session: what others still do in the old one is refused.

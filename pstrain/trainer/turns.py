@@ -8,9 +8,10 @@ when a group may commit, every element that was taken before one of its own is c
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol, TypeVar
 
@@ -44,7 +45,7 @@ RunT = TypeVar("RunT", bound=Run)
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """An element; numbers count up for each source."""
+    """An element; numbers count up in the order in which elements were taken."""
 
     source: int
     number: int
@@ -53,24 +54,20 @@ class Ticket:
     phase: Phase = Phase.TAKEN
 
 
-@dataclass(slots=True)
-class _Line:
-    waiting: deque[Ticket] = field(default_factory=deque)
-    taken: int = 0
-
-
 class Turns:
-    """Tickets of all sources. Not thread-safe."""
+    """Tickets of all sources. Not thread-safe. Holds nothing of sources without a ticket.
+
+    A trainer that lives for long sees one source after the other: each epoch is one.
+    """
 
     def __init__(self) -> None:
-        self._lines: dict[int, _Line] = {}
+        self._numbers = itertools.count()
+        self._waiting: dict[int, deque[Ticket]] = {}
 
     def take(self, source: int, receipt: Receipt, run: Run) -> Ticket:
         """A ticket for the next element of a source."""
-        line = self._lines.setdefault(source, _Line())
-        ticket = Ticket(source, line.taken, receipt, run)
-        line.taken += 1
-        line.waiting.append(ticket)
+        ticket = Ticket(source, next(self._numbers), receipt, run)
+        self._waiting.setdefault(source, deque()).append(ticket)
         return ticket
 
     def group(self, run: RunT, ready: Collection[RunT]) -> list[RunT] | None:
@@ -103,27 +100,33 @@ class Turns:
         for ticket in mine:
             last[ticket.source] = max(ticket.number, last.get(ticket.source, -1))
         for source, number in last.items():
-            for ticket in self._lines[source].waiting:
+            for ticket in self._waiting.get(source, ()):
                 if ticket.number < number and ticket not in mine:
                     yield ticket
 
     def withdraw(self, tickets: Iterable[Ticket]) -> None:
         """Their elements, the last that were taken of their sources, are given back."""
         for ticket in tickets:
-            self._lines[ticket.source].waiting.remove(ticket)
+            self._waiting[ticket.source].remove(ticket)
+        self._forget_empty()
 
     def finish(self, tickets: Iterable[Ticket]) -> list[Receipt]:
         """Their elements are used up; what may be acknowledged by that."""
         for ticket in tickets:
             ticket.phase = Phase.DONE
         receipts = []
-        for line in self._lines.values():
+        for waiting in self._waiting.values():
             last = None
-            while line.waiting and line.waiting[0].phase is Phase.DONE:
-                last = line.waiting.popleft()
+            while waiting and waiting[0].phase is Phase.DONE:
+                last = waiting.popleft()
             if last is not None:
                 receipts.append(last.receipt)
+        self._forget_empty()
         return receipts
+
+    def _forget_empty(self) -> None:
+        for source in [source for source, waiting in self._waiting.items() if not waiting]:
+            del self._waiting[source]
 
 
 def last_receipts(tickets: Iterable[Ticket]) -> list[Receipt]:

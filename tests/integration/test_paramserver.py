@@ -297,7 +297,12 @@ def test_a_wrong_token_is_refused(addresses: list[str]) -> None:
         RemoteParameters(addresses, token="wrong", session="x").begin_session(0)
 
 
-def test_who_was_replaced_takes_no_server_that_was_started_anew_since() -> None:
+@pytest.mark.parametrize(
+    "bring_back", [ParameterServerStrategy.begin, ParameterServerStrategy.begin_anew]
+)
+def test_who_was_replaced_takes_no_server_that_was_started_anew_since(
+    bring_back: Callable[[ParameterServerStrategy], None],
+) -> None:
     with ParameterServer(token=TOKEN) as kept, contextlib.ExitStack() as stack:
         lost = ParameterServer(token=TOKEN)
         lost.start()
@@ -305,10 +310,38 @@ def test_who_was_replaced_takes_no_server_that_was_started_anew_since() -> None:
         lost.stop()
         again = stack.enter_context(ParameterServer(port=lost.port, token=TOKEN))
         with pytest.raises(AbortedError, match="another coordinator"):
-            old.begin_anew()
+            bring_back(old)
         assert again._sessions.status()["session"] is None
-        new.begin_anew()
+        bring_back(new)
         assert again._sessions.is_current(new.session)
+        for strategy in (old, new):
+            strategy.parameters.close()
+
+
+def test_who_takes_over_has_a_server_that_is_started_anew_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with ParameterServer(token=TOKEN) as kept, contextlib.ExitStack() as stack:
+        lost = ParameterServer(token=TOKEN)
+        lost.start()
+        old = strategy_on([lost.address, kept.address])
+        begin_session = RemoteParameters.begin_session
+        restarted: list[ParameterServer] = []
+
+        def begin(self: RemoteParameters, ps: int, *conditions: str) -> bool:
+            if ps == 1 and not restarted:
+                lost.stop()
+                again = ParameterServer(port=lost.port, token=TOKEN)
+                restarted.append(stack.enter_context(again))
+                old.begin_anew()
+            return begin_session(self, ps, *conditions)
+
+        monkeypatch.setattr(RemoteParameters, "begin_session", begin)
+        new = strategy_on([lost.address, kept.address])
+        for server in (kept, *restarted):
+            assert server._sessions.is_current(new.session)
+        with pytest.raises(AbortedError, match="another coordinator"):
+            old.begin_anew()
         for strategy in (old, new):
             strategy.parameters.close()
 

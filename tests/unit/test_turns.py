@@ -114,6 +114,24 @@ def test_each_source_has_an_order_of_its_own(trainer: Trainer) -> None:
     assert trainer.group("b") == ["b"]
 
 
+def test_nothing_is_held_of_sources_that_have_nothing_open(trainer: Trainer) -> None:
+    for source in range(3):
+        trainer.take("a", source=source)
+        trainer.commit("a")
+    trainer.take("b", source=3)
+    trainer.turns.withdraw(trainer.run("b").tickets)
+    assert not trainer.turns._waiting
+
+
+def test_a_source_goes_on_in_order_once_nothing_of_it_was_open(trainer: Trainer) -> None:
+    trainer.take("a")
+    trainer.commit("a")
+    trainer.take("b", "c")
+    trainer.change("b", "c")
+    assert trainer.group("c") is None
+    assert trainer.group("b") == ["b"]
+
+
 def test_an_end_on_its_way_holds_up_changes_but_not_other_ends(trainer: Trainer) -> None:
     trainer.take("a", "b", "c")
     trainer.change("c")
