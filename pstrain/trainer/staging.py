@@ -14,6 +14,7 @@ from pstrain.errors import OutOfRangeError
 from pstrain.paramserver.messages import LateBody
 from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.turns import Ticket
+from pstrain.variables.parameters import current_staging
 from pstrain.vocabulary import StepToken
 
 _USED_UP: Final = (
@@ -54,7 +55,8 @@ class ClosureRun:
     an earlier one. ``parts_decided``: so many of them were decided in earlier runs, and are not
     made again; what was made of an element then is another element's now. ``held``: what the
     thread still has to commit of an earlier closure.
-    ``keeps_elements``: elements may have to be given back.
+    ``keeps_elements``: elements may have to be given back. ``notes``: what the closure has said of
+    the present part, which is known with its decision.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class ClosureRun:
         self.has_taken = self.has_met_end = False  # an element; the end of some
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []
+        self.notes: list[Any] = []
         self._commits = commits
         self._parts_decided = parts_decided
         self._changes: dict[int, list[tuple[Header, Any]]] = {}
@@ -149,10 +152,21 @@ class ClosureRun:
         self.part += 1
         self.plain += not self.tickets
         self.tickets, self._changes, self._touched = [], {}, set()
+        self.notes = []
 
     def changes(self) -> dict[int, list[tuple[Header, Any]]]:
         """Changes that wait, in order, by parameter server."""
         return self._changes
+
+
+def note(value: Any) -> None:
+    """What the closure that this thread runs has to say of what it has done since it said so last.
+
+    It has ended with what it noted, if its trainer is lost, for as much as is committed by then.
+    """
+    run = current_staging()
+    if isinstance(run, ClosureRun):
+        run.notes.append(value)
 
 
 def one_message(
