@@ -60,7 +60,7 @@ class Sums:
         self._wait_s, self._busy_s = self._wait_s + step.wait_s, self._busy_s + step.busy_s
 
     def report(self) -> Report:
-        """``ended``: no closure of which only notes are known has met the end of its data."""
+        """As of one that has not met the end of its data."""
         return {
             "steps": self._steps,
             "ended": False,
@@ -80,7 +80,7 @@ class TrainSteps(Noting):
         self._loss = BinaryCrossentropy(from_logits=True)
 
     def run(self, iterator: Any, steps: int, note: Note) -> Report:
-        model, sums, done = self._model, Sums(self._model), 0
+        model, sums, done, has_room = self._model, Sums(self._model), 0, True
         began_s = at_s = time.perf_counter()
         for batch, wait_s in take(iterator, steps):
             rows, loss, counted = self._train(batch)
@@ -90,9 +90,11 @@ class TrainSteps(Noting):
             sums.add(step)
             # The last is known by the report.
             if done < steps:
-                note(step.small(are_weighed=bool(model.weighted_metrics)))
+                has_room = note(step.small(are_weighed=bool(model.weighted_metrics)))
+            if not has_room:
+                break
         busy_s = time.perf_counter() - began_s
-        return {**sums.report(), "ended": done < steps, "busy_s": busy_s}
+        return {**sums.report(), "ended": done < steps and has_room, "busy_s": busy_s}
 
     def _train(self, batch: Any) -> tuple[int, float, tuple[_Values, ...]]:
         """One step: its rows, its loss, and what metrics count."""

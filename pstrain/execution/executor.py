@@ -20,12 +20,13 @@ Report = dict[str, Any]
 StepFunction = Callable[[Any, int], Report]
 """``(iterator, steps)``: takes at most so many elements; must not raise at the end of the data."""
 
-Note = Callable[[Any], None]
-"""Is given what one step came to, as values that closures return."""
+Note = Callable[[Any], bool]
+"""Is given what one step came to, as values that closures return; False: let it be the last."""
 
 
-def unnoted(_step: Any) -> None:
+def unnoted(_step: Any) -> bool:
     """Nobody asks for notes where a report is heard in any case."""
+    return True
 
 
 class Noting(ABC):

@@ -171,7 +171,7 @@ class Committer(Deciding):
     def _commit(self, run: ClosureRun, result: pb.ClosureResult | None, pulls: Pulls) -> Answers:
         """Returns once the part is decided and applied everywhere, alone or in a group."""
         # Whoever hears of the end needs no notes.
-        note = encoded_notes(run.notes) if result is None else None
+        note = encoded_notes(run) if result is None else None
         pending = Pending(run, result, note=note)
         self._add(pending)
         answers: Answers = {}

@@ -73,9 +73,13 @@ def _outcome(result: pb.ClosureResult | None) -> dict[str, Any] | None:
     return {"value": base64.b64encode(result.value).decode()}
 
 
-def encoded_notes(notes: list[Any]) -> str | None:
-    """What a closure that goes on has noted of a part, if it has."""
-    return base64.b64encode(results.encode(notes)).decode() if notes else None
+def encoded_notes(run: ClosureRun) -> str | None:
+    """What a closure that goes on has noted of its present part, if it has."""
+    if not run.notes:
+        return None
+    note = base64.b64encode(results.encode(run.notes)).decode()
+    run.noted_bytes += len(note)
+    return note
 
 
 def _marks(tickets: Iterable[Ticket]) -> list[dict[str, Any]]:

@@ -17,6 +17,9 @@ from pstrain.trainer.turns import Ticket
 from pstrain.variables.parameters import current_staging
 from pstrain.vocabulary import StepToken
 
+NOTED_MAX_BYTES: Final = 2 << 20
+"""Servers keep what a closure notes until it ends, and tell all that they have in one header."""
+
 _USED_UP: Final = (
     "the step had taken elements before it met the end of its trainer's data: those whose changes "
     "are not committed are used up and trained by nobody, and other trainers may have some left; "
@@ -78,6 +81,7 @@ class ClosureRun:
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []
         self.notes: list[Any] = []
+        self.noted_bytes = 0  # of earlier parts
         self._commits = commits
         self._parts_decided = parts_decided
         self._changes: dict[int, list[tuple[Header, Any]]] = {}
@@ -159,14 +163,17 @@ class ClosureRun:
         return self._changes
 
 
-def note(value: Any) -> None:
+def note(value: Any) -> bool:
     """What the closure that this thread runs has to say of what it has done since it said so last.
 
     It has ended with what it noted, if its trainer is lost, for as much as is committed by then.
+    False once it has noted so much that it should end.
     """
     run = current_staging()
-    if isinstance(run, ClosureRun):
-        run.notes.append(value)
+    if not isinstance(run, ClosureRun):
+        return True
+    run.notes.append(value)
+    return run.noted_bytes < NOTED_MAX_BYTES
 
 
 def one_message(

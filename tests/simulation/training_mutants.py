@@ -67,7 +67,8 @@ def what_comes_twice_is_applied_twice(patch: Patch) -> None:
 def fences_let_everything_through(patch: Patch) -> None:
     def fence(self: Any, trainer: str) -> Report:
         left = self._fenced.setdefault(trainer, self._live(trainer))
-        return Report(list(left.decided.values()), list(left.held), dict(left.rows))
+        decided = [entry for entries in left.decided.values() for entry in entries]
+        return Report(decided, list(left.held), dict(left.rows))
 
     def live(self: Any, trainer: str) -> Any:
         return self._trainers.setdefault(trainer, _Trainer())

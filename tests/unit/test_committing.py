@@ -11,10 +11,11 @@ import pytest
 
 from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
-from pstrain.trainer import committing
+from pstrain.trainer import committing, staging
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
-from pstrain.trainer.staging import ClosureRun, Held
+from pstrain.trainer.staging import ClosureRun, Held, note
+from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
@@ -153,6 +154,20 @@ def test_what_a_closure_notes_is_told_with_the_part_unless_it_ends(trainer: Trai
     assert told == [["a", "b"], ["c"]]
     # Nothing is said, nor sent, where nothing was noted.
     assert [len(entry) for entry in trainer.servers.entries] == [6, 5, 6, 5]
+
+
+def test_a_closure_that_has_noted_much_is_told_to_end(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "NOTED_MAX_BYTES", 2_500)
+    run, answers = trainer.run(2), []
+    with step_scope(run.token, run):
+        for _ in range(3):
+            run.add(0, {"kind": "push"}, None)
+            answers.append(note(b"0" * 1_000))
+            run.before_take()
+    assert answers == [True, True, False]
+    assert note("by no closure")
 
 
 def test_a_thread_holds_one_part(trainer: Trainer) -> None:

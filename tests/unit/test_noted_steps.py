@@ -101,7 +101,7 @@ def test_a_report_of_notes_is_that_of_the_steps(compiled: dict[str, Any]) -> Non
         model.compile(ps.optimizers.SGD(0.1), **compiled)
         steps = TrainSteps(model, Weighting("weight", {1: 2.0}))
         notes: list[Any] = []
-        report = steps.run(rows_of(5), 5 + is_noted, notes.append)
+        report = steps.run(rows_of(5), 5 + is_noted, noting(notes))
         assert len(notes) == 4 + is_noted
         assert report["ended"] == is_noted
         if is_noted:
@@ -115,6 +115,23 @@ def test_a_report_of_notes_is_that_of_the_steps(compiled: dict[str, Any]) -> Non
     assert len(noted["states"]) == len(returned["states"]) == len(model.metrics)
     for mine, theirs in zip(noted["states"], returned["states"], strict=True):
         np.testing.assert_array_equal(mine, theirs)
+
+
+def noting(notes: list[Any], most: int = 100) -> Note:
+    def note(step: Any) -> bool:
+        notes.append(step)
+        return len(notes) < most
+
+    return note
+
+
+def test_a_closure_ends_early_where_there_is_no_room_for_notes() -> None:
+    model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["price"], label="label"))
+    model.compile(ps.optimizers.SGD(0.1))
+    rows = rows_of(5)
+    report = TrainSteps(model, Weighting(None, None)).run(rows, 4, noting([], most=2))
+    assert (report["steps"], report["ended"]) == (2, False)
+    assert len(list(rows)) == 3
 
 
 class Numbers(Noting):
