@@ -8,7 +8,6 @@ counted once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,12 +20,9 @@ from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.execution.choice import executor_of, steps_at_once
 from pstrain.execution.data import as_source, check_end, rows_of, split_rows, warn_of_end
-from pstrain.execution.executor import Report, take
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
-from pstrain.gradients.tape import GradientTape
-from pstrain.losses import BinaryCrossentropy, sigmoid
-from pstrain.metrics.tally import Tally
+from pstrain.training_steps import TrainSteps
 from pstrain.weighting import Weighting, with_weights
 
 Validation = tuple[Any, int, str | None]
@@ -74,7 +70,8 @@ def fit(
     that is lost, and started again, takes values, data position and counts back to the newest
     checkpoint, from where training goes on; a program that was killed goes on there when it is
     started again. Each row then counts once, in the values and in the history. Callbacks see what
-    is repeated again. Raises what a step raised, DataError where there were no rows,
+    is repeated again. Of a trainer that is lost, the steps that are in the values are those that
+    are in the history. Raises what a step raised, DataError where there were no rows,
     UnavailableError where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
@@ -196,43 +193,6 @@ class Loop:
         )
         measured = ["loss", *(metric.name for metric in self._model.metrics)]
         return {f"val_{name}": held_out[name] for name in measured}
-
-
-class TrainSteps:
-    """The function that trains: so many steps of one model, then a report."""
-
-    def __init__(self, model: Any, weighting: Weighting) -> None:
-        self._model, self._weighting = model, weighting
-        self._loss = BinaryCrossentropy(from_logits=True)
-
-    def __call__(self, iterator: Any, steps: int) -> Report:
-        model = self._model
-        started_s = time.perf_counter()
-        examples, loss_sum, waited_s, done = 0, 0.0, 0.0, 0
-        tally = Tally(model.metrics, model.weighted_metrics)
-        for batch, wait_s in take(iterator, steps):
-            features = model.encode(batch)
-            if features.labels is None:
-                raise model.schema.lacks_label(batch)
-            weights = self._weighting.of(batch, features.labels)
-            with GradientTape() as tape:
-                logits = model.forward(features)
-                loss = self._loss(features.labels, logits, weights)
-            model.optimizer.apply_gradients(tape.gradients(loss))
-            probabilities = sigmoid(logits.value.reshape(-1))
-            tally.add(features.labels, probabilities, weights)
-            rows = len(features.labels)
-            examples, loss_sum = examples + rows, loss_sum + float(loss) * rows
-            waited_s, done = waited_s + wait_s, done + 1
-        return {
-            "steps": done,
-            "ended": done < steps,
-            "examples": examples,
-            "loss_sum": loss_sum,
-            "wait_s": waited_s,
-            "busy_s": time.perf_counter() - started_s,
-            "states": tally.states,
-        }
 
 
 def check_verbose(verbose: int | str) -> int:

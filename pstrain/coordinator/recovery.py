@@ -2,9 +2,11 @@
 
 First every server fences the trainer, so that nothing of it changes any more, and says what it has
 decided and what it holds. What was decided anywhere is completed everywhere, what was only
-prepared is dropped. Then the data services are told which rows counted; the others they give to
-other readers. Knows neither threads nor the scheduler's state. Invariant: whoever runs the
-trainer's other closures again does so after all this.
+prepared is dropped. A closure that noted what its parts came to has ended with the notes of those
+that were decided: what it would say when it ran again is not all that it has done. Then the data
+services are told which rows counted; the others they give to other readers. Knows neither threads
+nor the scheduler's state. Invariant: whoever runs the trainer's other closures again does so after
+all this.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ class Servers(Protocol):
         """Has servers apply these of the parts that they hold, and drop the others."""
 
 
+class Noted(NamedTuple):
+    """The value of a closure that has ended because its trainer was lost: what it had noted."""
+
+    notes: list[Any]
+
+
 class Legacy(NamedTuple):
     """What was found: of closures, and their outcomes: (value, error) by closure."""
 
@@ -49,34 +57,44 @@ class Legacy(NamedTuple):
 def settle_servers(servers: Servers, trainer: str) -> Legacy:
     """Fences the trainer and completes what it had decided; UnavailableError of a server."""
     reports = servers.fence(trainer)
-    newest: dict[int, list[Any]] = {}
-    decided: set[tuple[int, ...]] = set()
+    decided = {tuple(entry[:3]): entry for each in reports.values() for entry in each["decided"]}
     rows: Marks = {}
     for report in reports.values():
-        for entry in report["decided"]:
-            decided.add(tuple(entry[:3]))
-            known = newest.get(entry[0])
-            if known is None or known[1:3] < entry[1:3]:
-                newest[entry[0]] = entry
         rows = merged(rows, report["rows"].values())
-    # One that met the end of its data did nothing: it runs again.
-    newest = {c: entry for c, entry in newest.items() if not (entry[3] or {}).get("met_end")}
     keys = {
         ps: [key for key in report["held"] if tuple(key) in decided]
         for ps, report in reports.items()
     }
     servers.complete(trainer, keys)
+    newest = {key[0]: decided[key] for key in sorted(decided)}
+    # One that met the end of its data did nothing: it runs again.
+    newest = {c: entry for c, entry in newest.items() if not (entry[3] or {}).get("met_end")}
+    outcomes = {closure: _end_of(entry, decided) for closure, entry in newest.items()}
+    ended = {closure: end for closure, end in outcomes.items() if end is not None}
     left = {
         closure: Left(
             attempt=attempt,
             parts=plain,
-            has_ended=outcome is not None,
+            has_ended=closure in ended,
             is_error=outcome is not None and "value" not in outcome,
         )
-        for closure, attempt, _, outcome, plain in newest.values()
+        for closure, attempt, _, outcome, plain, _ in newest.values()
     }
-    ended = {closure: entry[3] for closure, entry in newest.items() if entry[3] is not None}
-    return Legacy(left, {closure: _decoded(outcome) for closure, outcome in ended.items()}, rows)
+    return Legacy(left, ended, rows)
+
+
+def _end_of(
+    newest: list[Any], decided: Mapping[tuple[int, ...], list[Any]]
+) -> tuple[Any, Exception | None] | None:
+    """Of a closure: its outcome, or what it had noted of its parts; None: it is to run again."""
+    closure, attempt, _, outcome, _, _ = newest
+    if outcome is not None:
+        return _decoded(outcome)
+    parts = (decided[key] for key in sorted(decided) if key[:2] == (closure, attempt))
+    notes = [part[5] for part in parts if part[5] is not None]
+    if not notes:
+        return None
+    return Noted([each for note in notes for each in results.decode(base64.b64decode(note))]), None
 
 
 def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_s: float) -> None:

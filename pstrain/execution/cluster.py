@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pstrain.coordinator.client import ClusterCoordinator
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
+from pstrain.coordinator.recovery import Noted
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, DataError, DeadlineExceededError
 from pstrain.execution.ahead import Ahead
 from pstrain.execution.data import can_be_dealt, is_dealt
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range, in_order
-from pstrain.execution.executor import Report, StepFunction, never, share_of
+from pstrain.execution.executor import Noting, Report, StepFunction, never, share_of
 from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
 
@@ -127,9 +128,10 @@ class ClusterExecutor:
         self._coordinator = coordinator
         self._has_shares = self.is_at_end = False
         self._ahead: Ahead[Any] | None = None
+        self._function: StepFunction | None = None
 
     def unreported(self) -> list[Report]:
-        return [] if self._ahead is None else self._ahead.unheard()
+        return [] if self._ahead is None else list(map(self._report_of, self._ahead.unheard()))
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
@@ -244,7 +246,7 @@ class ClusterExecutor:
         ahead: Ahead[_Asked] = Ahead(
             4 * self._coordinator.num_trainers, self._coordinator.has_ready_trainer
         )
-        self._ahead = ahead
+        self._ahead, self._function = ahead, function
         promised = done
         while True:
             over = readers.are_at_their_end()
@@ -297,9 +299,15 @@ class ClusterExecutor:
         finally:
             elements.close()
 
+    def _report_of(self, value: Any) -> Report:
+        """What a run has said, or would have said, but that its trainer was lost."""
+        if isinstance(value, Noted) and isinstance(self._function, Noting):
+            return self._function.report_of(value.notes)
+        return value  # type: ignore[no-any-return]
+
     def _fetch(self, value: RemoteValue) -> Report:
         try:
-            return value.fetch()  # type: ignore[no-any-return]
+            return self._report_of(value.fetch())
         except CancelledError:
             self._coordinator.join()  # raises the error that cancelled it
             raise

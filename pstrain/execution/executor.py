@@ -8,7 +8,8 @@ when the steps asked for are done, whichever comes first.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
 from pstrain.execution.resumption import Restorable
@@ -18,6 +19,32 @@ Report = dict[str, Any]
 
 StepFunction = Callable[[Any, int], Report]
 """``(iterator, steps)``: takes at most so many elements; must not raise at the end of the data."""
+
+Note = Callable[[Any], bool]
+"""Is given what one step came to, as values that closures return; False: let it be the last."""
+
+
+def unnoted(_step: Any) -> bool:
+    """Nobody asks for notes where a report is heard in any case."""
+    return True
+
+
+class Noting(ABC):
+    """A function that changes values at each step, and says what each came to.
+
+    Where a trainer is lost that had begun, what is known of the steps that count is their notes.
+    """
+
+    def __call__(self, iterator: Any, steps: int) -> Report:
+        return self.run(iterator, steps, unnoted)
+
+    @abstractmethod
+    def run(self, iterator: Any, steps: int, note: Note) -> Report:
+        """The same; ``note`` is called after each step before the last, when all is changed."""
+
+    @abstractmethod
+    def report_of(self, notes: Iterable[Any]) -> Report:
+        """What a run would have said that ended after these steps."""
 
 
 def never() -> bool:

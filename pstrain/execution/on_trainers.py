@@ -9,18 +9,24 @@ import time
 from typing import Any
 
 from pstrain.element_ranges import Bookmark
-from pstrain.execution.executor import Report, StepFunction
+from pstrain.execution.executor import Noting, Report, StepFunction
 from pstrain.trainer.context import get_current_worker_index
+from pstrain.trainer.staging import note
 
 
 class OnTrainer:
-    """Adds to a report which trainer made it."""
+    """Adds to a report which trainer made it; what is noted is known with the steps' changes."""
 
     def __init__(self, function: StepFunction) -> None:
         self._function = function
 
     def __call__(self, iterator: Any, steps: int) -> Report:
-        return {**self._function(iterator, steps), "trainer": get_current_worker_index()}
+        function = self._function
+        if isinstance(function, Noting):
+            report = function.run(iterator, steps, note)
+        else:
+            report = function(iterator, steps)
+        return {**report, "trainer": get_current_worker_index()}
 
 
 class OnRange:

@@ -37,7 +37,8 @@ class PartKey(NamedTuple):
 class Entry(NamedTuple):
     """What a decision says of one closure: its part, and how it ended; None: it goes on.
 
-    ``plain``: so many of its parts that took no element are done by then.
+    ``plain``: so many of its parts that took no element are done by then. ``note``: what is known
+    of the part besides, for whoever hears of no end.
     """
 
     closure: int
@@ -45,10 +46,14 @@ class Entry(NamedTuple):
     part: int
     outcome: dict[str, Any] | None
     plain: int = 0
+    note: str | None = None
 
 
 class Report(NamedTuple):
-    """What a fenced trainer left behind. ``rows``: marks of readers, by reader."""
+    """What a fenced trainer left behind. ``rows``: marks of readers, by reader.
+
+    Of a closure that goes on, ``decided`` has the newest entry and those before it with notes.
+    """
 
     decided: list[Entry]
     held: list[PartKey]
@@ -59,8 +64,15 @@ class Report(NamedTuple):
 class _Trainer(Generic[Payload]):
     held: dict[PartKey, tuple[int, Payload]] = field(default_factory=dict)
     aborted: dict[PartKey, int] = field(default_factory=dict)
-    decided: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
+    decided: OrderedDict[int, list[Entry]] = field(default_factory=OrderedDict)
     rows: Marks = field(default_factory=dict)
+
+    def note(self, entry: Entry) -> None:
+        """The newest of its closure; the notes of one that has ended are of no use."""
+        earlier = self.decided.get(entry.closure, ()) if entry.outcome is None else ()
+        kept = [each for each in earlier if each.note is not None]
+        self.decided[entry.closure] = [*kept, entry]
+        self.decided.move_to_end(entry.closure)
 
 
 class Commits(Generic[Payload]):
@@ -97,8 +109,7 @@ class Commits(Generic[Payload]):
         if not self._claim(key):
             return False
         for entry in entries:
-            known.decided[entry.closure] = entry
-            known.decided.move_to_end(entry.closure)
+            known.note(entry)
         note_marks(known.rows, rows)
         self._forget_ended(known)
         return True
@@ -138,7 +149,8 @@ class Commits(Generic[Payload]):
         """Accepts nothing more of a trainer; what it left. The same again for a repeat."""
         known = self._trainers.pop(trainer, None)
         left = self._fenced.setdefault(trainer, known or _Trainer())
-        return Report(list(left.decided.values()), list(left.held), dict(left.rows))
+        decided = [entry for entries in left.decided.values() for entry in entries]
+        return Report(decided, list(left.held), dict(left.rows))
 
     def complete(self, trainer: str, decided: Iterable[PartKey]) -> list[Payload]:
         """What a fenced trainer's decided parts change here; its other parts are dropped."""
@@ -202,6 +214,6 @@ class Commits(Generic[Payload]):
     def _forget_ended(known: _Trainer[Payload]) -> None:
         if len(known.decided) <= 2 * ENDED_KEPT:
             return
-        ended = [c for c, entry in known.decided.items() if entry.outcome is not None]
+        ended = [c for c, entries in known.decided.items() if entries[-1].outcome is not None]
         for closure in ended[:-ENDED_KEPT]:
             del known.decided[closure]

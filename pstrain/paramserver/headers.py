@@ -111,14 +111,13 @@ _OUTCOME_FIELDS = object_of({}, {**_OUTCOMES, "met_end": _TRUTH})
 
 
 def _entry(value: Any) -> Fault | None:
-    """Those of one more field say how many parts took no element."""
-    is_longer = type(value) is list and len(value) > len(_ENTRY_FIELDS)
-    return (_LONGER_ENTRY if is_longer else _ENTRY)(value)
+    """Those of more fields say how many parts took no element, and what else is known."""
+    size = len(value) if type(value) is list else 0
+    return _ENTRIES.get(size, _ENTRIES[4])(value)
 
 
-_ENTRY_FIELDS = (_COUNT, _COUNT, _COUNT, or_none(_outcome))
-_ENTRY = row(*_ENTRY_FIELDS)
-_LONGER_ENTRY = row(*_ENTRY_FIELDS, _COUNT)
+_ENTRY_FIELDS = (_COUNT, _COUNT, _COUNT, or_none(_outcome), _COUNT, _TEXT)
+_ENTRIES = {size: row(*_ENTRY_FIELDS[:size]) for size in (4, 5, 6)}
 
 
 def _hexadecimal(value: Any) -> Fault | None:

@@ -70,12 +70,14 @@ def cancelled_error(run: ClosureRun) -> CancelledError:
 class Pending:
     """A part that waits for its turn. ``result`` None: its closure goes on.
 
+    ``note``: what the closure says of this part, for the case that its end is not heard.
     ``held_s``: since when nobody has waited for it; None where a thread does.
     """
 
     run: ClosureRun
     result: pb.ClosureResult | None
     held_s: float | None = None
+    note: str | None = None
     is_busy: bool = False
     is_done: bool = False
     error: Exception | None = None

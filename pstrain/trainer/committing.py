@@ -22,6 +22,7 @@ from pstrain.errors import (
 from pstrain.trainer.cancelling import Fail, Pending, Send, cancelled_error
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.deciding import Deciding, GiveUp
+from pstrain.trainer.decisions import encoded_notes
 from pstrain.trainer.outgoing import Answers, Pulls
 from pstrain.trainer.overdue import Overdue
 from pstrain.trainer.staging import ClosureRun, Held
@@ -169,7 +170,9 @@ class Committer(Deciding):
 
     def _commit(self, run: ClosureRun, result: pb.ClosureResult | None, pulls: Pulls) -> Answers:
         """Returns once the part is decided and applied everywhere, alone or in a group."""
-        pending = Pending(run, result)
+        # Whoever hears of the end needs no notes.
+        note = encoded_notes(run) if result is None else None
+        pending = Pending(run, result, note=note)
         self._add(pending)
         answers: Answers = {}
         while not pending.is_done:

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from pstrain import results
 from pstrain.trainer.outgoing import Header, Message
 from pstrain.trainer.staging import ClosureRun, one_message
 from pstrain.trainer.turns import Ticket, last_receipts
@@ -21,10 +22,11 @@ OUTCOME_MAX_BYTES: Final = 1 << 20
 
 
 class Member(Protocol):
-    """A part of a group. ``result`` None: its closure goes on."""
+    """A part of a group. ``result`` None: its closure goes on. ``note``: what it said of itself."""
 
     run: ClosureRun
     result: pb.ClosureResult | None
+    note: str | None
 
 
 def by_server(group: Iterable[Member]) -> dict[int, tuple[list[Header], Any]]:
@@ -56,7 +58,8 @@ def tickets_of(group: Iterable[Member]) -> list[Ticket]:
 def _entry(member: Member) -> list[Any]:
     token = member.run.token
     run, outcome = member.run, _outcome(member.result)
-    return [token.closure, token.attempt, run.part, outcome, run.plain + (not run.tickets)]
+    entry = [token.closure, token.attempt, run.part, outcome, run.plain + (not run.tickets)]
+    return entry if member.note is None else [*entry, member.note]
 
 
 def _outcome(result: pb.ClosureResult | None) -> dict[str, Any] | None:
@@ -68,6 +71,15 @@ def _outcome(result: pb.ClosureResult | None) -> dict[str, Any] | None:
     if len(result.value) > OUTCOME_MAX_BYTES:
         return {"bytes": len(result.value)}
     return {"value": base64.b64encode(result.value).decode()}
+
+
+def encoded_notes(run: ClosureRun) -> str | None:
+    """What a closure that goes on has noted of its present part, if it has."""
+    if not run.notes:
+        return None
+    note = base64.b64encode(results.encode(run.notes)).decode()
+    run.noted_bytes += len(note)
+    return note
 
 
 def _marks(tickets: Iterable[Ticket]) -> list[dict[str, Any]]:

@@ -14,7 +14,11 @@ from pstrain.errors import OutOfRangeError
 from pstrain.paramserver.messages import LateBody
 from pstrain.trainer.outgoing import Answers, Header, Pulls
 from pstrain.trainer.turns import Ticket
+from pstrain.variables.parameters import current_staging
 from pstrain.vocabulary import StepToken
+
+NOTED_MAX_BYTES: Final = 2 << 20
+"""Servers keep what a closure notes until it ends, and tell all that they have in one header."""
 
 _USED_UP: Final = (
     "the step had taken elements before it met the end of its trainer's data: those whose changes "
@@ -54,7 +58,8 @@ class ClosureRun:
     an earlier one. ``parts_decided``: so many of them were decided in earlier runs, and are not
     made again; what was made of an element then is another element's now. ``held``: what the
     thread still has to commit of an earlier closure.
-    ``keeps_elements``: elements may have to be given back.
+    ``keeps_elements``: elements may have to be given back. ``notes``: what the closure has said of
+    the present part, which is known with its decision.
     """
 
     def __init__(
@@ -75,6 +80,8 @@ class ClosureRun:
         self.has_taken = self.has_met_end = False  # an element; the end of some
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []
+        self.notes: list[Any] = []
+        self.noted_bytes = 0  # of earlier parts
         self._commits = commits
         self._parts_decided = parts_decided
         self._changes: dict[int, list[tuple[Header, Any]]] = {}
@@ -149,10 +156,24 @@ class ClosureRun:
         self.part += 1
         self.plain += not self.tickets
         self.tickets, self._changes, self._touched = [], {}, set()
+        self.notes = []
 
     def changes(self) -> dict[int, list[tuple[Header, Any]]]:
         """Changes that wait, in order, by parameter server."""
         return self._changes
+
+
+def note(value: Any) -> bool:
+    """What the closure that this thread runs has to say of what it has done since it said so last.
+
+    It has ended with what it noted, if its trainer is lost, for as much as is committed by then.
+    False once it has noted so much that it should end.
+    """
+    run = current_staging()
+    if not isinstance(run, ClosureRun):
+        return True
+    run.notes.append(value)
+    return run.noted_bytes < NOTED_MAX_BYTES
 
 
 def one_message(

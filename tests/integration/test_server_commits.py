@@ -13,7 +13,7 @@ import pytest
 from dataservice.runtime.connection_exchange import ConnectionExchange
 from pstrain import initializers, results
 from pstrain.config import ParameterConfig
-from pstrain.coordinator.recovery import settle_servers
+from pstrain.coordinator.recovery import Noted, settle_servers
 from pstrain.errors import (
     AbortedError,
     InvalidArgumentError,
@@ -21,7 +21,7 @@ from pstrain.errors import (
 )
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.trainer.committing import Committer
-from pstrain.trainer.staging import ClosureRun
+from pstrain.trainer.staging import ClosureRun, note
 from pstrain.variables.parameters import step_scope
 from pstrain.variables.variable import Variable, create_variable
 from pstrain.vocabulary import Fetch, OptimizerSpec, StepToken, Update
@@ -223,6 +223,29 @@ def test_a_fenced_trainers_closure_is_completed_or_dropped_by_others(
         with pytest.raises(AbortedError, match="taken for lost"), closures.run(6):
             x.assign_add(np.ones((6, 1), np.float32))
         np.testing.assert_array_equal(x.numpy(), np.full((6, 1), applied, np.float32))
+
+
+def test_a_lost_trainers_closure_has_ended_with_what_it_noted_of_the_parts_that_count(
+    strategy: ParameterServerStrategy,
+) -> None:
+    with strategy.scope():
+        x = Variable(np.zeros((6, 1), np.float32))
+
+    def count_rows() -> None:
+        for step in range(3):
+            x.scatter_add(np.array([step, step + 3]), np.ones((2, 1), np.float32))
+            note(step)
+            if step == 2:
+                raise UnavailableError("killed")
+            x.numpy()
+
+    closures = Closures(strategy, "dies")
+    with pytest.raises(UnavailableError, match="killed"), closures.run(5):
+        count_rows()
+    legacy = settle_servers(strategy.parameters, "dies")
+    assert legacy.outcomes == {5: (Noted([0, 1]), None)}
+    assert legacy.left[5].has_ended
+    np.testing.assert_array_equal(x.numpy().reshape(-1), [1, 1, 0, 1, 1, 0])
 
 
 class LostReplies:

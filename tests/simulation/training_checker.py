@@ -9,7 +9,8 @@ end each row was used once. A closure that is bound to a trainer runs on no othe
 last fault the data come to their end. I12: a closure reads what it has changed, and what its
 thread had held back of an earlier one and commits before it reads. I13: what servers refuse fails
 the closure that wanted it, and none that would commit with it. I14: a closure runs only when all
-its inputs have values.
+its inputs have values. I16: of parts that a closure notes, each that counts is reported, once,
+whether the closure has ended or its trainer was lost.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
-from pstrain.coordinator.recovery import _decoded
+from pstrain.coordinator.recovery import Noted, _decoded
 from pstrain.errors import ClosureInputError, InvalidArgumentError, ServerLostError
 from tests.simulation.shadow import Violation
 from tests.simulation.world import STAGE
@@ -168,7 +169,7 @@ class TrainingChecker:
             self._prepared.pop(key, None)
         if request["kind"] == "decide":
             self._promised |= self._prepared.pop(key, set())
-            for closure, attempt, _, outcome, _ in request["entries"]:
+            for closure, attempt, _, outcome, *_ in request["entries"]:
                 if outcome is not None:
                     value, error = _decoded(outcome)
                     self._promised.update(_rows_of(value, error)[1])
@@ -233,6 +234,8 @@ class TrainingChecker:
                 raise Violation(f"I1: row {row} was used {count} times")
             if self.trained[row] > 1 and self._counts_reports:
                 raise Violation(f"I1: row {row} was reported {self.trained[row]} times")
+            if self.is_applied(("fitted", row)) and self._counts_reports and not self.trained[row]:
+                raise Violation(f"I16: row {row} was trained, but nobody was told")
 
     def _check_whole(self, tag: Tag) -> None:
         counts = [self.applied[tag, ps] for ps in self.places(tag)]
@@ -256,6 +259,8 @@ def _rows_of(value: Any, error: BaseException | None) -> tuple[str, list[int]]:
     if error is not None:
         _, found, rows = str(error).partition("rows:")
         return "failed", [int(row) for row in rows.split(",") if row] if found else []
+    if isinstance(value, Noted):
+        return "trained", [row for rows in value.notes for row in rows]
     if isinstance(value, tuple) and len(value) == 2:
         return value[0], value[1]
     return "", []

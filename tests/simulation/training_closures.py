@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pstrain.errors import ClosureInputError, InvalidArgumentError, ServerLostError
+from pstrain.trainer.staging import note
 from pstrain.variables.parameters import current_staging, current_step
 from pstrain.vocabulary import Fetch
 from tests.simulation.fibers import running, wait
@@ -20,6 +21,7 @@ from tests.simulation.world import STAGE
 
 _AWAY_S = 0.2
 _LINGER_S = 0.02
+_STEPS = 3
 
 MadeUp = ArithmeticError  # what a closure fails with; nothing else here raises it
 FAILURES = (MadeUp, InvalidArgumentError, ClosureInputError)
@@ -164,6 +166,20 @@ def train_and_count(iterator: Any, parameters: Any) -> None:
     pull(parameters)
     compute()
     change(*closure_tag(0))
+
+
+@names_its_rows
+def fit(iterator: Any, parameters: Any) -> tuple[str, list[int]]:
+    """Steps of which each is a part; those that count are reported, whoever lives to do so."""
+    rows: list[int] = []
+    while len(rows) < _STEPS and (taken := next(iterator, None)) is not None:
+        pull(parameters)
+        compute()
+        change("row", *taken)
+        change("fitted", *taken)
+        rows += taken
+        note(taken)
+    return "trained", rows
 
 
 @names_its_rows

@@ -67,7 +67,8 @@ def what_comes_twice_is_applied_twice(patch: Patch) -> None:
 def fences_let_everything_through(patch: Patch) -> None:
     def fence(self: Any, trainer: str) -> Report:
         left = self._fenced.setdefault(trainer, self._live(trainer))
-        return Report(list(left.decided.values()), list(left.held), dict(left.rows))
+        decided = [entry for entries in left.decided.values() for entry in entries]
+        return Report(decided, list(left.held), dict(left.rows))
 
     def live(self: Any, trainer: str) -> Any:
         return self._trainers.setdefault(trainer, _Trainer())
@@ -226,6 +227,18 @@ def repeated_parts_are_made_again(patch: Patch) -> None:
     patch.setattr(ClosureRun, "was_decided", property(lambda _self: False))
 
 
+@mutant("I1")
+def what_was_noted_of_a_part_is_told_with_the_next_one_too(patch: Patch) -> None:
+    original = ClosureRun.next_part
+
+    def next_part(self: ClosureRun) -> None:
+        notes = self.notes
+        original(self)
+        self.notes = notes
+
+    patch.setattr(ClosureRun, "next_part", next_part)
+
+
 @mutant("I7")
 def parts_with_elements_count_as_decided(patch: Patch) -> None:
     original = decisions._entry
@@ -316,6 +329,24 @@ def what_was_made_in_part_can_be_cancelled(patch: Patch) -> None:
 @mutant("I7", "I8", "I1")
 def what_lost_trainers_decided_is_not_asked_for(patch: Patch) -> None:
     patch.setattr(link, "settle_servers", lambda _servers, _name: recovery.Legacy({}, {}, {}))
+
+
+@mutant("I16")
+def what_a_lost_trainers_closure_noted_is_not_heard(patch: Patch) -> None:
+    original = recovery._end_of
+    patch.setattr(
+        recovery,
+        "_end_of",
+        lambda newest, decided: None if newest[3] is None else original(newest, decided),
+    )
+
+
+@mutant("I16")
+def only_what_was_noted_last_is_heard(patch: Patch) -> None:
+    original = recovery._end_of
+    patch.setattr(
+        recovery, "_end_of", lambda newest, _: original(newest, {tuple(newest[:3]): newest})
+    )
 
 
 @mutant("I8", "I7", "I12")

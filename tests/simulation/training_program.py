@@ -47,6 +47,7 @@ from tests.simulation.training_closures import (
     count_twice,
     evaluate,
     fail_alone,
+    fit,
     train,
     train_to_the_end,
 )
@@ -112,13 +113,16 @@ class CoordinatorNode(Process):
         # Some programs bind closures to a trainer: to the first, which always comes back.
         self._binding = Random(f"bound {world.seed}")
         self._binds = self._binding.random() < 0.3 and rule == ASYNC
+        # Some fit, so that what their closures note is known although trainers are lost.
+        self._fitting = Random(f"noting {world.seed}")
+        self._fits = self._fitting.random() < 0.2 and rule == ASYNC and not is_steady
         self._mind = ChangesOfMind(self, is_steady=is_steady)
         self._needs = Needs(world.seed, is_steady=is_steady)
         self._rule, self._in_rounds = rule, isinstance(rule, Sync)
         self._functions: Any = weakref.WeakValueDictionary()
         self._keep = {
             function: PickledFunction(function.__name__, pickle.dumps(function))
-            for function in (*PROGRAMS, *LOOP, fail_alone)
+            for function in (*PROGRAMS, *LOOP, fail_alone, fit)
         }
         self._functions.update((each.id, each) for each in self._keep.values())
         self._arguments = session.dumps(((_Iterator(), _Parameters()), {}), _reference)
@@ -298,6 +302,8 @@ class CoordinatorNode(Process):
         scheduled = []
         for _ in range(closures):
             program = dice.choice(programs)
+            if self._fits and self._fitting.random() < 0.5:
+                program = fit
             try:
                 value = self._submit(program)
             except FAILURES:

@@ -39,6 +39,21 @@ def test_a_part_is_decided_once_and_marks_of_a_reader_replace_older() -> None:
     assert report.rows == {"r": {"reader": "r", "marks": [[1, 0, 2, True]]}}
 
 
+def test_notes_of_a_closure_are_kept_until_it_has_ended() -> None:
+    commits: Commits[str] = Commits()
+    parts = [PartKey(4, 0, part) for part in range(4)]
+    noted = [Entry(*part, None, 0, str(part.part)) for part in parts]
+    for known in (noted[0], entry(parts[1], ended=False), *noted[2:]):
+        commits.decide("t", PartKey(*known[:3]), [known])
+    assert not commits.decide("t", parts[2], [noted[2]])
+    assert commits.counts()["decided"] == 1
+    assert commits.fence("t").decided == [noted[0], noted[2], noted[3]]
+    commits.decide("u", PartKey(5, 0, 0), [Entry(5, 0, 0, None, 0, "")])
+    end = entry(PartKey(5, 0, 1))
+    commits.decide("u", PartKey(5, 0, 1), [end])
+    assert commits.fence("u").decided == [end]
+
+
 def test_marks_of_readers_of_epochs_long_past_are_forgotten() -> None:
     commits: Commits[str] = Commits()
     for closure in range(READERS_KEPT + 10):

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
 
+from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
-from pstrain.trainer import committing
+from pstrain.trainer import committing, staging
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
-from pstrain.trainer.staging import ClosureRun, Held
+from pstrain.trainer.staging import ClosureRun, Held, note
+from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
@@ -26,6 +29,7 @@ class Servers:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.tries: list[int] = []
+        self.entries: list[list[Any]] = []
         self.refuse: dict[str, Exception] = {}
         self.refuse_changes = False
 
@@ -42,6 +46,7 @@ class Servers:
     def _ask(self, what: str, header: dict[str, Any]) -> None:
         self.asked.append(what)
         self.tries += [header["try"]] if "try" in header else []
+        self.entries += header.get("entries", ())
         if self.refuse_changes and any("bad" in change for change in header.get("changes", ())):
             raise InvalidArgumentError("refused")
         for kind, error in self.refuse.items():
@@ -132,6 +137,37 @@ def test_a_closure_that_goes_on_pulls_with_what_it_changed(trainer: Trainer) -> 
     assert (trainer.servers.asked, trainer.sent) == (["decide pull 0"], [])
     assert trainer.end(run) is None
     assert trainer.sent == [(2, "value")]
+
+
+def test_what_a_closure_notes_is_told_with_the_part_unless_it_ends(trainer: Trainer) -> None:
+    run = trainer.run(2)
+    for notes in (["a", "b"], [], ["c"]):
+        run.add(0, {"kind": "push"}, None)
+        run.touch([VARIABLE])
+        run.notes += notes
+        run.before_read([VARIABLE])
+    run.notes.append("d")
+    held = trainer.end(run, 0)
+    assert held is not None
+    trainer.committer.flush(held)
+    told = [results.decode(base64.b64decode(note)) for *_, note in trainer.servers.entries[:3:2]]
+    assert told == [["a", "b"], ["c"]]
+    # Nothing is said, nor sent, where nothing was noted.
+    assert [len(entry) for entry in trainer.servers.entries] == [6, 5, 6, 5]
+
+
+def test_a_closure_that_has_noted_much_is_told_to_end(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "NOTED_MAX_BYTES", 2_500)
+    run, answers = trainer.run(2), []
+    with step_scope(run.token, run):
+        for _ in range(3):
+            run.add(0, {"kind": "push"}, None)
+            answers.append(note(b"0" * 1_000))
+            run.before_take()
+    assert answers == [True, True, False]
+    assert note("by no closure")
 
 
 def test_a_thread_holds_one_part(trainer: Trainer) -> None:

@@ -193,9 +193,9 @@ class Servers:
         value = base64.b64encode(results.encode(7)).decode()
         error = remote_errors.encode(OutOfRangeError("the dataset is exhausted"), "trainer 0")
         decided = [
-            [1, 0, 0, {"value": value}, 0],
-            [2, 0, 0, {"error": error, "met_end": True}, 0],
-            [3, 0, 0, {"error": error}, 0],
+            [1, 0, 0, {"value": value}, 0, None],
+            [2, 0, 0, {"error": error, "met_end": True}, 0, None],
+            [3, 0, 0, {"error": error}, 0, None],
         ]
         return {0: {"decided": decided, "held": [], "rows": {}}}
 

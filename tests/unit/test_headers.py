@@ -53,7 +53,7 @@ DECIDE: dict[str, Any] = {
     **PART,
     "kind": "decide",
     "changes": [PUSH, ASSIGN],
-    "entries": [[5, 0, 0, {"value": ""}, 0], [6, 0, 0, None]],
+    "entries": [[5, 0, 0, {"value": ""}, 0], [6, 0, 0, None], [7, 0, 0, None, 0, ""]],
     "rows": [{"reader": "r", "service": "s", "marks": [[0, 0, 5, False]]}],
 }
 LOAD: dict[str, Any] = {
@@ -181,6 +181,7 @@ def test_a_malformed_request_changes_nothing(data: st.DataObject) -> None:
         ("pull", {"items": [[1, 0, "2", -1]]}, r"items\[0\]\[2\] .* got '2'"),
         ("pull", {"items": [[1, 0, -2, -1]]}, r"items\[0\]\[2\] .* got -2"),
         ("decide", {"entries": [[5, 0, 0, {"value": 1}]]}, r"entries\[0\]\[3\].value .* got 1"),
+        ("decide", {"entries": [[5, 0, 0, None, 0, 1]]}, r"entries\[0\]\[5\] .* text, got 1"),
         ("decide", {"rows": [{"reader": "r"}]}, r"rows\[0\].service .* must be given, got None"),
         ("decide", {"changes": [{**PUSH, "optimizer": "{}"}]}, r"optimizer.name of .* 'push'"),
         ("apply_round", {"gradients": True}, "gradients .* got True"),

@@ -1,0 +1,119 @@
+"""The steps of ``fit``, as a trainer or this process runs them, and what they come to.
+
+Must not know who schedules them, nor what becomes of a report. Invariant: what a report says of
+steps is the same whether the closure that ran them has returned it, or it is made of their notes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pstrain.execution.executor import Note, Noting, Report, take
+from pstrain.gradients.tape import GradientTape
+from pstrain.losses import BinaryCrossentropy, sigmoid
+from pstrain.metrics.tally import Tally
+from pstrain.weighting import Weighting
+
+_Values = NDArray[Any] | None
+
+
+class Step(NamedTuple):
+    """What one step came to. ``labels`` and the like: what metrics count, where there are any."""
+
+    rows: int
+    loss: float
+    wait_s: float
+    busy_s: float
+    labels: _Values = None
+    probabilities: _Values = None
+    weights: _Values = None
+
+    def small(self, *, are_weighed: bool) -> Step:
+        """For a note: labels, which are 0 or 1, in a byte each; weights where they count."""
+        labels = None if self.labels is None else self.labels.astype(np.uint8)
+        return self._replace(labels=labels, weights=self.weights if are_weighed else None)
+
+    def whole(self) -> Step:
+        """Of a small one, what metrics are given."""
+        return self if self.labels is None else self._replace(labels=self.labels.astype(np.float32))
+
+
+class Sums:
+    """Of the steps of one closure."""
+
+    def __init__(self, model: Any) -> None:
+        self._tally = Tally(model.metrics, model.weighted_metrics)
+        self._steps = self._examples = 0
+        self._loss_sum = self._wait_s = self._busy_s = 0.0
+
+    def add(self, step: Step) -> None:
+        """One more, in order: sums of floats depend on it."""
+        if step.labels is not None and step.probabilities is not None:
+            self._tally.add(step.labels, step.probabilities, step.weights)
+        self._steps, self._examples = self._steps + 1, self._examples + step.rows
+        self._loss_sum += step.loss * step.rows
+        self._wait_s, self._busy_s = self._wait_s + step.wait_s, self._busy_s + step.busy_s
+
+    def report(self) -> Report:
+        """As of one that has not met the end of its data."""
+        return {
+            "steps": self._steps,
+            "ended": False,
+            "examples": self._examples,
+            "loss_sum": self._loss_sum,
+            "wait_s": self._wait_s,
+            "busy_s": self._busy_s,
+            "states": self._tally.states,
+        }
+
+
+class TrainSteps(Noting):
+    """The function that trains: so many steps of one model, each of which is noted."""
+
+    def __init__(self, model: Any, weighting: Weighting) -> None:
+        self._model, self._weighting = model, weighting
+        self._loss = BinaryCrossentropy(from_logits=True)
+
+    def run(self, iterator: Any, steps: int, note: Note) -> Report:
+        model, sums, done, has_room = self._model, Sums(self._model), 0, True
+        began_s = at_s = time.perf_counter()
+        for batch, wait_s in take(iterator, steps):
+            rows, loss, counted = self._train(batch)
+            now_s = time.perf_counter()
+            step = Step(rows, loss, wait_s, now_s - at_s, *counted)
+            at_s, done = now_s, done + 1
+            sums.add(step)
+            # The last is known by the report.
+            if done < steps:
+                has_room = note(step.small(are_weighed=bool(model.weighted_metrics)))
+            if not has_room:
+                break
+        busy_s = time.perf_counter() - began_s
+        return {**sums.report(), "ended": done < steps and has_room, "busy_s": busy_s}
+
+    def _train(self, batch: Any) -> tuple[int, float, tuple[_Values, ...]]:
+        """One step: its rows, its loss, and what metrics count."""
+        model = self._model
+        features = model.encode(batch)
+        if features.labels is None:
+            raise model.schema.lacks_label(batch)
+        weights = self._weighting.of(batch, features.labels)
+        with GradientTape() as tape:
+            logits = model.forward(features)
+            loss = self._loss(features.labels, logits, weights)
+        model.optimizer.apply_gradients(tape.gradients(loss))
+        counted: tuple[_Values, ...] = ()
+        if model.metrics:
+            counted = features.labels, sigmoid(logits.value.reshape(-1)), weights
+        return len(features.labels), float(loss), counted
+
+    def report_of(self, notes: Iterable[Any]) -> Report:
+        sums = Sums(self._model)
+        for step in notes:
+            sums.add(Step(*step).whole())
+        return sums.report()

@@ -1,0 +1,108 @@
+"""The history of ``fit`` over a data service is whole, and its epochs have their steps, although
+trainers are killed between the steps of a closure.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dataservice as ds
+import pstrain as ps
+from pstrain.failpoints import KILL_AT_ENV
+from tests.chaos.counted_fit import BATCH, Counting, dataset
+from tests.chaos.counted_rows import wait_until
+
+ROWS = 4_000
+AT_ONCE = 8
+
+
+class Examples(ps.metrics.Metric):
+    """How many there were."""
+
+    def __init__(self) -> None:
+        super().__init__("seen", (1,))
+
+    def update(self, state: Any, labels: Any, probabilities: Any) -> Any:
+        assert len(labels) == len(probabilities)
+        state[0] += len(labels)
+        return state
+
+    def compute(self, state: Any) -> float:
+        return float(state[0])
+
+
+def compiled(cluster: ps.LocalCluster) -> Iterator[tuple[Counting, ps.ClusterCoordinator]]:
+    strategy = ps.ParameterServerStrategy(
+        cluster.resolver, variable_partitioner=ps.partitioners.FixedShardsPartitioner(2)
+    )
+    with strategy.scope():
+        model = Counting(ROWS)
+        model.compile(ps.optimizers.SGD(0.1), metrics=[ps.metrics.AUC(), Examples()])
+    coordinator = ps.ClusterCoordinator(strategy)
+    yield model, coordinator
+    coordinator.close()
+
+
+def rows_of(cluster: ps.LocalCluster) -> ds.Dataset:
+    return dataset(ROWS).distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+
+
+@pytest.mark.parametrize("place", ["prepared", "decided"])
+def test_steps_that_a_killed_trainer_could_not_report_are_in_the_history(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its fifth, which is within its first closures, of eight steps each."""
+    monkeypatch.setenv(KILL_AT_ENV, f"{place}:5")
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
+        del os.environ[KILL_AT_ENV]
+        cluster.restart("worker", 1)
+        for model, coordinator in compiled(cluster):
+            wait_until(lambda c=coordinator: c.live_trainers() == {0, 1}, "both trainers")
+            history = model.fit(rows_of(cluster), steps_per_execution=AT_ONCE, verbose=0)
+            assert coordinator.stats()["losses"] == 1
+            model.check(epochs=1)
+            assert history.history["examples"] == history.history["seen"] == [ROWS]
+            assert np.isfinite(history.history["loss"]).all()
+
+
+class Kill(ps.callbacks.Callback):
+    """Kills a trainer each time that about so many more steps were made, also unreported ones."""
+
+    def __init__(self, cluster: ps.LocalCluster, *after: int) -> None:
+        self._cluster, self.after = cluster, list(after)
+        self._chance = random.Random(3)
+
+    def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
+        if self.after and int(self.model.optimizer.iterations) >= self.after[0]:
+            self.after.pop(0)
+            time.sleep(self._chance.random() * 0.02)
+            self._cluster.kill("worker", self._chance.randrange(2))
+
+
+def test_epochs_have_their_steps_although_trainers_are_killed() -> None:
+    epochs, steps = 3, 45
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster:
+        for model, coordinator in compiled(cluster):
+            kill = Kill(cluster, 12, 60, 100)
+            history = model.fit(
+                rows_of(cluster),
+                epochs,
+                steps_per_epoch=steps,
+                steps_per_execution=AT_ONCE,
+                callbacks=[kill],
+                verbose=0,
+            )
+            assert not kill.after
+            assert coordinator.stats()["losses"] >= 1
+            assert int(model.optimizer.iterations) == epochs * steps
+            trained = int(model.counts.numpy().sum())
+            assert sum(history.history["examples"]) == sum(history.history["seen"]) == trained
+            assert trained <= epochs * steps * BATCH
+            assert model.counts.numpy().max() == 1
