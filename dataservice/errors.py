@@ -249,12 +249,14 @@ class UserFunctionError(DataServiceError, RuntimeError):
 def error_to_dict(error: BaseException) -> dict[str, Any]:
     """JSON-able form of ``error``.
 
-    An exception from outside the tree becomes INTERNAL with its class name and message.
+    An exception from outside the tree becomes INTERNAL with its class name and message, one of
+    memory RESOURCE_EXHAUSTED.
     """
     if not isinstance(error, DataServiceError):
         text = str(error)
         name = type(error).__name__
-        return {"code": InternalError.code, "message": f"{name}: {text}" if text else name}
+        known = ResourceExhaustedError if isinstance(error, MemoryError) else InternalError
+        return {"code": known.code, "message": f"{name}: {text}" if text else name}
     encoded: dict[str, Any] = {"code": error.code, "message": error.message}
     details = {name: getattr(error, name) for name in error.detail_fields}
     if details:

@@ -63,8 +63,8 @@ def fit(
     ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``, ``validation_sample_weight``:
     of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the
     history too, is the sum of weight (both multiplied) times loss over the number of rows;
-    ``weighted_metrics`` count by weight. ``validation_split``: holds out so much, such as 0.1, of
-    a table's or arrays' last rows. ``validation_freq``: every so many epochs, or after these.
+    ``weighted_metrics`` count by weight. ``validation_split``: the share of a table's last rows
+    to hold out without ``validation_data``. ``validation_freq``: each so many epochs, or these.
 
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
@@ -220,15 +220,10 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
 def _divided(
     data: Any, column: str | None, share: float, validation: Validation
 ) -> tuple[Any, Validation]:
-    """The data to train on, and what to validate on: the last ``share`` of them if there is one."""
-    if not share:
-        return data, validation
+    """The data to train on, and what to validate on: as given, or the last ``share`` of them."""
     given, batch_size, _ = validation
-    if given is not None:
-        raise InvalidArgumentError(
-            "validation_split holds out rows of the data to validate on, and validation_data is "
-            "given besides: leave one of them out"
-        )
+    if not share or given is not None:
+        return data, validation
     first, last = split_rows(data, share)
     return first, (as_source(last, batch_size), batch_size, column)
 

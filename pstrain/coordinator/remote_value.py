@@ -63,7 +63,8 @@ class RemoteValue:
                     f"gave up waiting for {self._owner.describe(self.closure)}, after {timeout} s"
                 )
         if self._error is not None:
-            raise self._error
+            # Without what was added each time that it was raised before.
+            raise self._error.with_traceback(None)
         return self._value
 
     def get(self, timeout: float | None = None) -> Any:

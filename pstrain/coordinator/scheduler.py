@@ -69,16 +69,11 @@ class Scheduler(Hearing):
         core = self._core
         began_s = time.monotonic() if deadline_s is not None else 0.0
         with core.changed:
-            if core.fatal is not None:
-                raise core.fatal
             if core.state.is_idle and not core.outboxes:
                 self.waiting.note_alone()
             if not self._has_room(trainer):
                 self.waiting.until(lambda: self._has_room(trainer), None, "room in the queue")
-            if core.stopped:
-                raise core.fatal or FailedPreconditionError(
-                    "the coordinator is closed; ps.ClusterCoordinator(strategy) makes another one"
-                )
+            self._check_open()
             number = next(self._ids)
             core.next_id = number + 1
             closure = Closure(
@@ -100,6 +95,14 @@ class Scheduler(Hearing):
             self._raise_errors(None)
             core.go_on()
             return closure.value
+
+    def _check_open(self) -> None:
+        if self._core.fatal is not None:
+            raise self._core.fatal.with_traceback(None)
+        if self._core.stopped:
+            raise FailedPreconditionError(
+                "the coordinator is closed; ps.ClusterCoordinator(strategy) makes another one"
+            )
 
     def _has_room(self, trainer: int | None) -> bool:
         """Those that wait for one trainer, which may be away, take no room of others."""
@@ -213,7 +216,7 @@ class Scheduler(Hearing):
         """Waits for what is in flight, then raises the first error; the others are notes of it."""
         core = self._core
         if core.fatal is not None:
-            raise core.fatal
+            raise core.fatal.with_traceback(None)
         if not core.state.failed:
             return
         self.waiting.until(lambda: core.state.is_quiet, deadline_s, "closures in flight to end")
@@ -223,7 +226,7 @@ class Scheduler(Hearing):
         alike = Counter(f"{type(other).__name__}: {other}" for other in others)
         for told, times in alike.items():
             first.add_note(f"Also failed{f', {times} times' if times > 1 else ''}: {told}")
-        raise first
+        raise first.with_traceback(None)
 
     # -- who watches
 

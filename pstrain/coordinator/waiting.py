@@ -12,6 +12,7 @@ from typing import Final
 
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator.core import Core
+from pstrain.coordinator.whereabouts import first_left
 from pstrain.errors import DeadlineExceededError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -56,12 +57,13 @@ class Waiting:
         while not condition():
             now_s = time.monotonic()
             if core.fatal is not None:
-                raise core.fatal
+                raise core.fatal.with_traceback(None)
             if deadline_s is not None and now_s >= deadline_s:
                 state = core.state
                 raise DeadlineExceededError(
                     f"gave up waiting for {what}: {state.waiting_count} closures wait, "
                     f"{len(state.running)} run, {len(state.trainers)} trainers live"
+                    f"{first_left(state, core.named)}"
                 )
             self.give_up_if_alone()
             if pause_at_s is not None and now_s >= pause_at_s:

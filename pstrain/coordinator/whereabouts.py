@@ -14,7 +14,8 @@ def whereabouts(state: CoordinatorState, closure: int, named: Callable[[int], st
     """To follow on "which": who has it, or what it waits for. ``named`` gives others' names."""
     run = state.running.get(closure)
     if run is not None:
-        return f"trainer {run.trainer} has taken on (attempt {run.attempt + 1})"
+        returns = ", where it is cancelled, and returns not" if closure in state.cancelling else ""
+        return f"trainer {run.trainer} has taken on (attempt {run.attempt + 1}){returns}"
     if closure in state.round.prepared or closure in state.round.decided:
         return "has run and waits for its round"
     if closure in state.inputs:
@@ -25,3 +26,11 @@ def whereabouts(state: CoordinatorState, closure: int, named: Callable[[int], st
     if closure not in state.attempts:
         return "has ended by now"
     return f"waits in the queue, with {state.waiting_count - 1} others"
+
+
+def first_left(state: CoordinatorState, named: Callable[[int], str]) -> str:
+    """To follow on how many closures are left: which was scheduled first, and where it is."""
+    if not state.attempts:
+        return ""
+    first = min(state.attempts)
+    return f"; the first of them is {named(first)}, which {whereabouts(state, first, named)}"

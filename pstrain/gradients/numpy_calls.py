@@ -25,6 +25,8 @@ _METHODS_OF_UFUNCS = frozenset({"reduce", "accumulate", "reduceat", "outer"})
 _STEPS_OF_MATH = frozenset(
     {"ceil", "floor", "trunc", "frexp", "isclose", "isfinite", "isinf", "isnan", "ulp"}
 )
+# What calls another function, or makes what does, and has no frame of its own.
+_APPLYING = frozenset({"map", "starmap", "reduce", "accumulate"})
 _STORES = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
@@ -53,10 +55,9 @@ def check_taken(frame: FrameType) -> None:
 
 def check_float(frame: FrameType, what: str) -> None:
     """UnimplementedError where what ``frame`` runs is a smooth function of Python's ``math``."""
-    name = _called_at(frame.f_code, frame.f_lasti)
-    function = getattr(math, name, None)
-    # Its numbers, such as e, go by names that others' functions have.
-    if not callable(function) or name in _STEPS_OF_MATH or not _sees(frame, function):
+    names = _applied_at(frame.f_code, frame.f_lasti)
+    name = next((found for found in (_smooth(frame, one) for one in names) if found), "")
+    if not name:
         return
     has_twin = getattr(np, name, None) in derivatives.UFUNCS
     instead = f"np.{name}({what})" if has_twin else f"it by what has one ({derivatives.names()})"
@@ -66,10 +67,17 @@ def check_float(frame: FrameType, what: str) -> None:
     )
 
 
-def _sees(frame: FrameType, function: object) -> bool:
-    """Whether a function of ``math`` can be what goes by its name in a frame."""
-    seen = (*frame.f_globals.values(), *frame.f_locals.values())
-    return any(value is math or value is function for value in seen)
+def _smooth(frame: FrameType, name: str) -> str:
+    """What ``math`` calls the smooth function that a name can be in a frame; empty for others."""
+    seen = {**frame.f_globals, **frame.f_locals}
+    own = getattr(seen.get(name), "__name__", "")
+    if own and getattr(math, own, None) is seen[name]:
+        name = own
+    elif not any(value is math for value in seen.values()):
+        return ""
+    # Its numbers, such as e, go by names that others' functions have.
+    is_smooth = callable(getattr(math, name, None)) and name not in _STEPS_OF_MATH
+    return name if is_smooth else ""
 
 
 def computes(frame: FrameType) -> bool:
@@ -105,10 +113,18 @@ def _computes_at(code: CodeType, offset: int) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _called_at(code: CodeType, offset: int) -> str:
-    current = _instruction(code, offset)
-    is_call = current.opname.startswith("CALL")
-    return _called(current, list(dis.get_instructions(code))) if is_call else ""
+def _applied_at(code: CodeType, offset: int) -> tuple[str, ...]:
+    """The name of what is called at a place, or, by ``map`` and the like, those that are in it."""
+    current, instructions = _instruction(code, offset), list(dis.get_instructions(code))
+    start, end = _start(current), _end(current)
+    inside = tuple(
+        str(one.argval)
+        for one in instructions
+        if isinstance(one.argval, str) and start <= _start(one) and _end(one) <= end
+    )
+    if not _APPLYING.isdisjoint(inside):
+        return inside
+    return (_called(current, instructions),) if current.opname.startswith("CALL") else ()
 
 
 def _called(call: dis.Instruction, instructions: list[dis.Instruction]) -> str:

@@ -56,7 +56,8 @@ class AUC(_Counted):
 
     State int64 [bins, 2, 2]: weight of examples of label 0 and 1 per bin of probability, in units
     of 2^-8 and of 2^-40. Examples in one bin count as ties, which bounds the error by half the
-    share of pairs that meet in a bin. NaN until both labels were seen.
+    share of pairs that meet in a bin. NaN until both labels were seen. Weights are rounded to units
+    of 2^-40, so that lighter ones than half of that are 0.
     """
 
     @instead_of("AUC", foreign_arguments.AUC)
@@ -96,7 +97,10 @@ class _Answers(_Counted):
 
 
 class Accuracy(_Answers):
-    """Share of examples whose probability lies on the label's side of ``threshold``."""
+    """Share of examples whose probability lies on the label's side of ``threshold``.
+
+    Weights as in ``AUC``.
+    """
 
     @instead_of("Accuracy", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "accuracy", threshold: float = 0.5) -> None:
@@ -110,7 +114,7 @@ class Accuracy(_Answers):
 class Precision(_Answers):
     """Share of examples with a probability above ``threshold`` that have label 1.
 
-    NaN where none is above it, where Keras has 0.
+    NaN where none is above it, where Keras has 0. Weights as in ``AUC``.
     """
 
     @instead_of("Precision", foreign_arguments.ANSWERS)
@@ -125,7 +129,7 @@ class Precision(_Answers):
 class Recall(_Answers):
     """Share of examples with label 1 that have a probability above ``threshold``.
 
-    NaN where no example has label 1, where Keras has 0.
+    NaN where no example has label 1, where Keras has 0. Weights as in ``AUC``.
     """
 
     @instead_of("Recall", foreign_arguments.ANSWERS)

@@ -191,7 +191,8 @@ class TrainerIterator:
 
     def _open(self) -> Iterator[Any]:
         if self._failure is not None:
-            raise self._failure
+            # Without what was added each time that it was raised before: it travels to the program.
+            raise self._failure.with_traceback(None)
         with self._closing:
             iterator = self._iterator
             if self._is_closed:

@@ -113,45 +113,53 @@ class BaseVariable(ValueOperators, Telling):
         return self._unless_scheduled()
 
     @_changes("scatter_update")
-    def scatter_update(self, ids: Any, rows: Any = None) -> None:
+    def scatter_update(self, ids: Any, rows: Any = None) -> Any:
         """Sets rows ``ids``; where an id repeats, its last row stays.
 
-        All ``scatter_*`` take ids and rows, or ``IndexedSlices`` of both.
+        All ``scatter_*`` take ids and rows, or ``IndexedSlices`` of both, and return the variable,
+        as ``assign*`` do.
         """
         self.scatter("set", ids, rows)
+        return self._unless_scheduled()
 
     @_changes("scatter_add")
-    def scatter_add(self, ids: Any, rows: Any = None) -> None:
+    def scatter_add(self, ids: Any, rows: Any = None) -> Any:
         """Adds to rows ``ids``; repeated ids add up."""
         self.scatter("add", ids, rows)
+        return self._unless_scheduled()
 
     @_changes("scatter_sub")
-    def scatter_sub(self, ids: Any, rows: Any = None) -> None:
+    def scatter_sub(self, ids: Any, rows: Any = None) -> Any:
         """Subtracts from rows ``ids``; repeated ids add up."""
         self.scatter("sub", ids, rows)
+        return self._unless_scheduled()
 
     @_changes("scatter_mul")
-    def scatter_mul(self, ids: Any, rows: Any = None) -> None:
+    def scatter_mul(self, ids: Any, rows: Any = None) -> Any:
         """Multiplies rows ``ids``."""
         self.scatter("mul", ids, rows)
+        return self._unless_scheduled()
 
     @_changes("scatter_div")
-    def scatter_div(self, ids: Any, rows: Any = None) -> None:
+    def scatter_div(self, ids: Any, rows: Any = None) -> Any:
         """Divides rows ``ids``."""
         self.scatter("div", ids, rows)
+        return self._unless_scheduled()
 
     @_changes("scatter_min")
-    def scatter_min(self, ids: Any, rows: Any = None) -> None:
+    def scatter_min(self, ids: Any, rows: Any = None) -> Any:
         """Takes the smaller of present and given values of rows ``ids``."""
         self.scatter("min", ids, rows)
+        return self._unless_scheduled()
 
     @_changes("scatter_max")
-    def scatter_max(self, ids: Any, rows: Any = None) -> None:
+    def scatter_max(self, ids: Any, rows: Any = None) -> Any:
         """Takes the larger of present and given values of rows ``ids``."""
         self.scatter("max", ids, rows)
+        return self._unless_scheduled()
 
     @_changes("batch_scatter_update")
-    def batch_scatter_update(self, ids: Any, rows: Any = None) -> None:
+    def batch_scatter_update(self, ids: Any, rows: Any = None) -> Any:
         """Sets rows; ids of several axes say which rows within each element of the axes before.
 
         With ids of one axis the same as :meth:`scatter_update`; with more, whole elements of the
@@ -160,10 +168,10 @@ class BaseVariable(ValueOperators, Telling):
         where, values = taken_apart(ids, rows, self.name)
         if where.ndim == 1:
             self.scatter("set", where, values)
-            return
+            return self._unless_scheduled()
         current = self.numpy()
         set_rows(current, where, values, self.name)
-        self.assign(current)
+        return self.assign(current)
 
     @instead_of("sparse_read", foreign_arguments.READ_OF_VARIABLE)
     def sparse_read(self, ids: Any) -> Any:

@@ -123,12 +123,16 @@ def value_of_call(initial: Callable[..., Any], name: str | None) -> Any:
         inspect.signature(initial).bind()
     except TypeError as error:
         raise InvalidTypeError(
-            f"the function that gives variable {name!r} its initial value is called without "
+            f"the function that gives {_called(name)} its initial value is called without "
             f"arguments, or for each shard with shard_info: {error}"
         ) from error
     except ValueError:
         pass  # one that is written in C does not say what it takes
     return initial()
+
+
+def _called(name: str | None) -> str:
+    return "a variable" if name is None else f"variable {name!r}"
 
 
 def dtype_name(dtype: Any, name: str | None) -> str:
@@ -137,7 +141,7 @@ def dtype_name(dtype: Any, name: str | None) -> str:
         return np.dtype(dtype).name
     except TypeError as error:
         raise InvalidTypeError(
-            f"dtype of {name!r} must be one of {VARIABLE_DTYPES}, got {dtype!r}"
+            f"dtype of {_called(name)} must be one of {VARIABLE_DTYPES}, got {dtype!r}"
             f"{_instead_of(str(dtype))}"
         ) from error
 
@@ -148,7 +152,7 @@ def sizes(shape: Any, name: str | None) -> tuple[int, ...]:
     is_shape = isinstance(sizes, Iterable) and not isinstance(sizes, str)
     if not is_shape or not all(isinstance(size, numbers.Integral) for size in sizes):
         raise InvalidTypeError(
-            f"shape of variable {name!r} must be the sizes of its axes, which are integers, got "
+            f"shape of {_called(name)} must be the sizes of its axes, which are integers, got "
             f"{shape!r}"
         )
     return tuple(int(size) for size in sizes)
@@ -159,8 +163,7 @@ def as_array(given: Any, name: str | None) -> Array:
     try:
         return np.asarray(given)
     except ValueError as error:
-        which = "a variable" if name is None else f"variable {name!r}"
-        raise InvalidArgumentError(f"the initial value of {which}: {error}") from error
+        raise InvalidArgumentError(f"the initial value of {_called(name)}: {error}") from error
 
 
 def _converted(given: Array, dtype: str, name: str) -> Array:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import queue
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,7 +20,12 @@ from pstrain.coordinator.orders import Cancel, Ended, Outbox, Run
 from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
-from pstrain.errors import CancelledError, DeadlineExceededError, FailedPreconditionError
+from pstrain.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    UnavailableError,
+)
 from tests.unit.test_coordinator_decide import apply, running_state
 
 DEADLINE_S = 20.0
@@ -253,7 +259,8 @@ def test_cancel_returns_when_the_trainer_has_let_go_and_join_when_it_has_ended(
     assert said == [True]
     with pytest.raises(CancelledError):
         value.fetch(0)
-    with pytest.raises(DeadlineExceededError):
+    words = r"closure 0, which trainer 0 has taken on .*, where it is cancelled, and returns not"
+    with pytest.raises(DeadlineExceededError, match=words):
         cluster.scheduler.wait_idle(0)
     cluster.ends(0, CancelledError("not committed"))
     cluster.scheduler.wait_idle(0)
@@ -293,6 +300,34 @@ def test_what_is_waited_for_is_named(cluster: Cluster) -> None:
         values[0].fetch(0)
     with pytest.raises(TimeoutError, match=r"closure 3.*waits in the queue, with 1 others"):
         values[3].get(0)
+    for closure in (0, 2, 3):
+        cluster.ends(closure)
+    words = r"0 closures wait, 1 run, 1 .*first of them is step \(closure 1\), which trainer 0 has"
+    with pytest.raises(TimeoutError, match=words):
+        cluster.scheduler.wait_idle(0)
+
+
+def test_an_error_that_is_raised_again_says_no_more(cluster: Cluster) -> None:
+    scheduler = cluster.scheduler
+    value = scheduler.submit("f", b"", None)
+    cluster.ends(0, ValueError("of the step"))
+    told = [raised(lambda: value.fetch(0)) for _ in range(3)]
+    assert raised(lambda: scheduler.wait_idle(0)).value is told[0].value
+    scheduler.stop(UnavailableError("no trainer"))
+    for ask in (scheduler.is_idle, lambda: scheduler.wait_idle(0), lambda: submitted(scheduler)):
+        told += [raised(ask) for _ in range(3)]
+    assert {one.typename for one in told} == {"ValueError", "UnavailableError"}
+    assert all(len(one.traceback) <= 6 for one in told)
+
+
+def raised(ask: Callable[[], object]) -> pytest.ExceptionInfo[Exception]:
+    with pytest.raises((ValueError, UnavailableError)) as caught:
+        ask()
+    return caught
+
+
+def submitted(scheduler: Scheduler) -> Any:
+    return scheduler.submit("f", b"", None, name="step")
 
 
 def test_a_closure_that_is_too_late_ends_alone(cluster: Cluster) -> None:

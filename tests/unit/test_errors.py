@@ -99,6 +99,8 @@ def test_an_exception_from_outside_becomes_internal() -> None:
     assert type(back) is InternalError
     assert str(back) == "ZeroDivisionError: division by zero"
     assert str(over_the_wire(AssertionError())) == "AssertionError"
+    full = over_the_wire(MemoryError("8 GiB"))
+    assert (type(full), str(full)) == (errors.ResourceExhaustedError, "MemoryError: 8 GiB")
 
 
 def test_a_subclass_without_a_code_comes_back_as_its_parent() -> None:

@@ -7,6 +7,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from math import hypot
+from math import log as logarithm
 from typing import Any
 
 import numpy as np
@@ -172,6 +173,30 @@ def test_functions_of_math_lose_no_gradient_unsaid() -> None:
         of_another = eval("lambda random, x: random.gamma(x)", {})
         assert of_another(np.random.default_rng(0), tensor) > 0
     assert math.exp(tensor) == math.exp(rate) > 20
+
+
+@pytest.mark.parametrize(
+    ("compute", "named"),
+    [
+        (lambda x: logarithm(x), r"np\.log\("),
+        (lambda x: list(map(math.exp, [x])), r"np\.exp\("),
+        (lambda x: [*map(logarithm, [x])], r"np\.log\("),
+        (lambda x: functools.reduce(math.atan2, [x, 2.0]), r"it by what has one"),
+    ],
+)
+def test_functions_of_math_are_known_by_other_names(
+    compute: Callable[[Any], Any], named: str
+) -> None:
+    x, rate = Variable(vector(3.0), name="x"), Variable(3.0)
+    with GradientTape():
+        tensor = np.sum(read(x))
+        for one in (tensor, rate):
+            with pytest.raises(UnimplementedError, match=named):
+                compute(one)
+        assert list(map(float, [tensor, rate])) == [3.0, 3.0]
+        assert f"{math.exp(0.0)} {float(tensor)}" == "1.0 3.0"
+        assert list(map(math.floor, [tensor])) == [3]
+    assert compute(tensor)
 
 
 def test_no_gradient_of_a_variable_itself_is_lost_unsaid() -> None:

@@ -51,9 +51,12 @@ def test_a_dataset_that_cannot_be_made_fails_whoever_uses_it() -> None:
         raise OSError("no such bucket")
 
     iterator = TrainerIterator(make)
-    for _ in range(2):
-        with pytest.raises(ClosureInputError, match="OSError: no such bucket"):
+    depths = []
+    for _ in range(3):
+        with pytest.raises(ClosureInputError, match="OSError: no such bucket") as caught:
             next(iterator)
+        depths.append(len(caught.traceback))
+    assert depths[2] == depths[1], "it is told to the program, which need not read each time again"
 
 
 def test_one_that_is_closed_reads_no_more_and_opens_nothing() -> None:

@@ -106,11 +106,11 @@ def test_what_cannot_be_a_variable_is_refused(make: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"dtype": "float33"}, "dtype of 'x' must be one of .*got 'float33'"),
+        ({"dtype": "float33"}, "dtype of variable 'x' must be one of .*got 'float33'"),
         ({"shape": (None, 2)}, r"shape of variable 'x' must be .*got \(None, 2\)"),
         ({"shape": "12"}, "shape of variable 'x' must be .*got '12'"),
         ({"initial_value": lambda rows: rows}, "gives variable 'x' its .*'rows'"),
-        ({"initial_value": initializers.zeros()((2, 1.5))}, r"shape of variable .*\(2, 1.5\)"),
+        ({"initial_value": initializers.zeros()((2, 1.5))}, r"shape of variable 'x' .*\(2, 1.5\)"),
     ],
 )
 def test_what_is_no_argument_of_a_variable_is_named(
@@ -118,6 +118,9 @@ def test_what_is_no_argument_of_a_variable_is_named(
 ) -> None:
     with local_parameters(), pytest.raises(InvalidTypeError, match=message):
         Variable(**{"initial_value": 1.0, "name": "x", **arguments})
+    without = message.replace("variable 'x'", "a variable")
+    with local_parameters(), pytest.raises(InvalidTypeError, match=without):
+        Variable(**{"initial_value": 1.0, **arguments})
 
 
 @pytest.mark.parametrize(
@@ -301,6 +304,13 @@ def test_scatter_acts_on_its_rows_in_turn(table: Any, op: str, expected: float) 
     present = table.numpy()
     assert present[7, 1] == expected
     np.testing.assert_array_equal(np.delete(present, 7, 0), np.delete(ROWS, 7, 0))
+
+
+def test_changes_return_the_variable_except_in_a_step(table: Any) -> None:
+    assert table.scatter_update([1], [[4, 4]]) is table
+    assert table.batch_scatter_update([[0]] * 10, [[4.0]] * 10) is table
+    with step_scope(StepToken("s", 4, 1)):
+        assert table.scatter_add([1], [[4, 4]]) is None
 
 
 def test_scatter_min_takes_the_smaller(table: Any) -> None:
