@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,17 +26,12 @@ from pstrain.layers import (
 )
 from pstrain.losses import BinaryCrossentropy
 from pstrain.variables.parameters import step_scope
-from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import ShardedVariable, Variable
 from pstrain.vocabulary import StepToken
 
+pytestmark = pytest.mark.usefixtures("own_parameters")
+
 RANDOM = np.random.default_rng(5)
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def _weighted(tensor: Tensor) -> Tensor:

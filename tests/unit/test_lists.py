@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,15 +18,10 @@ from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
 from pstrain.models import Model
-from pstrain.variables.scope import local_parameters
+
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 LISTS = [[1, 3], [], None, [2, 2, 2], [0]]
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def schema(**options: Any) -> FeatureSchema:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,6 @@ from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.trainer.context import trainer_scope
 from pstrain.variables.parameters import step_scope
-from pstrain.variables.scope import local_parameters
 from pstrain.vocabulary import StepToken
 
 torch = pytest.importorskip("torch")
@@ -30,10 +28,8 @@ SCHEMA = ps.FeatureSchema(dense=["a", "b"], categorical={"c": ps.Category(16)}, 
 
 
 @pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
+def _seeded(own_parameters: None) -> None:  # noqa: ARG001
     torch.manual_seed(3)
-    with local_parameters():
-        yield
 
 
 def _rows(count: int = 64) -> dict[str, np.ndarray]:
