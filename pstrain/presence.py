@@ -1,4 +1,4 @@
-"""Whether anybody still uses a server: for servers that end when their coordinator has left.
+"""Presence of clients, for servers that end when their coordinator has left.
 
 Counts open streams; knows nothing of what they carry. Invariant: a server that nobody has used
 yet is not over, however long it waits; one whose program has said that it ended is, at once.

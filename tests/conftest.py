@@ -93,3 +93,13 @@ def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch.delenv("TF_CONFIG", raising=False)
     yield
     patch.undo()
+
+
+@pytest.fixture
+def own_parameters() -> Iterator[None]:
+    """Variables that the test makes in this process have ids of their own, and end with it."""
+    # What few tests need takes longer to import than most of the others run.
+    from pstrain.variables.scope import local_parameters
+
+    with local_parameters():
+        yield

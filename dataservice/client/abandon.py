@@ -1,4 +1,4 @@
-"""What becomes of a reader whose stream nobody holds any more.
+"""The finalizer of streams: closes the reader of one that was collected as garbage.
 
 Invariant: it is closed, and neither a collection nor the end of the process waits for ever.
 """

@@ -1,4 +1,4 @@
-"""Which workers a reader misses, and for how long it puts up with that.
+"""Time-outs of a reader that waits for workers, or for the other readers of its job.
 
 Pure: the caller brings the time. Invariant: a share that is missing is never left out; either its
 worker comes in time, or the reader fails with the worker's place and address. Nor does a reader

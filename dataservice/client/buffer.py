@@ -1,4 +1,4 @@
-"""Elements that have arrived and wait for the training loop.
+"""The bounded buffer between the streams of a reader and the training loop.
 
 Knows threads and sizes, nothing of windows or the network. Invariant: at most `max_items` items
 and, unless a single one is larger, `max_bytes` bytes are held; closing wakes everybody.

@@ -1,4 +1,4 @@
-"""The elements in a frame that a worker sent.
+"""Cuts the rows of a frame into elements, each with its provenance.
 
 Pure. Invariant: the rows and spans of the elements, put together, are those that were accepted of
 the frame, in order; so each element can be acknowledged by itself.

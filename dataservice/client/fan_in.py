@@ -1,4 +1,4 @@
-"""Which workers feed one reader, where many workers meet many readers.
+"""Chooses the workers that one reader streams from, where many workers meet many readers.
 
 Which of them; how many is in `pairs`. Pure. Invariant: a worker that was chosen stays so while it
 is there; nobody reads from fewer than ``pairs.LEAST_WORKERS``, nor leaves one out, unless that many

@@ -1,4 +1,4 @@
-"""A reader's place in one repetition of a job, and what the dispatcher says of that repetition.
+"""A reader's membership of an iteration: the call that joins it, and what the answer says.
 
 Joins it and owns the connection; knows neither streams nor elements. Invariant: a place that could
 not be had leaves no connection behind.

@@ -1,4 +1,4 @@
-"""The workers that a reader is told of: all of them at first, then what changes.
+"""The list of workers that a reader knows: whole at first, then kept up to date by differences.
 
 Pure. What it is given may have been narrowed to some workers, by what each of them is and always
 the same way. Invariant: held here are exactly those that are left so of the set that `version`

@@ -1,4 +1,4 @@
-"""When a reader speaks to the dispatcher.
+"""The schedule of a reader's calls to the dispatcher.
 
 Pure arithmetic on given times. Often enough that the end is seen within milliseconds and that
 little is read twice after a crash; seldom enough that no batch costs a call. Invariant: two calls

@@ -167,13 +167,13 @@ class ServiceReader:
             self._wake_if_idle()
 
     def foresee(self, spans: Sequence[RowSpan]) -> tuple[RowMark, ...]:
-        """What the dispatcher would have to be told, were the next rows used up too."""
+        """The marks to tell the dispatcher once these rows are used up too."""
         with self._lock:
             return self._session.foresee(spans)
 
     @property
     def is_over(self) -> bool:
-        """Whether an end is the last one: of a shared job others may yet leave the rest to it."""
+        """Whether an end is final: of a shared job, what other readers leave may still come."""
         return self._spec.job_name is None or self._session.is_finished
 
     def consumed(self) -> Consumed:
@@ -282,7 +282,7 @@ class ServiceReader:
         header: Header,
         batch: pa.RecordBatch | None,
     ) -> None:
-        """Passes on what the frame lets come; waits only while elements in turn find no room."""
+        """Passes on the elements whose turn the frame brings; waits while they find no room."""
         with self._lock:
             if stream.is_dropped():
                 return

@@ -1,4 +1,4 @@
-"""What one consumer of coordinated reads holds, may hand out, and has yet to ask for.
+"""The rounds of one consumer of coordinated reads: held, to be handed out, still to be asked for.
 
 Pure: no threads, no network, no clock. Invariants: rounds are handed out strictly in order; a round
 is handed out only once all consumers hold it, as given by one worker under one generation; once an

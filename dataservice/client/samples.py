@@ -1,4 +1,4 @@
-"""The beginning of a registered dataset, for functions above its job to be tried on.
+"""A sample of a registered dataset, for inferring the schemas of operators above its job.
 
 Knows plans and how to ask for one. Invariant: no job is made and no data worker asked, so rows that
 are looked at here are nobody's share.

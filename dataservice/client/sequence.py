@@ -1,4 +1,4 @@
-"""Puts the windows of an ordered iteration in a row: rows leave by window, whoever sent them when.
+"""The reorder buffer of an ordered reader: rows leave by window, whoever sent them when.
 
 Pure but for slices of record batches; the reader's lock guards it. Windows that come early wait
 here; the dispatcher leases only so many beyond the first that is not done, which bounds them.

@@ -1,4 +1,4 @@
-"""What one reader knows of its iteration, and what it has to tell the dispatcher.
+"""The protocol state of one reader: what was received, and what the next call says of it.
 
 No threads, no network, no clock: the reader's lock guards it, the reader brings the time. It
 decides when the reader is idle, when the end has come, and what a call says. Invariant: the end is
@@ -123,11 +123,11 @@ class ReadSession:
             self._tracker.consume(spans)
 
     def foresee(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
-        """What is to be told once these rows are used up too."""
+        """The marks to tell once these rows are used up too."""
         return self._tracker.foresee(spans)
 
     def begin_wait(self) -> None:
-        """A taker finds nothing."""
+        """A taker finds no element, and waits."""
         self._takers += 1
 
     def end_wait(self) -> None:
@@ -251,7 +251,7 @@ class ReadSession:
         return self._tracker.consumed()
 
     def farewell(self, statistics: ReadStatistics) -> pb.ReleaseReaderRequest:
-        """The last call: whatever is not consumed may go to others."""
+        """The last call: what this reader has not consumed goes to others."""
         return pb.ReleaseReaderRequest(
             reader_id=self.reader_id,
             iteration_id=self.iteration_id,

@@ -1,4 +1,4 @@
-"""What a reader has read, and how long it waited for it.
+"""Counters of one reader: rows, bytes, and the time that it waited.
 
 Thread safe. Knows nothing of where elements come from. Invariant: counters only grow.
 """

@@ -1,4 +1,4 @@
-"""What one reader has of the tasks of an iteration without windows: the rows it got and used up.
+"""Row marks of a reader by task, in an iteration without windows: received and used up.
 
 A task is what a worker makes in one go: a pass over the whole dataset under OFF, the share of its
 place under a static policy. Its rows are numbered, and the same each time, so that any worker can

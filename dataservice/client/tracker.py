@@ -1,4 +1,4 @@
-"""What a reader has: which rows of which window it received, handed out, and told.
+"""Row marks of a reader by window: received, consumed, and told to the dispatcher.
 
 Pure: no clock, no threads, no network; the reader holds a lock around it. It decides which rows of
 an arriving frame are new, and what to say to the dispatcher. Invariants, for every window:

@@ -1,4 +1,4 @@
-"""Which iterations may hold something of a worker: leases, tasks, accusations, rounds.
+"""An index of the iterations in which a worker has leases, tasks, accusations or rounds.
 
 Pure, and derived from facts as they are applied: the end of a worker goes through these iterations
 alone, under the dispatcher's lock. Invariant: none is missing, and perhaps there are too many, for

@@ -1,4 +1,4 @@
-"""The dispatcher's state under its lock, and the one way by which facts come into it.
+"""The dispatcher's state under its lock, and the transactions by which facts come into it.
 
 Records, applies and wakes; decides nothing, and knows neither clocks nor who was heard of when.
 Invariants: the state changes only by applying the facts of one decision at a time, inside a

@@ -1,4 +1,4 @@
-"""Who may list the sources of a dataset: one at a time, while few enough wait for that.
+"""Limits the listings of sources: one at a time for a dataset, and a bounded queue of waiters.
 
 Knows only what that is called which is listed. Invariants: for one job, or one dataset, nobody
 lists beside another; calls that must not wait find threads, for those who wait for a plan are

@@ -1,4 +1,4 @@
-"""Who has not been heard of for too long.
+"""Time-outs: clients that have not been heard of for too long.
 
 Pure: the caller brings the time. Renewing costs a dictionary write; looking for the expired costs
 only what may have expired, never a scan of everyone. Invariants: a key has exactly one entry in

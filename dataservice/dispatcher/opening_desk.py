@@ -16,7 +16,7 @@ from dataservice.dispatcher.members import MembersUpdate
 from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import OpenAnswer, OpenIteration
-from dataservice.dispatcher.surroundings import Surroundings
+from dataservice.dispatcher.soft_state import SoftState
 from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import Clock
 from dataservice.vocabulary import ShardingPolicy
@@ -33,7 +33,7 @@ class OpeningDesk:
     def __init__(
         self,
         ledger: Ledger,
-        around: Surroundings,
+        soft_state: SoftState,
         listings: Listings,
         planner: Planner,
         lister: Lister,
@@ -42,7 +42,7 @@ class OpeningDesk:
     ) -> None:
         self._state = ledger.state
         self._transaction, self._commit = ledger.transaction, ledger.commit
-        self._around = around
+        self._soft_state = soft_state
         self._listings = listings
         self._planner = planner
         self._lister = lister
@@ -87,7 +87,11 @@ class OpeningDesk:
     ) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
         with self._transaction():
             answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
-            self._around.presence.hear_reader(request.reader_id, self._clock.now_s())
+            self._soft_state.presence.hear_reader(request.reader_id, self._clock.now_s())
             dataset = self._state.datasets[answer.dataset_id]
             iteration = self._state.iterations[answer.iteration_id]
-            return answer, dataset, shares.members(self._state, iteration, self._around.members, 0)
+            return (
+                answer,
+                dataset,
+                shares.members(self._state, iteration, self._soft_state.members, 0),
+            )

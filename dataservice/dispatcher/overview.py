@@ -1,4 +1,4 @@
-"""What people ask of a dispatcher: how things stand, and to tidy up.
+"""The dispatcher's answers to the command line: status, lists of jobs and datasets, deletions.
 
 A part of the service, over its ledger. Decides nothing itself.
 """
@@ -11,7 +11,7 @@ from typing import Any
 from dataservice.dispatcher import decide, status
 from dataservice.dispatcher.autoscale import Estimate
 from dataservice.dispatcher.ledger import Ledger
-from dataservice.dispatcher.surroundings import Surroundings
+from dataservice.dispatcher.soft_state import SoftState
 from dataservice.vocabulary import DatasetId
 
 
@@ -21,12 +21,12 @@ class Overview:
     def __init__(
         self,
         ledger: Ledger,
-        around: Surroundings,
+        soft_state: SoftState,
         wall_clock: Callable[[], float],
     ) -> None:
         self._state = ledger.state
         self._transaction, self._commit = ledger.transaction, ledger.commit
-        self._reports, self._presence = around.reports, around.presence
+        self._reports, self._presence = soft_state.reports, soft_state.presence
         self._wall_clock = wall_clock
 
     def status(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Readers that somebody else answers for: what their owner says of them, and what if it does not.
+"""Readers of an owner: their windows wait, for a while, for its word when one is lost.
 
 A program that trains knows what became of the rows of a reader that was lost with its process; so
 such a reader's windows wait, for a bounded time, until it speaks. Decisions are pure functions;
@@ -30,7 +30,7 @@ Consumed = Mapping[ReaderId, tuple[RowMark, ...]]
 
 
 def owner_of(state: DispatcherState, reader_id: ReaderId) -> str:
-    """Who answers for a reader; "" for nobody, also when it is not there."""
+    """The owner of a reader; "" where it has none, or is not there."""
     iteration_id = state.iteration_of_reader.get(reader_id)
     return "" if iteration_id is None else state.iterations[iteration_id].readers[reader_id].owner
 

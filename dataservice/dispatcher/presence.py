@@ -1,4 +1,4 @@
-"""Who is there, how often each of them is to speak, and who has been silent for too long.
+"""Heartbeats: who is there, at which interval each is to call, and whose time is up.
 
 Pure: the caller brings the time. All clients together send about so many heartbeats in a second,
 however many they are, so each is told how long to be silent at least: until its own moment within

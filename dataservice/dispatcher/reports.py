@@ -1,4 +1,4 @@
-"""What workers and readers last said of themselves.
+"""The latest reports of workers and readers, for the status and for scaling.
 
 Not facts: nothing is decided by them and none is journaled, so a restarted dispatcher hears them
 anew. Pure; not thread-safe. Invariant: there are reports only of workers and readers that are

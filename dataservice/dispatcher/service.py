@@ -1,4 +1,4 @@
-"""The dispatcher at work: who asks what, the decision about it, and the answer.
+"""The dispatcher at work: a method for each request, which decides, records and answers.
 
 Puts decisions, the ledger that records and applies them, and the clock together; decides nothing
 itself. Knows values, not the wire. What has rules of its own, as opening and saving, is a desk's.
@@ -20,7 +20,6 @@ from dataservice.config import (
     POLLS_REFUSED_PER_S,
 )
 from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
-from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.listings import Listings
@@ -44,7 +43,7 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.round_desk import RoundDesk
 from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
-from dataservice.dispatcher.surroundings import Surroundings
+from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.waiting_room import WaitingRoom
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.runtime.clock import Clock
@@ -106,17 +105,17 @@ class DispatcherService:
         self.presence = Presence(
             worker_timeout_s, client_timeout_s, clock.now_s(), heartbeats_per_s
         )
-        self._around = Surroundings(self.presence)
+        self._soft_state = SoftState(self.presence)
         self._collector = lifecycle.Collector(
             job_gc_timeout_s, job_gc_check_interval_s, clock.now_s()
         )
-        self._ledger = Ledger(journal, self._follow)
+        self._ledger = Ledger(journal, self._soft_state.follow)
         self._state = self._ledger.state
         self._transaction, self._commit = self._ledger.transaction, self._ledger.commit
-        self._around.restore(self._state, clock.now_s())
-        self.overview = Overview(self._ledger, self._around, wall_clock)
+        self._soft_state.restore(self._state, clock.now_s())
+        self.overview = Overview(self._ledger, self._soft_state, wall_clock)
         self.openings = OpeningDesk(
-            self._ledger, self._around, listings, planner, lister, clock, wall_clock
+            self._ledger, self._soft_state, listings, planner, lister, clock, wall_clock
         )
         self.snapshots = SnapshotDesk(self._ledger, self._hear_of_worker, saving, listings)
         self.owners = OwnerDesk(self._ledger, owner_timeout_s)
@@ -161,11 +160,10 @@ class DispatcherService:
     ) -> BeatAnswer:
         """A sign of life of a worker that works on these iterations and snapshots."""
         with self._transaction() as telling:
-            around = self._around
             self._hear_of_worker(worker_id)
-            self._commit(around.evidence.hear(self._state, worker_id, number))
+            self._commit(self._soft_state.evidence.hear(self._state, worker_id, number))
             self.rounds.hear_of_worker(worker_id, iteration_ids)
-            around.reports.note_worker(worker_id, report, self._clock.now_s())
+            self._soft_state.reports.note_worker(worker_id, report, self._clock.now_s())
             answer = BeatAnswer(
                 decide.ended_iterations(self._state, iteration_ids),
                 self.snapshots.work_for(worker_id, snapshot_ids),
@@ -188,7 +186,7 @@ class DispatcherService:
             deadline_s = self._clock.now_s() + min(wait_s, LONG_POLL_MAX_S)
             self._hear_of_worker(request.worker_id)
             self._commit(delivery.give_back(self._state, request))
-            while not self._around.was_denied(request):
+            while not self._soft_state.was_denied(request):
                 answer = self._try_lease(request)
                 left_s = deadline_s - self._clock.now_s()
                 if answer.leases or answer.ended:
@@ -200,7 +198,7 @@ class DispatcherService:
                     break
                 self._ledger.wait_for_news(request.iteration_id, left_s)
                 decide.check_worker(self._state, request.worker_id)
-            self._around.note_denial(request)
+            self._soft_state.note_denial(request)
             return LeaseAnswer((), False, pause_s)
 
     def _try_lease(self, request: LeaseWindows) -> LeaseAnswer:
@@ -223,7 +221,9 @@ class DispatcherService:
             iteration = self._hear_of_reader(request.reader_id, request.iteration_id, report)
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
-            members = shares.members(self._state, iteration, self._around.members, members_known)
+            members = shares.members(
+                self._state, iteration, self._soft_state.members, members_known
+            )
             telling.has_facts = members.has_news or not delivery.is_idle(request, answer)
             return answer, members
 
@@ -239,7 +239,7 @@ class DispatcherService:
         with self._transaction():
             iteration_id = self._state.iteration_of_reader.get(reader_id)
             if iteration_id is not None:
-                self._around.reports.note_omitted(iteration_id, reader_id, omitted)
+                self._soft_state.reports.note_omitted(iteration_id, reader_id, omitted)
             job_id = lifecycle.job_of(self._state, reader_id)
             self._commit(decide.release_reader(self._state, reader_id, consumed))
             self._commit(lifecycle.settle(self._state, job_id, self._wall_clock()))
@@ -264,9 +264,9 @@ class DispatcherService:
                 self.owners.renew_all(now_s)
             for worker_id in silent.workers:
                 self._commit(decide.lose_worker(self._state, worker_id))
-            self._around.forget_readers(self.owners.lose(silent.readers, now_s))
+            self._soft_state.forget_readers(self.owners.lose(silent.readers, now_s))
             self._collect(now_s)
-            self._around.reports.keep_iterations(self._state.iterations)
+            self._soft_state.reports.keep_iterations(self._state.iterations)
             ahead = delivery.rounds_ahead(self._state)
         self._ledger.shorten()
         for plan, round_number in ahead:
@@ -285,9 +285,6 @@ class DispatcherService:
 
     # Inside the lock
 
-    def _follow(self, event: ev.Event) -> None:
-        self._around.follow(event)
-
     def _hear_of_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)
         self.presence.hear_worker(worker_id, self._clock.now_s())
@@ -300,5 +297,5 @@ class DispatcherService:
         self.presence.hear_reader(reader_id, now_s)
         self.owners.hear_of(reader_id)
         if report is not None:
-            self._around.reports.note_reader(iteration_id, reader_id, report, now_s)
+            self._soft_state.reports.note_reader(iteration_id, reader_id, report, now_s)
         return iteration

@@ -1,4 +1,4 @@
-"""Which windows may be what kills workers: accusations, deaths, and windows that are given up.
+"""Suspects among windows: those under way in workers that died, and those that are given up.
 
 Pure. A window is accused when its stream breaks, and charged with a death when that worker is
 lost; a worker that is heard of again acquits it, also of its death where it was silent for so long

@@ -1,4 +1,4 @@
-"""How many requests may wait in the dispatcher at once, and when the others come again.
+"""Bounds the long polls that wait at once, and tells the others when to ask again.
 
 A request that waits holds a thread of the server, and those that must not wait, heartbeats above
 all, need threads too. Pure: the caller brings the time, and the lock. Invariants: no more wait than

@@ -1,4 +1,4 @@
-"""Who owns which window of one iteration, and how far it has been read.
+"""The table of the windows of one iteration: leases, and how far each window has been read.
 
 Pure. Methods that change something are total: what no longer applies changes nothing, so that a
 replayed journal always gives the same table. Invariants (`check_invariants`): windows are leased

@@ -1,4 +1,4 @@
-"""All workers, in the form in which reader after reader is told of them.
+"""The list of all workers as messages carry it: packed once, then sent with the few changes since.
 
 When many readers come, each is told the same workers, also while some of these come and go: a list
 is packed once, and answers carry it with the few changes since. Knows nothing of iterations.

@@ -1,4 +1,4 @@
-"""What the work of a worker's thread failed with, as its readers are told.
+"""The outcome of a worker's thread: the error that its readers are told, if it failed.
 
 Knows nothing of the work. Invariant: an error that is kept for readers keeps nothing else: the
 calls that it left give up what they held, so that the rows which a closed stream had under way are

@@ -1,4 +1,4 @@
-"""What a worker is working on: producers by iteration and reader, and what all of them made.
+"""The table of a worker's producers, by iteration and reader, and their totals.
 
 Starts and stops none, and knows no streams. Not thread-safe: its owner holds a lock. Invariant: the
 rows of a producer count once, while it is in the table and after it has left.

@@ -1,4 +1,4 @@
-"""How fast a worker makes rows for each iteration, and how busy it is with it.
+"""Rates of a worker for each iteration: rows per second, and the share of time it is busy.
 
 A producer that waits because readers have not taken
 what is ready is held back; for the rest of its time it counts as busy. Invariant: shares are from

@@ -1,4 +1,4 @@
-"""How the frames of a stream reach its reader: as far as its credit goes, and then the end.
+"""Flow control: sends the frames of a stream as far as the reader's credit goes, and then the end.
 
 Knows frames and the channel it is given, nothing of who makes frames. Invariant: no element is
 sent without credit for one at least, and a reader that waits hears a sign of life.

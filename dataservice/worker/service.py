@@ -1,4 +1,4 @@
-"""What a worker is asked for: streams, and the producers that they read from.
+"""The streams that a worker serves, and the producers that they read from.
 
 Knows leases, pipelines and the channel it is given, not how either is transported. A DYNAMIC
 stream has a producer of its own; a task of any other policy has one that all its streams share.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 POOLINGS = ("sum", "mean", "sqrtn")
 CORRECT = (
@@ -15,52 +15,31 @@ CORRECT = (
 )
 TYPES = ("string", "bool", "int64", "uint64", "double")
 
+T = TypeVar("T", int, float)
+
 if TYPE_CHECKING:
     from pstrain.launch.activity import Activity
 
 
-def positive(text: str) -> int:
-    """An integer of at least 1, for argparse."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a positive integer, got {text}")
-    return value
+def _number(parse: Callable[[str], T], holds: Callable[[T], bool], must: str) -> Callable[[str], T]:
+    """A parser of numbers for argparse; those for which ``holds`` is False are refused."""
+
+    def number(text: str) -> T:
+        try:
+            value = parse(text)
+        except ValueError:
+            value = None
+        if value is None or not holds(value):
+            raise argparse.ArgumentTypeError(f"must be {must}, got {text}")
+        return value
+
+    return number
 
 
-def seed(text: str) -> int:
-    """An integer of at least 0, for argparse."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"must be an integer of at least 0, got {text}")
-    return value
-
-
-def rate(text: str) -> float:
-    """A finite number above 0, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"must be a positive number, got {text}")
-    return value
-
-
-def share(text: str) -> float:
-    """A number between 0 and 1, for argparse."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
-    return value
+positive = _number(int, lambda value: value >= 1, "a positive integer")
+seed = _number(int, lambda value: value >= 0, "an integer of at least 0")
+rate = _number(float, lambda value: 0 < value < math.inf, "a positive number")
+share = _number(float, lambda value: 0 < value < 1, "between 0 and 1")
 
 
 def local_path(text: str) -> Path:

@@ -1,4 +1,4 @@
-"""Which closures start now, and where: the first in line, as far as the rule of consistency allows.
+"""Which closures start now, and where: in queue order, as far as the rule of consistency allows.
 
 Pure, as `decide` is. Where the rule allows all, a closure starts where fewest run. Short ones also
 wait at the trainers, unless a loss has returned them, so that one which kills its trainers takes
@@ -24,7 +24,7 @@ def _as_slots(closure: int) -> int:  # noqa: ARG001
 
 
 def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> Decision:
-    """Starts waiting closures, the first in line first.
+    """Starts waiting closures in queue order.
 
     ``ahead``: how many a trainer may have for this closure to be one more.
     """
@@ -67,7 +67,7 @@ def _starts_one_by_one(
     free = sorted(state.free, key=bound.__contains__) if bound else trainers
     for_all = Counter(trainers)
     others = list(islice(state.waiting, len(free) + len(state.ends)))
-    own = {t: deque(islice(line, len(free))) for t, line in bound.items()}
+    own = {t: deque(islice(queue, len(free))) for t, queue in bound.items()}
     for trainer in free:
         mine = own.get(trainer)
         first = exhausted.first_for(state, others, trainer) if for_all[trainer] else None
@@ -126,12 +126,12 @@ def _bound_ahead(
     first = next((state.rank(closure) for closure in others if closure not in begun), None)
     loads = Counter(event.trainer for event in started)
     bound = Counter(event.trainer for event in started if event.closure in state.bound)
-    for trainer, line in state.bound_waiting.items():
+    for trainer, queue in state.bound_waiting.items():
         known = state.trainers.get(trainer)
         if known is None or known.is_silenced or known.ended < known.slots or state.ends:
             continue
         load = len(known.running) + loads[trainer]
-        for closure in islice(line, bound[trainer], None):
+        for closure in islice(queue, bound[trainer], None):
             most = 0 if state.attempts[closure] else ahead(closure)
             if load >= most or (first is not None and first < state.rank(closure)):
                 break

@@ -1,4 +1,4 @@
-"""What the parts of a scheduler share: one lock, what it guards, and what follows from decisions.
+"""The state that the parts of a scheduler share, its lock, and the effects of decisions.
 
 Knows neither gRPC nor what a closure computes, and waits for nothing. Invariant: every event of a
 decision is applied to the state and has its effects before anybody else sees either, and every
@@ -99,7 +99,7 @@ class Core:
             self.go_on()
 
     def settle(self, trainer: int, closures: list[int]) -> None:
-        """Before anything that follows from the results, such as dropping an iterator."""
+        """Tells a trainer that ends were heard, before anything that follows from them."""
         if closures:
             self.outboxes.put_if_there(trainer, Settled(tuple(closures)))
 
@@ -171,7 +171,7 @@ class Core:
         self.orders.put(self.order)
 
     def _ask_to_cancel(self, closure: int) -> None:
-        """Its trainer; one that was lost is not asked, for what it has left says it all."""
+        """Asks its trainer; not one that was lost: the servers say what that has committed."""
         run = self.state.running[closure]
         self.outboxes.put_if_there(run.trainer, Cancel(closure, run.attempt))
 
@@ -198,7 +198,7 @@ class Core:
     def _end_cancelled(
         self, closure: Closure, reason: ev.Reason, missing: int | None = None
     ) -> None:
-        """Its value says so, unless it was told before that its trainer has let go of it."""
+        """Its value gets the error, unless it has one since its trainer let go of the run."""
         if not closure.value.has_ended:
             because = self.fatal or self.given_up
             closure.value._set(None, error_of_cancelled(closure, reason, missing, because))

@@ -1,4 +1,4 @@
-"""When closures are too late, and a thread that says so then.
+"""Deadlines of closures: a heap of them, and the thread that reports those that have passed.
 
 Knows of a closure only its number. Invariant: each is told of at most once, and never after it was
 dropped; memory is bounded by the closures that have a deadline and have not ended.

@@ -1,4 +1,4 @@
-"""What follows from a request: facts, and what to tell whom.
+"""Decisions of the scheduler: (state, request) -> events.
 
 Pure: reads the state, changes nothing, knows no thread, clock or connection. The rules are
 those of ``ClusterCoordinator``: a closure whose trainer is lost runs again elsewhere, first in

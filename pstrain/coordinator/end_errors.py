@@ -1,4 +1,4 @@
-"""The errors with which closures end that have no value.
+"""The errors of closures that failed or were cancelled.
 
 Pure: values in, exceptions out. Invariant: an error names the closure, and what became of it.
 """

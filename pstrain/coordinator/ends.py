@@ -1,4 +1,4 @@
-"""How closures end that have no value, and who ends with them.
+"""Failures and cancellations of closures, passed on to those that depend on their values.
 
 Pure. Who needs the value of one that failed has failed too; who needs that of one that nobody wants
 any more just ends. With nobody else ends what counts already: a closure of which a part is made,
@@ -45,5 +45,5 @@ def has_counted(state: CoordinatorState, closure: int) -> bool:
 
 def all_waiting(state: CoordinatorState) -> Iterator[ev.ClosureCancelled]:
     """All that wait are cancelled."""
-    lines: tuple[Iterable[int], ...] = (state.waiting, *state.bound_waiting.values(), state.inputs)
-    return (ev.ClosureCancelled(closure=closure) for line in lines for closure in line)
+    queues: tuple[Iterable[int], ...] = (state.waiting, *state.bound_waiting.values(), state.inputs)
+    return (ev.ClosureCancelled(closure=closure) for queue in queues for closure in queue)

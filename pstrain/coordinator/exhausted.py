@@ -33,14 +33,14 @@ def end_spent(state: CoordinatorState) -> Iterator[ev.Event]:
         yield from failures(state, own)
 
 
-def first_for(state: CoordinatorState, line: Iterable[int], trainer: int) -> int | None:
-    """The first in line that may start there.
+def first_for(state: CoordinatorState, queue: Iterable[int], trainer: int) -> int | None:
+    """The first in the queue that may start there.
 
     Those that met the end there are overtaken only by others of their kind: of what follows, most
     would meet it too.
     """
     is_overtaking = False
-    for closure in line:
+    for closure in queue:
         met = state.ends.get(closure)
         if met is None:
             return None if is_overtaking else closure
@@ -51,7 +51,7 @@ def first_for(state: CoordinatorState, line: Iterable[int], trainer: int) -> int
 
 
 def shunned(state: CoordinatorState) -> set[int]:
-    """Trainers on which the first in line met the end."""
+    """Trainers on which the first in the queue met the end."""
     if not state.ends or not state.waiting:
         return set()
     return state.ends.get(state.waiting.first, set())

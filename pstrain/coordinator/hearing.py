@@ -1,4 +1,4 @@
-"""What trainers, and who applies rounds, tell the scheduler: joins, losses, ends of runs, rounds.
+"""The scheduler's interface for trainer links and for the thread that applies rounds.
 
 Decides nothing itself, and knows neither gRPC nor what a closure computes. Invariant: what a
 trainer says counts until it is taken for lost, and not afterwards.
@@ -101,7 +101,7 @@ class Hearing:
             core.changed.notify_all()
 
     def _take_in(self, trainer: int, end: Ended) -> bool:
-        """How a run ended; whether its trainer waits to hear that this was heard."""
+        """Takes in how a run ended; whether its trainer is to be told that this was heard."""
         core, run = self._core, (end.closure, trainer, end.attempt)
         if end.was_dropped:
             core.apply(decide.Decision(rounds.end_drop(core.state, *run)))
@@ -182,7 +182,7 @@ class Hearing:
 
 
 def _error_that_counts(closure: Closure) -> Exception | None:
-    """A closure that has ended well and runs again has had its say."""
+    """The error of a run; None where the closure has had a value, and was run again."""
     error = closure.error
     if error is not None and closure.value.has_value:
         logger.warning("closure %d had ended well and failed again: %s", closure.id, error)

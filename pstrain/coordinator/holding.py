@@ -1,4 +1,4 @@
-"""A scheduler's part in saves: when nothing runs, and how far the trainers' data is then.
+"""The scheduler's part in saves: a barrier in which no closure runs, and the data positions there.
 
 Knows neither files nor servers. Invariant: while somebody holds, no closure starts but those that a
 round which has begun needs.

@@ -1,4 +1,4 @@
-"""Closures that wait for the ends of others, whose values are among their arguments.
+"""Dependencies between closures: those that wait for the values of others.
 
 Pure. An input was scheduled before what needs it, so nothing ever waits for itself, and of those
 that have not ended the oldest waits for nobody. Invariant: a closure is here exactly while one of

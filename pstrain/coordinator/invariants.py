@@ -44,13 +44,13 @@ def _check_places(state: CoordinatorState) -> None:
 
 
 def _check_lines(state: CoordinatorState) -> None:
-    for line in (state.waiting, *state.bound_waiting.values()):
-        ranks = [state.rank(closure)[0] for closure in line]
+    for queue in (state.waiting, *state.bound_waiting.values()):
+        ranks = [state.rank(closure)[0] for closure in queue]
         assert ranks == sorted(ranks)
-        assert len(ranks) == len(line)
+        assert len(ranks) == len(queue)
     assert not set(state.bound) & set(state.waiting)
-    for index, line in state.bound_waiting.items():
-        assert all(state.bound[closure] == index for closure in line)
+    for index, queue in state.bound_waiting.items():
+        assert all(state.bound[closure] == index for closure in queue)
 
 
 def _check_inputs(state: CoordinatorState) -> None:

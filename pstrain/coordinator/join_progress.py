@@ -1,4 +1,4 @@
-"""How far closures are, as ``join`` tells it.
+"""The progress that ``join`` reports: counts of closures, and their rate.
 
 Pure. Invariant: a value is of one moment, and never changes.
 """

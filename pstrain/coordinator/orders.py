@@ -1,4 +1,4 @@
-"""What the scheduler hands to the links and to who applies rounds, and what it hears back.
+"""Messages between the scheduler and the links: orders to trainers, and the ends of runs.
 
 Values only. Invariant: what is queued here is complete: whoever takes it needs no state to obey.
 """

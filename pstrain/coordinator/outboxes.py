@@ -1,4 +1,4 @@
-"""What is on its way to each trainer, and what each is to have: the iterators that are in use.
+"""The queues of messages to trainers, and the iterators that each trainer has to have.
 
 Knows no closure and no connection. Invariant: a trainer has heard of every iterator that is in use
 before anything else.

@@ -1,4 +1,4 @@
-"""How many closures of a function are work for a moment, by how long its runs took.
+"""How many closures of a function to send ahead to a trainer, by how long its runs took.
 
 So many may wait at a trainer beyond those that run: messages between it and the coordinator then
 carry many orders and many results at a time. Pure: no clock, no thread. Invariant: a function's

@@ -1,4 +1,4 @@
-"""What of a program travels to trainers, as bytes: functions, arguments, datasets.
+"""Pickles functions, arguments and datasets for trainers.
 
 Knows what is not pickled but found again there; sends nothing. Invariant: what is packed is small
 enough to travel.

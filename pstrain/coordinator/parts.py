@@ -1,4 +1,4 @@
-"""What runs behind a ClusterCoordinator: a scheduler, a link to each trainer, who applies rounds.
+"""Puts a coordinator together: a scheduler, a link to each trainer, a thread that applies rounds.
 
 Knows how they are put together, and nothing of what users ask for. Invariant: all links configure
 their trainers alike; all parts are stopped in an order in which none waits for one that has ended,

@@ -1,4 +1,4 @@
-"""What trainers have said of the rows that they read of data services, for when one is lost.
+"""Row marks of trainers at the data services, for settling what a lost one has read.
 
 Values only: no service is asked. Invariant: of a lost trainer, no service that it may have read is
 left out: it may be lost before it says where it reads, which others know.

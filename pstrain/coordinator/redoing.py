@@ -1,4 +1,4 @@
-"""A scheduler's part in restores: what has ended since a checkpoint is run again, or given up.
+"""The scheduler's part in restores: runs again what has ended since the checkpoint.
 
 Knows neither files nor servers. Invariant: nothing starts while trainers are taken off, and what is
 kept is run again at most once for each restore.

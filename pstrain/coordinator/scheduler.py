@@ -1,4 +1,4 @@
-"""The scheduler: takes closures in, has each run on a trainer, and tells the program of their ends.
+"""The scheduler: takes closures, has each run on a trainer, and tells the program how it ended.
 
 What trainers say is heard by its base, `Hearing`. Decides nothing itself, and knows neither gRPC
 nor what a closure computes. Invariant: every closure that was submitted ends: with a value, an

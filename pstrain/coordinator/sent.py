@@ -1,4 +1,4 @@
-"""Which functions a trainer has been sent and keeps, and which it is to forget.
+"""The LRU cache of functions at a trainer: which it has, and which it is to forget.
 
 Pure: no connection. Invariant: what is kept at the trainer is at most this much, and what one
 message more adds to it; a function that was forgotten is sent again when it is needed.

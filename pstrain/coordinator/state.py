@@ -1,4 +1,4 @@
-"""Which closures wait, which run where, which make the present round, and which have failed.
+"""The scheduler's state: closures that wait, run, make the present round, or have failed.
 
 ``apply`` is total and deterministic: it never validates, never fails, never reads a clock.
 Invariant: a closure is either waiting, for its turn or for its inputs, running on exactly one live
@@ -18,7 +18,7 @@ from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.free_slots import FreeSlots
 from pstrain.coordinator.inputs import Inputs
-from pstrain.coordinator.line import Line
+from pstrain.coordinator.priority_queue import PriorityQueue
 
 GIVEN_UP: Final = -1
 """Stands among the closures that failed for all that was given up at once."""
@@ -88,7 +88,7 @@ class CoordinatorState:
     ``priorities``: those other than 0. ``ends``: trainers at the end of whose data closures were,
     since the last loss of a trainer, of closures that have not ended. ``parts``: how many parts
     without elements were decided, of closures of which any was.
-    ``inputs``: closures that wait for others to end, in no line yet; ``bound_blocked``: how many of
+    ``inputs``: closures that wait for others to end, in no queue; ``bound_blocked``: how many of
     them are bound to each trainer. ``cancelling``: closures that run and whose trainers were asked
     not to commit them. ``told``: closures that are made again, whose values the program has: they
     end as they did, whatever becomes of others.
@@ -97,7 +97,7 @@ class CoordinatorState:
     consistency: Consistency = ASYNC
     trainers_expected: int = 1
     trainer_indices: Sequence[int] = ()
-    waiting: Line = field(default_factory=Line)
+    waiting: PriorityQueue = field(default_factory=PriorityQueue)
     running: dict[int, Run] = field(default_factory=dict)
     attempts: dict[int, int] = field(default_factory=dict)
     parts: dict[int, int] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class CoordinatorState:
     dropped_count: int = 0
     drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
     bound: dict[int, int] = field(default_factory=dict)
-    bound_waiting: dict[int, Line] = field(default_factory=dict)
+    bound_waiting: dict[int, PriorityQueue] = field(default_factory=dict)
     priorities: dict[int, int] = field(default_factory=dict)
     ends: dict[int, set[int]] = field(default_factory=dict)
 
@@ -238,12 +238,12 @@ class CoordinatorState:
             self._count_blocked(closure, 1)
         else:
             priority = self.priorities.get(closure, 0) if self.priorities else 0
-            self._line(closure).append(closure, priority)
+            self._queue_of(closure).append(closure, priority)
 
     def _return(self, event: ev.ClosureReturned) -> None:
         closure = event.closure
         self._leave_trainer(closure)
-        self._line(closure).appendleft(closure, self.priorities.get(closure, 0))
+        self._queue_of(closure).appendleft(closure, self.priorities.get(closure, 0))
         self.cancelling.pop(closure, None)
         if event.parts is not None:
             self.parts[closure] = max(event.parts, self.parts.get(closure, 0))
@@ -264,7 +264,7 @@ class CoordinatorState:
         closure = event.closure
         if event.trainer is not None:
             self.bound[closure] = event.trainer
-        self._line(closure).appendleft(closure, self.priorities.get(closure, 0))
+        self._queue_of(closure).appendleft(closure, self.priorities.get(closure, 0))
         self.attempts[closure] = 0
         self.told.add(closure)
         if event.round is not None:
@@ -274,11 +274,11 @@ class CoordinatorState:
         """Of those that may start, the one with the least starts first."""
         return -self.priorities.get(closure, 0), closure
 
-    def _line(self, closure: int) -> Line:
+    def _queue_of(self, closure: int) -> PriorityQueue:
         """Where a closure waits."""
         if closure not in self.bound:
             return self.waiting
-        return self.bound_waiting.setdefault(self.bound[closure], Line())
+        return self.bound_waiting.setdefault(self.bound[closure], PriorityQueue())
 
     def _count_blocked(self, closure: int, more: int) -> None:
         if closure in self.bound:
@@ -291,12 +291,12 @@ class CoordinatorState:
             if isinstance(self.consistency, Sync):
                 self.waiting.insert(each)
             else:
-                self._line(each).append(each, self.priorities.get(each, 0))
+                self._queue_of(each).append(each, self.priorities.get(each, 0))
 
-    def _leave_line(self, closure: int) -> None:
-        line = self._line(closure)
-        line.remove(closure, self.priorities.get(closure, 0))
-        if line is not self.waiting and not line:
+    def _dequeue(self, closure: int) -> None:
+        queue = self._queue_of(closure)
+        queue.remove(closure, self.priorities.get(closure, 0))
+        if queue is not self.waiting and not queue:
             del self.bound_waiting[self.bound[closure]]
 
     def _apply_to_round(self, event: ev.Event) -> None:
@@ -375,7 +375,7 @@ class CoordinatorState:
     def _start(self, event: ev.ClosureStarted) -> None:
         if not self.running and not self.round.prepared:
             self.round.used.clear()
-        self._leave_line(event.closure)
+        self._dequeue(event.closure)
         self.running[event.closure] = Run(event.trainer, event.attempt, losses=self.lost_count)
         self.attempts[event.closure] = event.attempt + 1
         trainer = self.trainers[event.trainer]
@@ -395,7 +395,7 @@ class CoordinatorState:
             self.inputs.drop(closure)
             self._count_blocked(closure, -1)
         else:
-            self._leave_line(closure)
+            self._dequeue(closure)
         self.attempts.pop(closure, None)
         self.round.again.pop(closure, None)
         self.parts.pop(closure, None)

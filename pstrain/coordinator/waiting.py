@@ -1,4 +1,4 @@
-"""How long a scheduler waits: for a condition, for any trainer, for the one of bound closures.
+"""Waits of the scheduler, and their time-outs: for a condition, for trainers that are away.
 
 Knows nothing of what closures do. Invariant: no wait is for ever where nobody is there to end it.
 """
@@ -112,11 +112,11 @@ class Waiting:
         away = set(core.state.bound_waiting) - core.outboxes.trainers
         self._away_since_s = {t: self._away_since_s.get(t, now_s) for t in away}
         for trainer, since_s in self._away_since_s.items():
-            line = core.state.bound_waiting.get(trainer)
-            if line and now_s - since_s > self._trainer_timeout_s:
-                core.closures[line.first].error = UnavailableError(
+            queue = core.state.bound_waiting.get(trainer)
+            if queue and now_s - since_s > self._trainer_timeout_s:
+                core.closures[queue.first].error = UnavailableError(
                     f"trainer {trainer} could not be reached for {now_s - since_s:.0f} s while "
-                    f"{len(line)} closures wait for just this one; start the cluster's 'worker' "
+                    f"{len(queue)} closures wait for just this one; start the cluster's 'worker' "
                     f"task {trainer}, or schedule them without trainer="
                 )
                 core.apply(decide.give_up_on(core.state, trainer))

@@ -1,4 +1,4 @@
-"""What is remembered for who watches a scheduler: how trainers do, a trace of closures.
+"""Observability of a scheduler: counts, statistics of trainers, a trace of closures.
 
 Decides nothing. Invariant: who looks changes nothing and holds nobody up; what nobody traces is
 not remembered.
@@ -61,12 +61,12 @@ class Watch:
         return self.trace
 
     def note_event(self, event: ev.Event) -> None:
-        """Before it holds."""
+        """An event that is about to be applied."""
         if self.trace is not None:
             self.trace.note(event, time.monotonic())
 
     def note_results(self, trainer: int, ended: Iterable[Ended]) -> None:
-        """Runs have ended at a trainer, and are told."""
+        """Ends of runs that a trainer reports."""
         now_s = time.monotonic()
         runs = [end for end in ended if not end.was_dropped]
         self._record(trainer).reports(now_s, [end.seconds for end in runs])
@@ -75,12 +75,12 @@ class Watch:
                 self.trace.told(end.closure, end.seconds, end.commit_s, now_s)
 
     def note_idle(self, index: int, trainers: Mapping[int, Trainer]) -> None:
-        """A trainer has joined, or has ended something: it may have nothing to do."""
+        """A trainer has joined, or a run of it has ended: it may be idle."""
         if not _has_work(index, trainers):
             self._idle.add(index)
 
     def note_work(self, trainers: Mapping[int, Trainer]) -> None:
-        """Closures were started: some who had nothing to do may have something now."""
+        """Closures were started: idle trainers may have work now."""
         if not self._idle:
             return
         busy = [index for index in self._idle if _has_work(index, trainers)]

@@ -1,4 +1,4 @@
-"""Where a closure is, in words, for errors of those who wait for it.
+"""The place of a closure in words, for the errors of those who wait for it.
 
 Pure: a state in, text out.
 """

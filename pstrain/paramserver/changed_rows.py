@@ -1,4 +1,4 @@
-"""Which rows of a shard changed since a moment that somebody names later.
+"""A bitmap of the rows of a shard that changed since a named moment.
 
 Knows rows by number, nothing of values, files or checkpoints. Invariant: a row that changed after
 a moment is among those since that moment, for as long as the moment is known. Not thread-safe: the

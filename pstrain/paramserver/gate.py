@@ -1,4 +1,4 @@
-"""Who may change a parameter server's values just now: many changes at a time, or one checkpoint.
+"""The lock between changes of a server's values, many at a time, and checkpoints, one at a time.
 
 Knows neither values nor checkpoints. Thread-safe. Invariant: nobody waits for ever, and no change
 that comes later goes before a checkpoint that waits.

@@ -1,4 +1,4 @@
-"""What a request to a parameter server has to say: the fields of each kind, and their shapes.
+"""Schemas of the requests to a parameter server: the fields of each kind, and their shapes.
 
 Pure: knows nothing of shards, nor of what is done with a request. Invariant: whoever reads a header
 that was checked finds every field that its kind needs, of the type that it needs.

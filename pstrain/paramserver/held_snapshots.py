@@ -1,4 +1,4 @@
-"""The snapshots of a parameter server that are wanted, by the ids that clients gave them.
+"""The snapshots that a parameter server holds, by the ids that clients gave them.
 
 Knows nothing of what is in them. Invariant: nothing is kept for a snapshot after its end was told,
 also where the request to take it comes, or comes again, only then. Thread-safe.

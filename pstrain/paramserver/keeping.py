@@ -1,4 +1,4 @@
-"""Memory for groups of rows that are kept as they were, until somebody has read them.
+"""The memory of copy-on-write snapshots: groups of rows as they were, until they are read.
 
 Fresh memory costs more than what is copied there, so it is made ready ahead, and used again after
 a block was read. Whoever keeps or frees holds a lock; whoever reads needs none: a list can be

@@ -1,4 +1,4 @@
-"""Work on many rows of one request, shared with a core that has nothing to do.
+"""Helper threads: the rows of one large request are worked on by idle cores too.
 
 Rows lie anywhere in memory, and a core waits for only so many at a time: two fetch them in half
 the time. Knows nothing of what is done with rows. Invariants: each row is worked on once, by one

@@ -1,4 +1,4 @@
-"""Who has to know which rows of a shard are about to change: snapshots, and a note of changes.
+"""Notifies snapshots and the bitmap of changes before rows of a shard change.
 
 Knows rows by number, not what changes them. Invariant: whoever changes rows says so before; so a
 snapshot has what was there at its moment, and a moment what has changed since.

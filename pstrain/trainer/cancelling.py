@@ -1,4 +1,4 @@
-"""Runs of closures that a trainer was sent and has not told the end of, and who may cancel them.
+"""Runs at a trainer whose end is not told yet, and which of them may still be cancelled.
 
 Commits nothing and knows no server. Invariant: a run that was cancelled commits nothing, for it is
 cancelled before it begins to, or not at all; what is remembered of a run is forgotten with its end.

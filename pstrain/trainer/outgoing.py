@@ -1,4 +1,4 @@
-"""Forms of the messages that trainers send to parameter servers, and of the replies.
+"""Builds the messages that trainers send to parameter servers.
 
 No network. Invariant: two requests in one message are the same requests, in order; each is done,
 or refused, by itself.

@@ -1,4 +1,4 @@
-"""Reads of values that a restore moves: from before it or from after it, never from between.
+"""Consistent reads across a restore: from before it or from after it, never from between.
 
 While a lost parameter server is replaced, servers hold initial values for a while, or nothing.
 Knows nothing of who restores, or why: the parameters say when that is over. Invariant: what is

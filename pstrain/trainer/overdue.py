@@ -1,4 +1,4 @@
-"""A thread that looks, now and then, after what was held back.
+"""A timer thread, which wakes now and then while something is held back.
 
 Knows nothing of what that is. Invariant: it sleeps until it is woken where nothing is left and
 nothing was held back since it looked last, so nothing costs nothing; and wakes no more often than

@@ -1,4 +1,4 @@
-"""Results on their way to the coordinator: those that end about the same time travel together.
+"""Batches results for the coordinator: those that end at about the same time travel together.
 
 A message and its answer take two processes a third of the time of a small step. Knows nothing of
 gRPC, nor of what closures do. Invariants: what was put is taken in its order; nobody waits for what

@@ -1,4 +1,4 @@
-"""Ends of closures where the coordinator has rounds of them applied.
+"""The committer of synchronous rounds: prepares changes, which the coordinator has applied.
 
 What a closure changed is prepared at the servers, all of it, and its end is said; the coordinator
 decides which closures make the round. A run that was late for it is undone: its changes are

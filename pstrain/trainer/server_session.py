@@ -1,4 +1,4 @@
-"""What is asked of parameter servers in a session: a message to each, and their answers.
+"""Requests to all parameter servers of a session, and their replies.
 
 Knows no variables, and nothing of what messages change. Invariant: all that is asked is of one
 session, in which servers serve nobody else; who does not answer a plain request in time is lost.

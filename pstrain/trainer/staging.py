@@ -1,4 +1,4 @@
-"""What one run of a closure took and changed, and has not committed.
+"""The uncommitted work of one run of a closure: the elements it took, the changes it made.
 
 Knows nothing of servers' answers; a committer makes the changes. Invariant: no element is taken
 while changes wait, so that a part's changes rest on its own elements and on parts before it, and

@@ -1,4 +1,4 @@
-"""In which order the closures of a trainer commit: that in which they took their elements.
+"""The commit order of a trainer's closures: that in which they took their elements.
 
 Pure: no threads, no network. A ticket stands for an element that was taken from a source. What is
 committed is then always a prefix of what was taken, so a few marks tell it. Closures whose

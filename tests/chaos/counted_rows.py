@@ -17,13 +17,6 @@ from dataservice.runtime.number_arrays import to_numbers
 DEADLINE_S = 90.0
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.01)
-
-
 class CountedRows:
     """Rows 0 to ``rows`` of a service, each of which adds 1 to its own row of a table.
 

@@ -16,8 +16,9 @@ import pytest
 import pstrain as ps
 from pstrain.errors import DataLossError, ServerLostError
 from pstrain.failpoints import KILL_AT_ENV
-from tests.chaos.counted_rows import DEADLINE_S, wait_until
+from tests.chaos.counted_rows import DEADLINE_S
 from tests.chaos.proxy import FaultProxy
+from tests.waiting import wait_until
 
 CLOSURES = 120
 

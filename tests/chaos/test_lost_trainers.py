@@ -12,7 +12,8 @@ import pytest
 
 import pstrain as ps
 from pstrain.failpoints import KILL_AT_ENV
-from tests.chaos.counted_rows import DEADLINE_S, counted, wait_until
+from tests.chaos.counted_rows import DEADLINE_S, counted
+from tests.waiting import wait_until
 
 
 def killing(cluster: ps.LocalCluster, seed: int, kills: int, rows: int) -> Callable[[int], None]:

@@ -18,7 +18,8 @@ import dataservice as ds
 from dataservice.client.connection import Connection
 from dataservice.errors import DataServiceError
 from dataservice.vocabulary import parse_target
-from tests.integration.service_cluster import LocalService, local_service, wait_until
+from tests.integration.service_cluster import LocalService, local_service
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.chaos
 

@@ -6,8 +6,7 @@ Everything it starts ends with its context, whatever the test did to it.
 from __future__ import annotations
 
 import pathlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -102,14 +101,6 @@ def local_service(
         for _ in range(workers):
             service.add_worker()
         yield service
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 60.0) -> None:
-    """Waits for a condition; fails the test by name when it does not come."""
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s, f"{what} did not happen within {timeout_s} s"
-        time.sleep(0.005)
 
 
 def write_numbers(

@@ -29,12 +29,8 @@ from dataservice.errors import (
     UserFunctionError,
 )
 from dataservice.vocabulary import parse_target
-from tests.integration.service_cluster import (
-    ProcessCluster,
-    local_service,
-    process_cluster,
-    wait_until,
-)
+from tests.integration.service_cluster import ProcessCluster, local_service, process_cluster
+from tests.waiting import wait_until
 
 OFF = ds.ShardingPolicy.OFF
 QUICK = ("--worker-timeout-ms", "1500", "--client-timeout-ms", "3000")

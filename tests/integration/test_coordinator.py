@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,15 +30,9 @@ from pstrain.errors import (
     ServerLostError,
     UnavailableError,
 )
+from tests.waiting import wait_until
 
 DEADLINE_S = 60.0
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")

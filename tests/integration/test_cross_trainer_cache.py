@@ -22,9 +22,9 @@ from tests.integration.service_cluster import (
     LocalService,
     local_service,
     process_cluster,
-    wait_until,
     write_numbers,
 )
+from tests.waiting import wait_until
 
 OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
 DATA, FILE = ds.ShardingPolicy.DATA, ds.ShardingPolicy.FILE

@@ -35,8 +35,8 @@ from dataservice.runtime.process import spawn_module
 from dataservice.runtime.rpc import RpcClient
 from dataservice.vocabulary import ShardingPolicy, parse_target
 from dataservice.wire import dispatcher_pb2 as pb
-from tests.integration.service_cluster import wait_until
 from tests.ports import free_port
+from tests.waiting import wait_until
 
 DISPATCHER = pb.DESCRIPTOR.services_by_name["Dispatcher"]
 READY_S = 60.0

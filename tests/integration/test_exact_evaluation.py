@@ -11,7 +11,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from pstrain.errors import InvalidArgumentError
-from tests.integration.service_cluster import wait_until
+from tests.waiting import wait_until
 
 ROWS = 30_000
 SCHEMA = ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}, label="label")

@@ -35,7 +35,8 @@ from dataservice.runtime.in_process import (
     connect,
 )
 from tests.exchanges import answer_to
-from tests.integration.service_cluster import local_service, read_ids, wait_until
+from tests.integration.service_cluster import local_service, read_ids
+from tests.waiting import wait_until
 
 TOKEN = "secret-of-the-test"
 ADDRESS = "in-process-test:1"

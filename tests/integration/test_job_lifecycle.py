@@ -18,12 +18,8 @@ from dataservice.__main__ import main
 from dataservice.client.connection import Connection
 from dataservice.errors import FailedPreconditionError
 from dataservice.vocabulary import parse_target
-from tests.integration.service_cluster import (
-    LocalService,
-    local_service,
-    read_ids,
-    wait_until,
-)
+from tests.integration.service_cluster import LocalService, local_service, read_ids
+from tests.waiting import wait_until
 
 OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
 SCRIPT = """

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 import psutil
 import pytest
 
-from tests.integration.service_cluster import wait_until
+from tests.waiting import wait_until
 
 PROGRAM = str(pathlib.Path(__file__).parent / "programs" / "launched.py")
 DEADLINE_S = 90.0

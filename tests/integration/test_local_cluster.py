@@ -11,13 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
-import psutil
 import pytest
 
 import pstrain as ps
+from tests.waiting import is_running, wait_until
 
 DEADLINE_S = 60.0
 
@@ -44,20 +42,6 @@ with ps.LocalCluster(workers=1, ps=1, data_workers=1) as cluster:
 
     model.fit(remote, steps_per_epoch=1_000_000, callbacks=[Tell()], verbose=0)
 """
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited {DEADLINE_S} s for {what}"
-        time.sleep(0.02)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def is_free(address: str) -> bool:

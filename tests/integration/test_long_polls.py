@@ -15,7 +15,7 @@ from dataservice.runtime.auth import TOKEN_METADATA_KEY, resolve_token
 from dataservice.runtime.rpc import RpcClient
 from dataservice.vocabulary import parse_target
 from dataservice.wire import dispatcher_pb2 as pb
-from tests.integration.service_cluster import wait_until
+from tests.waiting import wait_until
 
 PAIRS = CONTROL_MAX_THREADS + 100
 BURST = 204

@@ -15,6 +15,7 @@ import pytest
 
 from dataservice.errors import DeadlineExceededError, FailedPreconditionError, UnavailableError
 from dataservice.runtime.process import ChildProcess, spawn_module
+from tests.waiting import is_running, wait_until
 
 CHILD = """
 import os, signal, socket, sys, time
@@ -73,20 +74,6 @@ def spawn(tmp_path: pathlib.Path) -> Iterator[Callable[..., ChildProcess]]:
         child.kill()
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    give_up_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up_s, "condition not met in time"
-        time.sleep(0.01)
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
 def test_a_child_announces_its_address(spawn: Callable[..., ChildProcess]) -> None:
     child = spawn("listen")
     fields = child.wait_ready(60)
@@ -113,7 +100,7 @@ def test_a_child_that_is_never_ready_is_reported_with_its_log(
 ) -> None:
     log = tmp_path / "logs" / "mute.log"
     child = spawn("mute", log_path=log)
-    wait_until(lambda: "thinking" in log.read_text())
+    wait_until(lambda: "thinking" in log.read_text(), "its first word")
     with pytest.raises(DeadlineExceededError, match=r"(?s)not ready within 0.1 s.*thinking"):
         child.wait_ready(0.1)
     child.kill()  # by another thread perhaps, and its log is closed then
@@ -126,7 +113,10 @@ def test_a_child_that_talks_much_is_not_blocked(
 ) -> None:
     log = tmp_path / "talk.log"
     spawn("talk", log_path=log).wait_ready(60)
-    wait_until(lambda: "talked" in log.read_text() and log.read_text().count("y") >= 1_000_000)
+    wait_until(
+        lambda: "talked" in log.read_text() and log.read_text().count("y") >= 1_000_000,
+        "all that it says",
+    )
 
 
 def test_terminate_lets_a_child_end_by_itself(spawn: Callable[..., ChildProcess]) -> None:
@@ -163,7 +153,7 @@ def test_a_frozen_child_can_be_resumed_or_terminated(spawn: Callable[..., ChildP
         child.suspend()
         assert psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
     child.resume()
-    wait_until(lambda: psutil.Process(child.pid).status() != psutil.STATUS_STOPPED)
+    wait_until(lambda: psutil.Process(child.pid).status() != psutil.STATUS_STOPPED, "the signal")
     child.suspend()
     assert child.terminate(60.0) == 7
     with pytest.raises(UnavailableError, match="has ended"):
@@ -187,7 +177,7 @@ def test_children_die_with_a_parent_that_is_killed(
     assert is_running(grandchild["pid"])
     assert psutil.Process(grandchild["pid"]).ppid() == parent.pid
     os.kill(parent.pid, signal.SIGKILL)
-    wait_until(lambda: not is_running(grandchild["pid"]))
+    wait_until(lambda: not is_running(grandchild["pid"]), "its end")
 
 
 def test_frozen_children_die_with_a_parent_that_is_killed(
@@ -196,10 +186,12 @@ def test_frozen_children_die_with_a_parent_that_is_killed(
     parent = spawn("parent")
     grandchild = parent.wait_ready(60)["child"]
     os.kill(grandchild["pid"], signal.SIGSTOP)
-    wait_until(lambda: psutil.Process(grandchild["pid"]).status() == psutil.STATUS_STOPPED)
+    wait_until(
+        lambda: psutil.Process(grandchild["pid"]).status() == psutil.STATUS_STOPPED, "the signal"
+    )
     try:
         os.kill(parent.pid, signal.SIGKILL)
-        wait_until(lambda: not is_running(grandchild["pid"]))
+        wait_until(lambda: not is_running(grandchild["pid"]), "its end")
     finally:
         if is_running(grandchild["pid"]):
             os.kill(grandchild["pid"], signal.SIGKILL)
@@ -216,7 +208,7 @@ def test_children_die_with_a_parent_that_just_ends(tmp_path: pathlib.Path) -> No
         [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60.0
     )
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: not is_running(int(done.stdout)))
+    wait_until(lambda: not is_running(int(done.stdout)), "its end")
 
 
 def test_killing_one_child_leaves_the_other(spawn: Callable[..., ChildProcess]) -> None:

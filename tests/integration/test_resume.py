@@ -31,9 +31,9 @@ from tests.integration.service_cluster import (
     LocalService,
     local_service,
     process_cluster,
-    wait_until,
     write_numbers,
 )
+from tests.waiting import wait_until
 
 DYNAMIC, OFF = ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.OFF
 ROWS = 3_000

@@ -22,12 +22,8 @@ from dataservice.client.connection import Connection
 from dataservice.dispatcher.report import status_text
 from dataservice.errors import NotFoundError, UnavailableError, UnimplementedError
 from dataservice.vocabulary import parse_target
-from tests.integration.service_cluster import (
-    ProcessCluster,
-    process_cluster,
-    wait_until,
-    write_numbers,
-)
+from tests.integration.service_cluster import ProcessCluster, process_cluster, write_numbers
+from tests.waiting import wait_until
 
 DYNAMIC = ds.ShardingPolicy.DYNAMIC
 OFF = ds.ShardingPolicy.OFF

@@ -20,13 +20,8 @@ from dataservice.client.connection import Connection
 from dataservice.client.pacing import Pacing
 from dataservice.errors import FailedPreconditionError
 from dataservice.vocabulary import parse_target
-from tests.integration.service_cluster import (
-    LocalService,
-    local_service,
-    read_ids,
-    wait_until,
-    write_numbers,
-)
+from tests.integration.service_cluster import LocalService, local_service, read_ids, write_numbers
+from tests.waiting import wait_until
 
 DYNAMIC = ds.ShardingPolicy.DYNAMIC
 OFF = ds.ShardingPolicy.OFF

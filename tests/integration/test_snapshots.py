@@ -32,9 +32,9 @@ from tests.integration.service_cluster import (
     local_service,
     process_cluster,
     read_ids,
-    wait_until,
     write_numbers,
 )
+from tests.waiting import wait_until
 
 DYNAMIC, FILE = ds.ShardingPolicy.DYNAMIC, ds.ShardingPolicy.FILE
 ROWS = 20_000

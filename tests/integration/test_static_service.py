@@ -21,13 +21,8 @@ from dataservice.errors import (
     NotFoundError,
 )
 from dataservice.runtime.sockets import sever_connections
-from tests.integration.service_cluster import (
-    LocalService,
-    local_service,
-    read_ids,
-    wait_until,
-    write_numbers,
-)
+from tests.integration.service_cluster import LocalService, local_service, read_ids, write_numbers
+from tests.waiting import wait_until
 
 FILE, DATA = ds.ShardingPolicy.FILE, ds.ShardingPolicy.DATA
 FILE_OR_DATA, HINT = ds.ShardingPolicy.FILE_OR_DATA, ds.ShardingPolicy.HINT

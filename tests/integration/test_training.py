@@ -13,7 +13,7 @@ import dataservice as ds
 import pstrain as ps
 from dataservice.errors import UserFunctionError
 from pstrain.errors import DataError, InvalidArgumentError
-from tests.integration.service_cluster import wait_until
+from tests.waiting import wait_until
 
 ROWS = 20_000
 

@@ -23,9 +23,9 @@ from tests.integration.service_cluster import (
     local_service,
     process_cluster,
     read_ids,
-    wait_until,
     write_numbers,
 )
+from tests.waiting import wait_until
 
 DYNAMIC = ds.ShardingPolicy.DYNAMIC
 OFF = ds.ShardingPolicy.OFF

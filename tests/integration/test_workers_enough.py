@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 import pytest
 
@@ -20,7 +19,8 @@ from dataservice.client.connection import Connection
 from dataservice.dispatcher.autoscale import Estimate
 from dataservice.dispatcher.scaling_command import ScalingCommand, run_command
 from dataservice.vocabulary import parse_target
-from tests.integration.service_cluster import local_service, wait_until
+from tests.integration.service_cluster import local_service
+from tests.waiting import is_running, wait_until
 
 OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
 
@@ -111,13 +111,6 @@ def test_the_status_as_json_says_why() -> None:
 
 
 NEVER = threading.Event()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_a_command_that_fails_says_what_it_wrote() -> None:

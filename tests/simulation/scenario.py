@@ -25,7 +25,7 @@ from dataservice.client import (
 )
 from dataservice.client import reader as client_reader
 from dataservice.client.positions import ReaderPosition
-from dataservice.dispatcher import endpoint, ledger, listings, ordering, service, surroundings
+from dataservice.dispatcher import endpoint, ledger, listings, ordering, service, soft_state
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
 from dataservice.worker import control, leases, membership, producer, rebatch
@@ -344,7 +344,7 @@ def staged() -> Iterator[None]:
         patch.setattr(control, "RpcClient", stage.Rpc)
         patch.setattr(worker_service, "FrameBuffer", stage.Frames)
         patch.setattr(leases, "LONG_POLL_S", stage.LONG_POLL_S)
-        quiet = (client_reader, service, ledger, surroundings, leases, membership, worker_service)
+        quiet = (client_reader, service, ledger, soft_state, leases, membership, worker_service)
         for module in quiet:
             patch.setattr(module.logger, "disabled", True)
         yield

@@ -13,7 +13,7 @@ import pytest
 
 from pstrain.coordinator import decide, link, recovery
 from pstrain.coordinator.inputs import Inputs
-from pstrain.coordinator.line import Line
+from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver import requests
@@ -306,10 +306,10 @@ def who_needs_what_was_cancelled_waits_on(patch: Patch) -> None:
 
 @mutant("I15")
 def who_comes_first_starts_first_whatever_the_priority(patch: Patch) -> None:
-    def order(self: Line) -> Any:
+    def order(self: PriorityQueue) -> Any:
         return iter(sorted([*self._plain, *(c for each in self._others.values() for c in each)]))
 
-    patch.setattr(Line, "__iter__", order)
+    patch.setattr(PriorityQueue, "__iter__", order)
 
 
 @mutant("I7")

@@ -95,7 +95,7 @@ PURE = (
     "pstrain/coordinator/ends.py",
     "pstrain/coordinator/inputs.py",
     "pstrain/coordinator/invariants.py",
-    "pstrain/coordinator/line.py",
+    "pstrain/coordinator/priority_queue.py",
     "pstrain/coordinator/outboxes.py",
     "pstrain/coordinator/readings.py",
     "pstrain/coordinator/join_progress.py",

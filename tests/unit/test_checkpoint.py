@@ -7,7 +7,6 @@ import os
 import pathlib
 import threading
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,11 +29,7 @@ from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import ShardedVariable, Variable
 from tests.unit.checkpoint_cases import Model, Position
 
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
 def test_everything_comes_back_together(tmp_path: pathlib.Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,15 +16,10 @@ from pstrain.errors import (
 )
 from pstrain.layers import Dense, Embedding
 from pstrain.metrics import Mean
-from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
 from tests.unit.checkpoint_cases import Model
 
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
 class Later:

@@ -12,7 +12,6 @@ from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.reports import Reports
 from dataservice.dispatcher.requests import (
-    Decision,
     LeaseWindows,
     OpenIteration,
     RegisterDataset,
@@ -21,6 +20,7 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.sharding import Split
 from dataservice.vocabulary import IterationId, ShardingPolicy
+from tests.unit.dispatcher_facts import apply
 
 WORKERS = ("w1", "w2", "w3")
 PLAN = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 8, target_rows=1)
@@ -46,30 +46,25 @@ class Walked(dict[IterationId, Iteration]):
         return super().values()
 
 
-def commit(state: DispatcherState, decision: Decision) -> None:
-    for event in decision.events:
-        state.apply(event)
-
-
 @pytest.fixture
 def state() -> DispatcherState:
     """Three workers, each of which holds a window of both of two jobs."""
     state = DispatcherState()
     dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="AUTO")
-    commit(state, decide.register_dataset(state, dataset))
+    apply(state, decide.register_dataset(state, dataset))
     for worker in WORKERS:
         registered = RegisterWorker(worker_id=worker, address=f"{worker}:1")
-        commit(state, decide.register_worker(state, registered))
+        apply(state, decide.register_worker(state, registered))
     for name in ("a", "b"):
         request = replace(
             OPEN, job_name=name, reader_id=f"r-{name}", job_id=f"job-{name}", iteration_id=name
         )
-        commit(state, opening.open_iteration(state, request, PLAN))
+        apply(state, opening.open_iteration(state, request, PLAN))
         for worker in WORKERS:
             lease = LeaseWindows(
                 worker_id=worker, iteration_id=name, reader_id=f"r-{name}", count=1
             )
-            commit(state, delivery.lease_windows(state, lease))
+            apply(state, delivery.lease_windows(state, lease))
     state.iterations = Walked(state.iterations)
     return state
 
@@ -81,19 +76,19 @@ def test_the_status_counts_the_windows_of_all_workers_at_once(state: DispatcherS
 
 
 def test_an_iteration_is_collected_whatever_else_there_is(state: DispatcherState) -> None:
-    commit(state, decide.lose_reader(state, "r-a"))
+    apply(state, decide.lose_reader(state, "r-a"))
     state.iterations.walks = 0
-    commit(state, lifecycle.collect_iteration(state, "a"))
+    apply(state, lifecycle.collect_iteration(state, "a"))
     assert list(state.iterations) == ["b"]
     assert state.iterations.walks == 0
 
 
 def test_a_lost_worker_ends_its_leases_whatever_else_there_is(state: DispatcherState) -> None:
-    commit(state, decide.lose_worker(state, "w1"))
+    apply(state, decide.lose_worker(state, "w1"))
     tables = [state.iterations[name].windows for name in ("a", "b")]
     assert [list(table.leases) for table in tables if table] == [["w2", "w3"]] * 2
-    commit(state, decide.delete_job(state, "a"))
-    commit(state, decide.lose_worker(state, "w2"))
+    apply(state, decide.delete_job(state, "a"))
+    apply(state, decide.lose_worker(state, "w2"))
     assert state.iterations.walks == 0
     assert state.involvement.of("w1") == state.involvement.of("w2") == ()
     assert state.involvement.of("w3") == ("b",)

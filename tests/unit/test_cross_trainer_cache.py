@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.dispatcher import decide, delivery, opening
-from dataservice.dispatcher.invariants import check_invariants
-from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
-    Decision,
     LeaseAnswer,
     LeaseWindows,
     OpenAnswer,
@@ -21,9 +20,9 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import InvalidArgumentError
 from dataservice.job_options import JobOptions
-from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.worker.cache import MAX_TRAINERS, SlidingWindow
+from tests.unit.dispatcher_facts import OPEN, commit, plan_of
 
 
 def filled(items: int, *, max_bytes: int) -> SlidingWindow[int]:
@@ -127,33 +126,16 @@ def test_any_history_loses_only_what_a_slow_trainer_is_told(
 
 
 def cached_job(policy: ShardingPolicy = ShardingPolicy.DYNAMIC, **more: object) -> OpenIteration:
-    fields: dict[str, object] = {
-        "dataset_id": "1000",
-        "policy": policy,
-        "job_name": "cached",
-        "repetition": 0,
-        "delivery": "exactly_once",
-        "reader_id": "r1",
-        "job_id": "j1",
-        "iteration_id": "i1",
-        "options": JobOptions(cross_trainer_cache=True),
-    }
-    return OpenIteration(**{**fields, **more})
+    options = JobOptions(cross_trainer_cache=True)
+    return replace(OPEN, **{"policy": policy, "options": options, **more})
 
 
 def state_of(cardinality: int = -1) -> DispatcherState:
     state = DispatcherState()
     dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=cardinality, compression="AUTO")
-    apply(state, decide.register_dataset(state, dataset))
-    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
+    commit(state, decide.register_dataset(state, dataset))
+    commit(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
     return state
-
-
-def apply(state: DispatcherState, decision: Decision) -> object:
-    for event in decision.events:
-        state.apply(event)
-    check_invariants(state)
-    return decision.reply
 
 
 @pytest.mark.parametrize(
@@ -176,25 +158,23 @@ def test_a_finite_dataset_is_refused() -> None:
 
 def test_windows_go_to_a_worker_for_all_trainers_and_are_done_at_once() -> None:
     state = state_of()
-    splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(3))
-    plan = WindowPlan(splits=splits, target_rows=1, rounds=None)
-    apply(state, opening.open_iteration(state, cached_job(), plan))
+    commit(state, opening.open_iteration(state, cached_job(), plan_of(3, rounds=None)))
     got: list[int] = []
     for sequence in range(1, 7):
-        apply(state, delivery.open_round(state, "i1"))
+        commit(state, delivery.open_round(state, "i1"))
         request = LeaseWindows(
             worker_id="w1", iteration_id="i1", reader_id="", count=2, sequence=sequence
         )
-        answer = apply(state, delivery.lease_windows(state, request))
+        answer = commit(state, delivery.lease_windows(state, request))
         assert isinstance(answer, LeaseAnswer)
         got += [lease.window_index for lease in answer.leases]
     table = state.iterations["i1"].windows
     assert table is not None
     assert got == list(range(len(got)))
     assert (table.done, table.records) == (len(got), {})
-    apply(state, decide.lose_worker(state, "w1"))
+    commit(state, decide.lose_worker(state, "w1"))
     assert not state.iterations["i1"].finished
-    apply(state, decide.release_reader(state, "r1", ()))
+    commit(state, decide.release_reader(state, "r1", ()))
     request = LeaseWindows(worker_id="w1", iteration_id="i1", reader_id="", count=2, sequence=9)
     assert delivery.lease_windows(state, request).reply == LeaseAnswer((), False), "for nobody"
 
@@ -203,16 +183,16 @@ def test_a_trainer_that_comes_after_others_is_told_nothing_of_them() -> None:
     state = state_of()
     for reader in ("r1", "r2"):
         request = cached_job(ShardingPolicy.OFF, reader_id=reader, reader_pid=7)
-        answer = apply(state, opening.open_iteration(state, request, None))
+        answer = commit(state, opening.open_iteration(state, request, None))
         assert isinstance(answer, OpenAnswer)
         assert answer.notice == ""
-        apply(state, decide.release_reader(state, reader, ()))
+        commit(state, decide.release_reader(state, reader, ()))
 
 
 def test_an_endless_pass_does_not_end_with_its_worker() -> None:
     state = state_of()
-    apply(state, opening.open_iteration(state, cached_job(ShardingPolicy.OFF), None))
-    apply(state, decide.lose_worker(state, "w1"))
+    commit(state, opening.open_iteration(state, cached_job(ShardingPolicy.OFF), None))
+    commit(state, decide.lose_worker(state, "w1"))
     assert (state.iterations["i1"].tasks, state.iterations["i1"].finished) == ({}, False)
-    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:2")))
+    commit(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:2")))
     assert state.iterations["i1"].tasks == {"w2": False}

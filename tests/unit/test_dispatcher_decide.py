@@ -14,7 +14,6 @@ from dataservice.dispatcher.requests import (
     LeaseAnswer,
     LeaseWindows,
     OpenAnswer,
-    OpenIteration,
     RegisterDataset,
     RegisterWorker,
     Sync,
@@ -28,39 +27,19 @@ from dataservice.errors import (
 )
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit.dispatcher_facts import OPEN, apply, plan_of
 
 DATASET = RegisterDataset(plan=b"p", schema=b"s", cardinality=10, compression="AUTO")
-OPEN = OpenIteration(
-    dataset_id="1000",
-    policy=ShardingPolicy.DYNAMIC,
-    job_name="train",
-    repetition=0,
-    delivery="exactly_once",
-    reader_id="r1",
-    job_id="j1",
-    iteration_id="i1",
-)
-
-
-def plan_of(windows: int, rounds: int | None = 1) -> WindowPlan:
-    splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(windows))
-    return WindowPlan(splits=splits, target_rows=1, rounds=rounds)
-
-
-def commit(state: DispatcherState, decision: Decision) -> object:
-    for event in decision.events:
-        state.apply(event)
-    return decision.reply
 
 
 def cluster(windows: int = 4, *, workers: int = 1, rounds: int | None = 1) -> DispatcherState:
     """A dataset, `workers` workers w1.. and reader r1 of iteration i1."""
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, DATASET))
+    apply(state, decide.register_dataset(state, DATASET))
     for number in range(1, workers + 1):
         request = RegisterWorker(worker_id=f"w{number}", address=f"a:{number}")
-        commit(state, decide.register_worker(state, request))
-    commit(state, opening.open_iteration(state, OPEN, plan_of(windows, rounds)))
+        apply(state, decide.register_worker(state, request))
+    apply(state, opening.open_iteration(state, OPEN, plan_of(windows, rounds)))
     return state
 
 
@@ -70,15 +49,15 @@ def lease(
     request = LeaseWindows(
         worker_id=worker, iteration_id="i1", reader_id=reader, count=count, **more
     )
-    commit(state, delivery.open_round(state, "i1"))
-    answer = commit(state, delivery.lease_windows(state, request))
+    apply(state, delivery.open_round(state, "i1"))
+    answer = apply(state, delivery.lease_windows(state, request))
     assert isinstance(answer, LeaseAnswer)
     return answer
 
 
 def sync(state: DispatcherState, reader: str = "r1", **more: object) -> object:
     request = Sync(reader_id=reader, iteration_id="i1", **more)
-    commit(state, delivery.sync(state, request))
+    apply(state, delivery.sync(state, request))
     return delivery.answer_sync(state, request)
 
 
@@ -91,15 +70,15 @@ def indices(answer: LeaseAnswer) -> list[int]:
 
 def test_ids_count_up_from_1000_and_skip_those_taken() -> None:
     state = DispatcherState()
-    assert commit(state, decide.register_dataset(state, DATASET)) == "1000"
-    commit(state, decide.register_dataset(state, replace(DATASET, dataset_id="1001")))
-    assert commit(state, decide.register_dataset(state, DATASET)) == "1002"
+    assert apply(state, decide.register_dataset(state, DATASET)) == "1000"
+    apply(state, decide.register_dataset(state, replace(DATASET, dataset_id="1001")))
+    assert apply(state, decide.register_dataset(state, DATASET)) == "1002"
 
 
 def test_an_explicit_id_is_registered_once() -> None:
     state = DispatcherState()
     request = replace(DATASET, dataset_id="mine")
-    assert commit(state, decide.register_dataset(state, request)) == "mine"
+    assert apply(state, decide.register_dataset(state, request)) == "mine"
     again = decide.register_dataset(state, replace(request, plan=b"other"))
     assert again == Decision((), "mine"), "the content is not compared, the structure is"
 
@@ -114,7 +93,7 @@ def test_an_explicit_id_is_registered_once() -> None:
 )
 def test_another_structure_under_an_id_is_refused(change: dict[str, object], named: str) -> None:
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, replace(DATASET, dataset_id="mine")))
+    apply(state, decide.register_dataset(state, replace(DATASET, dataset_id="mine")))
     request = replace(DATASET, dataset_id="mine", **change)
     with pytest.raises(InvalidArgumentError, match="should have the same structure") as caught:
         decide.register_dataset(state, request)
@@ -141,7 +120,7 @@ def test_an_address_has_one_worker() -> None:
     lease(state)
     decision = decide.register_worker(state, RegisterWorker(worker_id="w9", address="a:1"))
     assert [type(event) for event in decision.events] == [ev.WorkerRegistered, ev.WorkerLost]
-    commit(state, decision)
+    apply(state, decision)
     assert list(state.workers) == ["w9"]
     with pytest.raises(NotFoundError, match="another worker took its address"):
         decide.check_worker(state, "w1")
@@ -149,14 +128,14 @@ def test_an_address_has_one_worker() -> None:
 
 def test_a_restarted_worker_keeps_an_iteration_alive() -> None:
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, DATASET))
-    commit(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
+    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
     off = replace(OPEN, policy=ShardingPolicy.OFF)
-    commit(state, opening.open_iteration(state, off, None))
-    commit(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:1")))
+    apply(state, opening.open_iteration(state, off, None))
+    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:1")))
     assert not state.iterations["i1"].finished
     assert state.iterations["i1"].tasks == {"w1": True, "w2": False}
-    commit(state, decide.finish_task(state, "w2", "i1"))
+    apply(state, decide.finish_task(state, "w2", "i1"))
     assert state.iterations["i1"].finished
     assert decide.finish_task(state, "w2", "i1") == Decision(())
     assert decide.ended_iterations(state, ["i1", "i7"]) == ("i1", "i7")
@@ -188,7 +167,7 @@ def test_readers_of_a_name_share_an_iteration() -> None:
     state = cluster()
     second = replace(OPEN, reader_id="r2", job_id="j2", iteration_id="i2")
     assert opening.dataset_to_plan(state, second) is None
-    answer = commit(state, opening.open_iteration(state, second, None))
+    answer = apply(state, opening.open_iteration(state, second, None))
     assert answer == OpenAnswer("j1", "i1", "1000")
     assert set(state.iterations["i1"].readers) == {"r1", "r2"}
 
@@ -196,7 +175,7 @@ def test_readers_of_a_name_share_an_iteration() -> None:
 def test_an_id_that_stands_for_another_plan_is_not_read() -> None:
     # As after a restart without a journal, when numbers begin anew.
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, replace(DATASET, fingerprint="new")))
+    apply(state, decide.register_dataset(state, replace(DATASET, fingerprint="new")))
     stale = replace(OPEN, fingerprint="old")
     for asked in (
         lambda: opening.dataset_to_plan(state, stale),
@@ -218,7 +197,7 @@ def test_a_repeated_open_joins_once() -> None:
 def test_a_repeated_anonymous_open_joins_its_own_job() -> None:
     state = cluster()
     anonymous = replace(OPEN, job_name=None, reader_id="r2", job_id="j2", iteration_id="i2")
-    commit(state, opening.open_iteration(state, anonymous, plan_of(1)))
+    apply(state, opening.open_iteration(state, anonymous, plan_of(1)))
     again = opening.open_iteration(state, replace(anonymous, job_id="j3", iteration_id="i3"), None)
     assert again == Decision((), OpenAnswer("j2", "i2", "1000"))
 
@@ -233,7 +212,7 @@ def test_a_repeated_anonymous_open_joins_its_own_job() -> None:
 )
 def test_a_name_with_other_parameters_is_refused(change: dict[str, object], named: str) -> None:
     state = cluster()
-    commit(state, decide.register_dataset(state, replace(DATASET, cardinality=3)))
+    apply(state, decide.register_dataset(state, replace(DATASET, cardinality=3)))
     request = replace(OPEN, reader_id="r2", **change)
     with pytest.raises(InvalidArgumentError, match=named):
         opening.open_iteration(state, request, None)
@@ -241,9 +220,9 @@ def test_a_name_with_other_parameters_is_refused(change: dict[str, object], name
 
 def test_trainers_that_each_register_the_dataset_share_a_job() -> None:
     state = cluster()
-    commit(state, decide.register_dataset(state, DATASET))
+    apply(state, decide.register_dataset(state, DATASET))
     request = replace(OPEN, dataset_id="1001", reader_id="r2")
-    answer = commit(state, opening.open_iteration(state, request, None))
+    answer = apply(state, opening.open_iteration(state, request, None))
     assert answer == OpenAnswer("j1", "i1", "1000"), "the reader learns which dataset the job reads"
     later = replace(request, repetition=1, reader_id="r3")
     dataset = opening.dataset_to_plan(state, later)
@@ -253,19 +232,19 @@ def test_trainers_that_each_register_the_dataset_share_a_job() -> None:
 
 def test_a_job_without_a_name_goes_with_its_reader() -> None:
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, DATASET))
-    commit(state, opening.open_iteration(state, replace(OPEN, job_name=None), plan_of(2)))
-    commit(state, decide.release_reader(state, "r1", ()))
+    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, opening.open_iteration(state, replace(OPEN, job_name=None), plan_of(2)))
+    apply(state, decide.release_reader(state, "r1", ()))
     assert (state.jobs, state.iterations) == ({}, {})
     assert decide.release_reader(state, "r1", ()) == Decision(())
 
 
 def test_a_deleted_job_frees_its_name_and_fences_its_readers() -> None:
     state = cluster()
-    commit(state, decide.delete_job(state, "train"))
+    apply(state, decide.delete_job(state, "train"))
     with pytest.raises(FailedPreconditionError, match="fenced: its job train was deleted"):
         decide.find_reader(state, "r1", "i1")
-    commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), plan_of(1)))
+    apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), plan_of(1)))
     with pytest.raises(NotFoundError, match="named jobs: train"):
         decide.delete_job(state, "trian")
 
@@ -274,19 +253,19 @@ def test_a_dataset_is_deleted_once_no_job_reads_it() -> None:
     state = cluster()
     with pytest.raises(FailedPreconditionError, match=r"dataset 1000 is read by train; .*delete"):
         decide.delete_dataset(state, "1000")
-    commit(state, decide.delete_job(state, "train"))
-    commit(state, decide.delete_dataset(state, "1000"))
+    apply(state, decide.delete_job(state, "train"))
+    apply(state, decide.delete_dataset(state, "1000"))
     assert state.datasets == {}
     with pytest.raises(NotFoundError, match=r"no dataset is registered as '1000'; .*list"):
         decide.delete_dataset(state, "1000")
     with pytest.raises(FailedPreconditionError, match="'1000' was deleted, and its id stays used"):
         decide.register_dataset(state, replace(DATASET, dataset_id="1000"))
-    assert commit(state, decide.register_dataset(state, DATASET)) == "1001"
+    assert apply(state, decide.register_dataset(state, DATASET)) == "1001"
 
 
 def test_a_lost_reader_cannot_come_back() -> None:
     state = cluster()
-    commit(state, decide.lose_reader(state, "r1"))
+    apply(state, decide.lose_reader(state, "r1"))
     with pytest.raises(FailedPreconditionError, match="fenced"):
         decide.find_reader(state, "r1", "i1")
     with pytest.raises(FailedPreconditionError, match="fenced"):
@@ -297,11 +276,11 @@ def test_a_lost_reader_cannot_come_back() -> None:
 
 def test_only_unread_iterations_are_collected() -> None:
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, DATASET))
-    commit(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
+    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
     assert lifecycle.collect_iteration(state, "i1") == Decision(())
-    commit(state, decide.release_reader(state, "r1", ()))
-    commit(state, lifecycle.collect_iteration(state, "i1"))
+    apply(state, decide.release_reader(state, "r1", ()))
+    apply(state, lifecycle.collect_iteration(state, "i1"))
     assert state.iterations == {}
     fresh = replace(OPEN, policy=ShardingPolicy.OFF, reader_id="r2", iteration_id="i2")
     assert opening.open_iteration(state, fresh, None).reply == OpenAnswer("j1", "i2", "1000")
@@ -309,7 +288,7 @@ def test_only_unread_iterations_are_collected() -> None:
 
 def test_a_job_deleted_while_it_was_planned_is_tried_again() -> None:
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, DATASET))
+    apply(state, decide.register_dataset(state, DATASET))
     with pytest.raises(UnavailableError, match="try again"):
         opening.open_iteration(state, OPEN, None)
 
@@ -319,7 +298,7 @@ def test_a_job_deleted_while_it_was_planned_is_tried_again() -> None:
 
 def test_a_grant_is_a_fair_part_of_the_last_epoch() -> None:
     state = cluster(16, workers=2)
-    commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     sizes = []
     while answer := lease(state).leases:
         sizes.append(len(answer))
@@ -337,7 +316,7 @@ def test_grants_shrink_with_the_streams_that_there_are(
     windows = 20_000
     state = cluster(windows, workers=workers)
     for number in range(2, readers + 1):
-        commit(state, opening.open_iteration(state, replace(OPEN, reader_id=f"r{number}"), None))
+        apply(state, opening.open_iteration(state, replace(OPEN, reader_id=f"r{number}"), None))
     sizes: list[int] = []
     while not sizes or sum(sizes) < windows:
         for reader in range(readers):
@@ -362,9 +341,9 @@ def test_epochs_go_on_through_repetitions() -> None:
     state = cluster(1, rounds=2)
     plan = replace(plan_of(1, 2), repetition=3)
     third = replace(OPEN, reader_id="r2", iteration_id="i2", repetition=3)
-    commit(state, opening.open_iteration(state, third, plan))
+    apply(state, opening.open_iteration(state, third, plan))
     request = LeaseWindows(worker_id="w1", iteration_id="i2", reader_id="r2", count=1)
-    answer = commit(state, delivery.lease_windows(state, request))
+    answer = apply(state, delivery.lease_windows(state, request))
     assert isinstance(answer, LeaseAnswer)
     assert answer.leases[0].epoch == 6
 
@@ -381,24 +360,24 @@ def test_a_repeated_lease_request_gets_the_same_windows() -> None:
 def test_a_lease_for_a_reader_that_is_gone_ends() -> None:
     state = cluster()
     assert lease(state, reader="r7") == LeaseAnswer((), True)
-    commit(state, decide.delete_job(state, "train"))
+    apply(state, decide.delete_job(state, "train"))
     assert lease(state) == LeaseAnswer((), True)
 
 
 def test_nothing_to_lease_now_is_not_the_end() -> None:
     state = cluster(1)
     lease(state)
-    commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     assert lease(state, reader="r2") == LeaseAnswer((), False)
     assert sync(state, "r2").ended, "its reader need not wait for the other one"
-    commit(state, decide.lose_reader(state, "r1"))
+    apply(state, decide.lose_reader(state, "r1"))
     assert not sync(state, "r2").ended, "unless what the other had comes back"
 
 
 def test_windows_are_not_leased_without_windows() -> None:
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, DATASET))
-    commit(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
+    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
     with pytest.raises(FailedPreconditionError, match="no windows"):
         lease(state)
 
@@ -423,7 +402,7 @@ def test_windows_given_back_by_a_worker_are_fenced() -> None:
         request = LeaseWindows(
             worker_id="w1", iteration_id="i1", reader_id="r1", count=0, returned=(mark,)
         )
-        commit(state, delivery.give_back(state, request))
+        apply(state, delivery.give_back(state, request))
         assert tuple(m.window for m in sync(state).fences) == fenced
 
 
@@ -432,7 +411,7 @@ def test_a_fence_says_where_its_lease_started() -> None:
     lease(state, "w1")
     sync(state, released=(RowMark(0, 0, 5, False),))
     lease(state, "w2")
-    commit(state, decide.lose_worker(state, "w2"))
+    apply(state, decide.lose_worker(state, "w2"))
     assert sync(state).fences == (RowMark(0, 1, 5, False),)
 
 
@@ -467,18 +446,18 @@ def test_impossible_marks_are_refused(kind: str, mark: RowMark) -> None:
 
 def test_a_released_reader_hands_on_what_it_did_not_consume() -> None:
     state = cluster(1)
-    commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
     lease(state)
-    commit(state, decide.release_reader(state, "r1", (RowMark(0, 0, 2, False),)))
+    apply(state, decide.release_reader(state, "r1", (RowMark(0, 0, 2, False),)))
     resumed = lease(state, reader="r2").leases[0]
     assert (resumed.generation, resumed.start_row) == (1, 2)
 
 
 def test_windows_that_nobody_leased_take_no_records() -> None:
     state = DispatcherState()
-    commit(state, decide.register_dataset(state, DATASET))
+    apply(state, decide.register_dataset(state, DATASET))
     plan = WindowPlan(splits=(Split(stop=1, rows=1),) * 10_000, target_rows=1, rounds=None)
-    commit(state, opening.open_iteration(state, OPEN, plan))
+    apply(state, opening.open_iteration(state, OPEN, plan))
     table = state.iterations["i1"].windows
     assert table is not None
     lease(state, count=8)

@@ -18,7 +18,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from dataservice.dispatcher import decide, delivery, opening, quarantine
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
@@ -35,6 +34,7 @@ from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import NotFoundError
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit.dispatcher_facts import compacted
 
 ROWS = 7
 ITERATION = "i1"
@@ -224,10 +224,7 @@ class Cluster:
             for event in decode_frame(frame):
                 replayed.apply(event)
         assert replayed == self.state
-        shortened = DispatcherState()
-        for event in facts_of(self.state):
-            for read in decode_frame(encode_frame([event])):
-                shortened.apply(read)
+        shortened = compacted(self.state)
         assert shortened == self.state
         self.state = shortened
 

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
 from dataservice.dispatcher import decide, delivery, opening, ordering
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.invariants import check_invariants
-from dataservice.dispatcher.plans import RowMark, WindowPlan
-from dataservice.dispatcher.requests import LeaseWindows, OpenIteration, RegisterDataset, Sync
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.requests import LeaseWindows, RegisterDataset, Sync
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
 from dataservice.job_options import JobOptions
-from dataservice.sharding import Split
-from dataservice.vocabulary import ShardingPolicy
+from tests.unit.dispatcher_facts import OPEN, commit, plan_of
 
 WINDOWS = 100
-PLAN = WindowPlan(
-    splits=tuple(Split(start=i, stop=i + 1, rows=1) for i in range(WINDOWS)), target_rows=1
-)
-
-
-def apply(state: DispatcherState, decision: Any) -> Any:
-    for event in decision.events:
-        state.apply(event)
-    check_invariants(state)
-    return decision.reply
+PLAN = plan_of(WINDOWS)
 
 
 def ordered_state(workers: int = 2) -> DispatcherState:
     state = DispatcherState()
     request = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="NONE")
-    apply(state, decide.register_dataset(state, request))
+    commit(state, decide.register_dataset(state, request))
     for number in range(workers):
         state.apply(
             ev.WorkerRegistered(worker_id=f"w{number}", address=f"w:{number}", host="h", pid=1)
@@ -43,23 +32,13 @@ def ordered_state(workers: int = 2) -> DispatcherState:
 
 
 def open_(state: DispatcherState, reader: str) -> None:
-    request = OpenIteration(
-        dataset_id="1000",
-        policy=ShardingPolicy.DYNAMIC,
-        job_name="job",
-        repetition=0,
-        delivery="exactly_once",
-        reader_id=reader,
-        job_id="j",
-        iteration_id="i",
-        options=JobOptions(ordered=True),
-    )
-    apply(state, opening.open_iteration(state, request, PLAN))
+    request = replace(OPEN, reader_id=reader, iteration_id="i", options=JobOptions(ordered=True))
+    commit(state, opening.open_iteration(state, request, PLAN))
 
 
 def lease(state: DispatcherState, worker: str, count: int = 50) -> tuple[int, ...]:
     request = LeaseWindows(worker_id=worker, iteration_id="i", reader_id="r", count=count)
-    answer = apply(state, delivery.lease_windows(state, request))
+    answer = commit(state, delivery.lease_windows(state, request))
     return tuple(item.window_index for item in answer.leases)
 
 
@@ -75,10 +54,10 @@ def test_leases_do_not_run_ahead_of_what_is_done() -> None:
         leased += more
     assert leased == list(range(2 * ordering.LOOKAHEAD))
     done = Sync(reader_id="r", iteration_id="i", consumed=(RowMark(1, 0, 1, True),))
-    apply(state, delivery.sync(state, done))
+    commit(state, delivery.sync(state, done))
     assert lease(state, "w1") == (), "the first one is not done"
     done = Sync(reader_id="r", iteration_id="i", consumed=(RowMark(0, 0, 1, True),))
-    apply(state, delivery.sync(state, done))
+    commit(state, delivery.sync(state, done))
     assert lease(state, "w1") == (16, 17)
 
 
@@ -86,9 +65,9 @@ def test_what_was_given_back_is_leased_however_far_ahead_others_are() -> None:
     state = ordered_state()
     while lease(state, "w0"):
         pass
-    apply(state, decide.lose_worker(state, "w0"))
+    commit(state, decide.lose_worker(state, "w0"))
     released = Sync(reader_id="r", iteration_id="i", released=(RowMark(0, 0, 0, False),))
-    apply(state, delivery.sync(state, released))
+    commit(state, delivery.sync(state, released))
     assert lease(state, "w1") == (0,)
 
 
@@ -97,5 +76,5 @@ def test_a_sequence_has_one_reader() -> None:
     open_(state, "r")
     with pytest.raises(FailedPreconditionError, match=r"in order .* by r, and a sequence has one"):
         open_(state, "second")
-    apply(state, decide.lose_reader(state, "r"))
+    commit(state, decide.lose_reader(state, "r"))
     open_(state, "second")

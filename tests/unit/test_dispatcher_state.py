@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -13,7 +14,7 @@ from dataservice.dispatcher import round_events as rounds
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.images import image_from_json, image_of, image_to_json
 from dataservice.dispatcher.images import table_of as table_from_image
-from dataservice.dispatcher.invariants import check_invariants, check_windows
+from dataservice.dispatcher.invariants import check_windows
 from dataservice.dispatcher.journal_frames import FACTS, decode_frame, encode_frame
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.state import DEPARTED_READERS_KEPT, DispatcherState
@@ -23,14 +24,12 @@ from dataservice.errors import DataLossError
 from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit import dispatcher_facts
+from tests.unit.dispatcher_facts import compacted, replayed
 from tests.unit.test_saving import SCRIPT as SAVING_SCRIPT
 
 ROWS = 10
-
-
-def plan_of(windows: int, rounds: int | None = 1) -> WindowPlan:
-    splits = tuple(Split(start=i * ROWS, stop=(i + 1) * ROWS, rows=ROWS) for i in range(windows))
-    return WindowPlan(splits=splits, target_rows=ROWS, rounds=rounds)
+plan_of = functools.partial(dispatcher_facts.plan_of, rows=ROWS)
 
 
 def table_of(windows: int, rounds: int | None = 1, *, replays: bool = True) -> WindowTable:
@@ -74,14 +73,6 @@ SCRIPT: tuple[ev.Event, ...] = (
 )
 
 
-def replayed(events: tuple[ev.Event, ...]) -> DispatcherState:
-    state = DispatcherState()
-    for event in events:
-        state.apply(event)
-        check_invariants(state)
-    return state
-
-
 def test_a_script_of_facts_ends_where_it_should() -> None:
     state = replayed(SCRIPT)
     windows = state.iterations["i1"].windows
@@ -104,12 +95,7 @@ def test_state_survives_the_journal_at_every_point(cut: int) -> None:
 @pytest.mark.parametrize("cut", range(len(SCRIPT) + 1))
 def test_few_facts_lead_to_the_same_state(cut: int) -> None:
     state = replayed(SCRIPT[:cut])
-    frames = [encode_frame([fact]) for fact in facts_of(state)]
-    short = DispatcherState()
-    for frame in frames:
-        for event in decode_frame(frame):
-            short.apply(event)
-    check_invariants(short)
+    short = compacted(state)
     assert short == state
     for event in SCRIPT[cut:]:
         short.apply(event)
@@ -120,9 +106,7 @@ def test_the_number_of_a_deleted_dataset_stays_used() -> None:
     state = DispatcherState()
     state.apply(DATASET)
     state.apply(ev.DatasetDeleted(dataset_id=DATASET.dataset_id))
-    short = DispatcherState()
-    for event in facts_of(state):
-        short.apply(event)
+    short = compacted(state)
     assert short == state
     assert (short.datasets, short.is_used(DATASET.dataset_id)) == ({}, True)
     assert not short.is_used(str(short.next_dataset_number))

@@ -19,7 +19,7 @@ from dataservice.dispatcher.requests import (
     Sync,
 )
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.surroundings import Surroundings
+from dataservice.dispatcher.soft_state import SoftState
 from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
@@ -110,9 +110,9 @@ def test_a_copy_of_a_request_that_got_nothing_gets_nothing_later(
 
 def test_what_was_denied_to_a_reader_is_forgotten_with_it() -> None:
     # Also one that went with its job, which is no fact of its own.
-    around = Surroundings(Presence(10.0, 60.0, 0.0))
+    soft_state = SoftState(Presence(10.0, 60.0, 0.0))
     request = LeaseWindows(worker_id="w", iteration_id="i", reader_id="r", count=1, sequence=2)
-    around.note_denial(request)
-    assert around.was_denied(request)
-    around.forget_readers(["r"])
-    assert not around.was_denied(request)
+    soft_state.note_denial(request)
+    assert soft_state.was_denied(request)
+    soft_state.forget_readers(["r"])
+    assert not soft_state.was_denied(request)

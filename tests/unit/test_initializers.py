@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
 from pstrain import initializers
 from pstrain.errors import InvalidArgumentError
-from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import InitializerSpec
 
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
 def _values(spec: InitializerSpec, *shape: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ import pytest
 from pstrain import initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.schema import Features
-from pstrain.gradients.recording import record
 from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers import (
@@ -26,54 +25,13 @@ from pstrain.layers import (
 )
 from pstrain.losses import BinaryCrossentropy
 from pstrain.variables.parameters import step_scope
-from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import ShardedVariable, Variable
 from pstrain.vocabulary import StepToken
+from tests.unit.finite_differences import check_gradients, weighted_sum
+
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 RANDOM = np.random.default_rng(5)
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
-
-
-def _weighted(tensor: Tensor) -> Tensor:
-    """A scalar in which every output counts differently."""
-    weights = np.sin(np.arange(tensor.value.size)).astype(np.float32).reshape(tensor.shape)
-    total = np.sum(tensor.value * weights, dtype=np.float64)
-    return record(Tensor(total), (tensor,), lambda grad: (weights * grad).astype(np.float32))
-
-
-def _numeric(variable: Any, loss: Callable[[], float], step: float = 1e-2) -> np.ndarray:
-    """Central differences; the layers are piecewise linear, so a large step costs no accuracy."""
-    start = variable.numpy()
-    found = np.zeros_like(start)
-    for index in np.ndindex(*start.shape):
-        values = []
-        for sign in (1, -1):
-            moved = start.copy()
-            moved[index] += sign * step
-            variable.assign(moved)
-            values.append(loss())
-        found[index] = (values[0] - values[1]) / (2 * step)
-    variable.assign(start)
-    return found
-
-
-def _check(variables: list[Any], forward: Callable[[], Tensor]) -> None:
-    for variable in variables:
-        with GradientTape() as tape:
-            loss = forward()
-        update = tape.gradients(loss).of(variable)
-        full = np.zeros(variable.shape, dtype=np.float32)
-        if update.lookup is None:
-            full[...] = update.gradient
-        else:
-            full[update.lookup.unique] = update.gradient
-        expected = _numeric(variable, lambda: float(forward()))
-        np.testing.assert_allclose(full, expected, rtol=2e-3, atol=2e-3, err_msg=variable.name)
 
 
 @pytest.mark.parametrize("activation", [None, "relu", "sigmoid"])
@@ -81,14 +39,14 @@ def _check(variables: list[Any], forward: Callable[[], Tensor]) -> None:
 def test_dense_gradients(activation: Any, use_bias: bool) -> None:
     layer = Dense(3, activation, input_size=4, use_bias=use_bias)
     inputs = RANDOM.normal(size=(6, 4)).astype(np.float32)
-    _check(layer.variables, lambda: _weighted(layer(inputs)))
+    check_gradients(layer.variables, lambda: weighted_sum(layer(inputs)))
 
 
 def test_dense_gradients_flow_to_its_inputs() -> None:
     first, second = Dense(4, "relu", input_size=2, name="a"), Dense(3, input_size=4, name="b")
     # Numbers of its own: none of these is where the rectifier bends.
     inputs = np.random.default_rng(6).normal(size=(5, 2)).astype(np.float32)
-    _check(first.variables + second.variables, lambda: _weighted(second(first(inputs))))
+    check_gradients(first.variables + second.variables, lambda: weighted_sum(second(first(inputs))))
 
 
 def test_dense_computes_what_its_name_says() -> None:
@@ -108,7 +66,7 @@ def test_dense_puts_out_probabilities_where_told() -> None:
     expected = 1 / (1 + np.exp(-(inputs @ kernel + bias)))
     np.testing.assert_allclose(layer(inputs), expected, rtol=1e-5)
     labels = np.array([0, 1, 1, 0, 1, 0])
-    _check(layer.variables, lambda: BinaryCrossentropy()(labels, layer(inputs)))
+    check_gradients(layer.variables, lambda: BinaryCrossentropy()(labels, layer(inputs)))
 
 
 def test_dense_starts_as_its_initializer_says() -> None:
@@ -152,7 +110,7 @@ def test_dense_names_a_wrong_argument(arguments: dict[str, Any]) -> None:
 def test_embedding_gradients_count_repeated_ids() -> None:
     layer = Embedding([3, 4], 2)
     ids = np.array([[0, 3], [2, 3], [0, 0]])
-    _check(layer.variables, lambda: _weighted(layer(ids)))
+    check_gradients(layer.variables, lambda: weighted_sum(layer(ids)))
 
 
 def test_embedding_fields_share_one_table() -> None:
@@ -232,15 +190,15 @@ def test_wide_deep_table_gradients() -> None:
 
     def both() -> Tensor:
         matrix, wide = layer(features)
-        return _weighted(matrix) + _weighted(wide)
+        return weighted_sum(matrix) + weighted_sum(wide)
 
-    _check(layer.variables, both)
+    check_gradients(layer.variables, both)
 
 
 @pytest.mark.parametrize("part", [0, 1])
 def test_wide_deep_table_gradients_where_one_part_is_not_used(part: int) -> None:
     layer, features = WideDeepTable(7, 2, 3), _features()
-    _check(layer.variables[:1], lambda: _weighted(layer(features)[part]))
+    check_gradients(layer.variables[:1], lambda: weighted_sum(layer(features)[part]))
 
 
 @pytest.mark.parametrize("rank", [None, 2])
@@ -250,9 +208,9 @@ def test_cross_gradients_reach_both_inputs(rank: int | None) -> None:
 
     def forward() -> Tensor:
         first = start(inputs)
-        return _weighted(layer((first, layer((first, first)))))
+        return weighted_sum(layer((first, layer((first, first)))))
 
-    _check(start.variables + layer.variables, forward)
+    check_gradients(start.variables + layer.variables, forward)
 
 
 def test_cross_multiplies_with_the_start() -> None:
@@ -267,7 +225,7 @@ def test_cross_multiplies_with_the_start() -> None:
 def test_interaction_gradients_flow_to_its_inputs(kind: Any) -> None:
     start, layer = Dense(7, input_size=3), Interaction(3, 2, kind)
     inputs = RANDOM.normal(size=(5, 3)).astype(np.float32)
-    _check(start.variables, lambda: _weighted(layer(start(inputs))))
+    check_gradients(start.variables, lambda: weighted_sum(layer(start(inputs))))
 
 
 def test_numeric_embedding_scales_vectors() -> None:
@@ -276,13 +234,13 @@ def test_numeric_embedding_scales_vectors() -> None:
     table = layer.variables[0].numpy()
     expected = (numbers[:, :, None] * table).reshape(5, 6)
     np.testing.assert_allclose(layer(numbers), expected, rtol=1e-6)
-    _check(layer.variables, lambda: _weighted(layer(numbers)))
+    check_gradients(layer.variables, lambda: weighted_sum(layer(numbers)))
 
 
 def test_numeric_embedding_gradients_flow_to_its_inputs() -> None:
     start, layer = Dense(2, input_size=3, name="start"), NumericEmbedding(2, 3)
     inputs = RANDOM.normal(size=(5, 3)).astype(np.float32)
-    _check(start.variables + layer.variables, lambda: _weighted(layer(start(inputs))))
+    check_gradients(start.variables + layer.variables, lambda: weighted_sum(layer(start(inputs))))
 
 
 @pytest.mark.parametrize(
@@ -320,7 +278,9 @@ def test_concatenation_hands_each_part_its_gradient() -> None:
     layers = [Dense(2, input_size=3, name="a"), Dense(1, input_size=3, name="b")]
     inputs = RANDOM.normal(size=(4, 3)).astype(np.float32)
     variables = [variable for layer in layers for variable in layer.variables]
-    _check(variables, lambda: _weighted(concatenate([layer(inputs) for layer in layers])))
+    check_gradients(
+        variables, lambda: weighted_sum(concatenate([layer(inputs) for layer in layers]))
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from dataservice.errors import FailedPreconditionError
 from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit.dispatcher_facts import compacted
 
 PLAN = WindowPlan(splits=(Split(start=0, stop=1, rows=1),), target_rows=1)
 TWO_WINDOWS = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 2, target_rows=1)
@@ -115,19 +116,12 @@ class Cluster:
         self.read(reader, answer.iteration_id)
         self.leave(reader)
 
-    def shortened(self) -> DispatcherState:
-        short = DispatcherState()
-        for fact in facts_of(self.state):
-            for event in decode_frame(encode_frame([fact])):
-                short.apply(event)
-        return short
-
 
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     made = Cluster()
     yield made
-    assert made.shortened() == made.state
+    assert compacted(made.state) == made.state
 
 
 def test_a_finished_repetition_shrinks_to_an_entry_once_nobody_reads_it(cluster: Cluster) -> None:
@@ -255,7 +249,7 @@ def test_thousands_of_repetitions_are_remembered_in_little_space() -> None:
     assert len(job.history.endings) == ENDINGS_KEPT
     assert job.history.older == [(0, 2_999 - ENDINGS_KEPT)]
     assert job.history.count() == 2_999
-    assert cluster.shortened() == cluster.state
+    assert compacted(cluster.state) == cluster.state
     cluster.state.departed.clear()
     assert sum(len(encode_frame([fact])) for fact in facts_of(cluster.state)) < 5_000
     with pytest.raises(FailedPreconditionError, match="by an earlier program"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,20 +13,14 @@ import pytest
 import pstrain as ps
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.features.schema import Category, Features, FeatureSchema
-from pstrain.gradients.recording import record
 from pstrain.gradients.tape import GradientTape
-from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
 from pstrain.models import Model
-from pstrain.variables.scope import local_parameters
+from tests.unit.finite_differences import check_gradients, weighted_sum
+
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 LISTS = [[1, 3], [], None, [2, 2, 2], [0]]
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def schema(**options: Any) -> FeatureSchema:
@@ -187,38 +181,11 @@ def test_an_embedding_names_wrong_lists() -> None:
         Embedding([2, 3], 3, combiner="mean")
 
 
-def _scalar(tensor: Tensor) -> Tensor:
-    weights = np.sin(np.arange(tensor.value.size)).astype(np.float32).reshape(tensor.shape)
-    total = np.sum(tensor.value * weights, dtype=np.float64)
-    return record(Tensor(total), (tensor,), lambda grad: (weights * grad).astype(np.float32))
-
-
-def _check_gradients(variables: list[Any], loss: Callable[[], Tensor], step: float) -> None:
-    with GradientTape() as tape:
-        total = loss()
-    gradients = tape.gradients(total)
-    for variable in variables:
-        update, start = gradients.of(variable), variable.numpy()
-        full = np.zeros(variable.shape, np.float32)
-        full[... if update.lookup is None else update.lookup.unique] = update.gradient
-        expected = np.zeros_like(full)
-        for index in np.ndindex(*start.shape):
-            found = []
-            for sign in (1, -1):
-                moved = start.copy()
-                moved[index] += sign * step
-                variable.assign(moved)
-                found.append(float(loss()))
-            expected[index] = (found[0] - found[1]) / (2 * step)
-        variable.assign(start)
-        np.testing.assert_allclose(full, expected, rtol=5e-3, atol=2e-3, err_msg=variable.name)
-
-
 @pytest.mark.parametrize("combiner", COMBINERS)
 def test_pooled_gradients_by_finite_differences(combiner: Any) -> None:
     layer = Embedding(6, 3, combiner=combiner)
     lists = pa.array([[4, 1, 4], [], [2], [1, 5]])
-    _check_gradients(layer.variables, lambda: _scalar(layer(lists)), 1e-2)
+    check_gradients(layer.variables, lambda: weighted_sum(layer(lists)), rtol=5e-3)
 
 
 MIXED = FeatureSchema(
@@ -262,7 +229,7 @@ def test_every_model_takes_lists(kind: str) -> None:
     for variable in model.variables:
         variable.assign_add(random.normal(scale=0.3, size=variable.shape).astype(np.float32))
     # Kinks of rectifiers within reach of a step would make a difference of their own.
-    _check_gradients(model.trainable_variables[:2], lambda: model.loss(rows), 2e-3)
+    check_gradients(model.trainable_variables[:2], lambda: model.loss(rows), step=2e-3, rtol=5e-3)
     optimizer = ps.optimizers.Adagrad(0.3)
     before = float(model.loss(rows))
     for _ in range(20):

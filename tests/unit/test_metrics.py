@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,17 +28,13 @@ from pstrain.metrics import (
     RootMeanSquaredError,
 )
 from pstrain.variables.parameters import step_scope
-from pstrain.variables.scope import LocalPlacement, local_parameters
+from pstrain.variables.scope import LocalPlacement
 from pstrain.vocabulary import StepToken
+
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 KINDS = [AUC, Accuracy, LogLoss, Precision, Recall]
 ERRORS = [MeanAbsoluteError, MeanSquaredError, RootMeanSquaredError]
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def _examples(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,18 +27,13 @@ from pstrain.models import (
 )
 from pstrain.optimizers import SGD, Adagrad
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
-from pstrain.variables.scope import local_parameters
+
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 SCHEMA = FeatureSchema(
     dense=["x", "y"],
     categorical={"color": Category(5, hashed=False), "shape": Category(3, hashed=False)},
 )
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def _batch(rows: int = 32, seed: int = 0) -> pa.RecordBatch:

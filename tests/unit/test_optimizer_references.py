@@ -5,15 +5,16 @@ Each reference was made by four steps from VALUE along GRADIENTS with the argume
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from pstrain import optimizers as opt
 from pstrain.optimizers import schedules
-from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
+
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 VALUE = np.array([0.126, -0.132, 0.64, 0.105], np.float32)
 GRADIENTS = np.array(
@@ -78,12 +79,6 @@ TABLE_GRADIENTS = np.array(
     [[[1.0, -2.0, 0.5], [0.1, 0.2, 0.3]], [[0.5, 0.5, -1.0], [0.0, 1.0, 0.0]]], np.float32
 )
 STEPS = (0, 3, 5, 7, 10, 12, 25)
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 @pytest.mark.parametrize("name", KERAS)

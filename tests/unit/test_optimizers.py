@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,9 @@ from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
 from pstrain.vocabulary import OptimizerSpec, StepToken, Update
 
+pytestmark = pytest.mark.usefixtures("own_parameters")
+
 GRADIENT = np.array([0.5, -2.0, 0.0], dtype=np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def test_sgd_takes_steps_against_the_gradient() -> None:

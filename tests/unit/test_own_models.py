@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,11 @@ from pstrain.layers import Dense, Embedding, Layer, OnlineLookup, concatenate
 from pstrain.metrics import AUC
 from pstrain.models import Model
 from pstrain.optimizers import SGD
-from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import ShardedVariable, Variable
 
+pytestmark = pytest.mark.usefixtures("own_parameters")
+
 SCHEMA = FeatureSchema(dense=["x"], categorical={"c": Category(5, hashed=False)})
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def _rows() -> dict[str, np.ndarray]:

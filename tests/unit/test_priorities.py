@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pstrain.consistency import Ssp
 from pstrain.coordinator import assigning, decide
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.line import Line
 from pstrain.coordinator.options import check_options
+from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
 from tests.unit.test_coordinator_decide import apply, started
@@ -24,7 +24,7 @@ PRIORITIES = {0: 0, 1: 0, 2: 3, 3: -1, 4: 3, 5: 0, 6: 7}
 
 @given(st.lists(st.tuples(st.sampled_from("alr"), st.integers(0, 9), st.integers(-2, 2))))
 def test_a_line_is_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
-    line, twin = Line(), list[tuple[int, int]]()
+    line, twin = PriorityQueue(), list[tuple[int, int]]()
     for step, closure, wanted in steps:
         known = dict(twin)
         if (closure in known) != (step == "r"):
@@ -50,7 +50,7 @@ def test_a_line_is_a_sorted_list(steps: list[tuple[str, int, int]]) -> None:
 def test_one_that_is_inserted_comes_behind_older_ones_at_the_front(
     closures: list[int], factor: int
 ) -> None:
-    line = Line()
+    line = PriorityQueue()
     for closure in closures:
         line.append(10 * closure)
     inserted = 4 * factor + 1
@@ -119,7 +119,7 @@ def test_one_that_is_cancelled_leaves_its_priority() -> None:
 
 
 def test_thousands_of_priorities_keep_their_order() -> None:
-    dice, line = Random(0), Line()
+    dice, line = Random(0), PriorityQueue()
     ranks = {closure: dice.randrange(-1_000, 1_000) for closure in range(5_000)}
     for closure, priority in ranks.items():
         line.append(closure, priority)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -15,15 +14,10 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Dense, Embedding, WideDeepTable
 from pstrain.layers.projection import project, project_embedding
 from pstrain.losses import BinaryCrossentropy
-from pstrain.variables.scope import local_parameters
+
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 FIELDS, VALUES, DIM, UNITS = 3, 6, 8, 80
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 @pytest.fixture(autouse=True)

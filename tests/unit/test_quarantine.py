@@ -8,7 +8,6 @@ from dataservice.client import quarantine as at_the_reader
 from dataservice.dataset.ledger import Ledger
 from dataservice.dispatcher import decide, quarantine
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.delivery import answer_sync, give_back, lease_windows, sync
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
@@ -27,6 +26,7 @@ from dataservice.errors import DataLossError
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
+from tests.unit.dispatcher_facts import compacted
 
 ROWS = 10
 
@@ -66,9 +66,7 @@ class Cluster:
             (decoded,) = decode_frame(encode_frame([event]))
             self.state.apply(decoded)
             check_invariants(self.state)
-        short = DispatcherState()
-        for fact in facts_of(self.state):
-            short.apply(fact)
+        short = compacted(self.state)
         assert short == self.state, "compaction keeps suspicions"
         assert short.accused <= self.state.accused
         return decision

@@ -8,10 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from dataservice.client.rounds import Answer, Block, Report, RoundTracker
 from dataservice.dispatcher import decide, rounds
-from dataservice.dispatcher.compaction import facts_of
-from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.requests import RoundsAnswer
-from dataservice.dispatcher.state import DispatcherState
+from tests.unit.dispatcher_facts import compacted
 from tests.unit.round_cluster import WINDOW, Cluster
 
 
@@ -163,11 +161,7 @@ class Rounds(RuleBasedStateMachine):
 
     @rule()
     def restart_dispatcher(self) -> None:
-        frames = [encode_frame([fact]) for fact in facts_of(self.cluster.state)]
-        state = DispatcherState()
-        for frame in frames:
-            for event in decode_frame(frame):
-                state.apply(event)
+        state = compacted(self.cluster.state)
         assert state == self.cluster.state
         self.cluster.state = state
 

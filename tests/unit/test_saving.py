@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -12,10 +13,8 @@ from dataservice.dispatcher import decide, saving
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import snapshot_events as facts
 from dataservice.dispatcher import snapshots as snapshots_module
-from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
-from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Decision, Lease
 from dataservice.dispatcher.snapshot_requests import (
     Chunk,
@@ -31,15 +30,12 @@ from dataservice.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from dataservice.sharding import Split
+from tests.unit import dispatcher_facts
+from tests.unit.dispatcher_facts import compacted, replayed
 
 ROWS = 10
+plan_of = functools.partial(dispatcher_facts.plan_of, rows=ROWS)
 ERROR = json.dumps({"code": "INTERNAL", "message": "no luck"})
-
-
-def plan_of(windows: int, rounds: int | None = 1) -> WindowPlan:
-    splits = tuple(Split(start=i * ROWS, stop=(i + 1) * ROWS, rows=ROWS) for i in range(windows))
-    return WindowPlan(splits=splits, target_rows=ROWS, rounds=rounds)
 
 
 def dataset(name: str = "1000", fingerprint: str = "f") -> ev.DatasetRegistered:
@@ -87,30 +83,12 @@ SCRIPT: tuple[ev.Event, ...] = (
 )
 
 
-def replayed(events: tuple[ev.Event, ...]) -> DispatcherState:
-    state = DispatcherState()
-    for event in events:
-        state.apply(event)
-        check_invariants(state)
-    return state
-
-
-def shortened(state: DispatcherState) -> DispatcherState:
-    """The state after its journal was compacted and read again."""
-    short = DispatcherState()
-    for fact in facts_of(state):
-        for event in decode_frame(encode_frame([fact])):
-            short.apply(event)
-    check_invariants(short)
-    return short
-
-
 @pytest.mark.parametrize("cut", range(len(SCRIPT) + 1))
 def test_snapshots_survive_a_restart_and_a_shortened_journal_at_every_point(cut: int) -> None:
     state = replayed(SCRIPT[:cut])
     frames = [encode_frame([event]) for event in SCRIPT[:cut]]
     assert replayed(tuple(event for frame in frames for event in decode_frame(frame))) == state
-    short = shortened(state)
+    short = compacted(state)
     assert short == state
     for event in SCRIPT[cut:]:
         short.apply(event)
@@ -152,7 +130,7 @@ def test_the_oldest_closed_snapshots_are_forgotten(monkeypatch: pytest.MonkeyPat
             state.apply(event)
             check_invariants(state)
     assert list(state.snapshots.by_id) == ["s3", "s4"]
-    assert shortened(state) == state
+    assert compacted(state) == state
 
 
 # Decisions
@@ -406,7 +384,7 @@ class Cluster:
             self.state.apply(ev.WorkerLost(worker_id=name))
             del self.held[name]
         elif action == "forget":
-            self.state = shortened(self.state)
+            self.state = compacted(self.state)
         else:
             self._work(name, pick % 4, is_lost)
         check_invariants(self.state)

@@ -7,13 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dataservice.dispatcher import decide, delivery, opening, shares
-from dataservice.dispatcher.compaction import facts_of
-from dataservice.dispatcher.invariants import check_invariants
-from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.members import Members
 from dataservice.dispatcher.requests import (
     Decision,
-    OpenIteration,
     RegisterDataset,
     RegisterWorker,
     Sync,
@@ -22,26 +18,12 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit import dispatcher_facts as facts
+from tests.unit.dispatcher_facts import commit, compacted
 
 LIST = ("a:%port%", "b:7")
 STATIC = [policy for policy in ShardingPolicy if policy.is_static]
-OPEN = OpenIteration(
-    dataset_id="1000",
-    policy=ShardingPolicy.DATA,
-    job_name="train",
-    repetition=0,
-    delivery="exactly_once",
-    reader_id="r1",
-    job_id="j1",
-    iteration_id="i1",
-)
-
-
-def commit(state: DispatcherState, decision: Decision) -> object:
-    for event in decision.events:
-        state.apply(event)
-    check_invariants(state)
-    return decision.reply
+OPEN = replace(facts.OPEN, policy=ShardingPolicy.DATA)
 
 
 def add_worker(state: DispatcherState, name: str, address: str) -> None:
@@ -166,13 +148,7 @@ def test_a_restarted_worker_takes_its_address_over() -> None:
 def test_bindings_and_shards_survive_the_shortened_journal() -> None:
     state = divided()
     commit(state, decide.finish_task(state, "w1", "i1"))
-    frames = [encode_frame([fact]) for fact in facts_of(state)]
-    short = DispatcherState()
-    for frame in frames:
-        for event in decode_frame(frame):
-            short.apply(event)
-    check_invariants(short)
-    assert short == state
+    assert compacted(state) == state
 
 
 def test_the_same_list_changes_nothing_and_another_one_waits_for_the_end() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,11 +23,7 @@ from pstrain.variables.variable import Variable
 from pstrain.vocabulary import Fetch
 from tests.unit.tape_cases import read, total, vector
 
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
 def test_variables_alone_have_gradients() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from math import hypot
 from math import log as logarithm
 from typing import Any
@@ -17,15 +17,10 @@ import scipy.special
 from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
-from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
 from tests.unit.tape_cases import read, total, vector
 
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
+pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
 def test_arithmetic_has_the_derivatives_of_calculus() -> None:

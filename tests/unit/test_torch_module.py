@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,27 +12,23 @@ import pytest
 import pstrain as ps
 from pstrain import session
 from pstrain.errors import InvalidArgumentError, UnimplementedError
-from pstrain.gradients.recording import record
-from pstrain.gradients.tensor import Tensor
 from pstrain.trainer.context import trainer_scope
 from pstrain.variables.parameters import step_scope
-from pstrain.variables.scope import local_parameters
 from pstrain.vocabulary import StepToken
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from pstrain.torch.layer import _begin_random_numbers  # noqa: E402
+from tests.unit.finite_differences import numeric_gradient, weighted_sum  # noqa: E402
 
 RANDOM = np.random.default_rng(7)
 SCHEMA = ps.FeatureSchema(dense=["a", "b"], categorical={"c": ps.Category(16)}, label="label")
 
 
 @pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
+def _seeded(own_parameters: None) -> None:  # noqa: ARG001
     torch.manual_seed(3)
-    with local_parameters():
-        yield
 
 
 def _rows(count: int = 64) -> dict[str, np.ndarray]:
@@ -43,32 +38,10 @@ def _rows(count: int = 64) -> dict[str, np.ndarray]:
     return {"a": a[:, 0], "b": a[:, 1], "c": c, "label": label}
 
 
-def _summed(tensor: Tensor) -> Tensor:
-    """A scalar in which every output counts differently."""
-    weights = np.sin(1 + np.arange(tensor.value.size)).astype(np.float32).reshape(tensor.shape)
-    total = np.sum(tensor.value * weights, dtype=np.float64)
-    return record(Tensor(total), (tensor,), lambda grad: (weights * grad).astype(np.float32))
-
-
 def _gradients_of(layer: Any, inputs: Any) -> dict[str, np.ndarray]:
     with ps.GradientTape() as tape:
-        loss = _summed(layer(inputs))
+        loss = weighted_sum(layer(inputs))
     return {update.variable.name: update.gradient for update in tape.gradients(loss)}
-
-
-def _numeric(variable: Any, layer: Any, inputs: Any, step: float = 1e-2) -> np.ndarray:
-    start = variable.numpy()
-    found = np.zeros_like(start)
-    for index in np.ndindex(*start.shape):
-        values = []
-        for sign in (1, -1):
-            moved = start.copy()
-            moved[index] += sign * step
-            variable.assign(moved)
-            values.append(float(_summed(layer(inputs))))
-        found[index] = (values[0] - values[1]) / (2 * step)
-    variable.assign(start)
-    return found
 
 
 class _Recurrent(nn.Module):
@@ -96,7 +69,7 @@ def test_gradients_are_those_of_finite_differences() -> None:
     found = _gradients_of(layer, inputs)
     assert sorted(found) == sorted(names)
     for variable in layer.variables:
-        expected = _numeric(variable, layer, inputs)
+        expected = numeric_gradient(variable, lambda: weighted_sum(layer(inputs)))
         np.testing.assert_allclose(
             found[variable.name].reshape(expected.shape), expected, atol=2e-3, rtol=2e-2
         )
@@ -107,11 +80,11 @@ def test_gradients_reach_what_is_before_the_module() -> None:
     layer = ps.torch.Layer(nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 1)))
     ids = RANDOM.integers(0, 8, (10, 2))
     with ps.GradientTape() as tape:
-        loss = _summed(layer(table(ids)))
+        loss = weighted_sum(layer(table(ids)))
     update = tape.gradients(loss).of(table.variables[0])
     rows = np.zeros((16, 3), np.float32)
     rows[update.lookup.unique] = update.gradient
-    expected = _numeric(table.variables[0], lambda i: layer(table(i)), ids)
+    expected = numeric_gradient(table.variables[0], lambda: weighted_sum(layer(table(ids))))
     np.testing.assert_allclose(rows, expected, atol=2e-3)
     again = tape.gradients(loss).of(table.variables[0])
     np.testing.assert_array_equal(again.gradient, update.gradient)
@@ -125,7 +98,7 @@ def test_floats_of_numpys_width_are_taken_as_float32() -> None:
     np.testing.assert_array_equal(layer(inputs).value, expected)
     with ps.GradientTape() as tape:
         wide = inputs * table(ids)
-        loss = _summed(layer(wide))
+        loss = weighted_sum(layer(wide))
     assert wide.dtype == np.float64
     assert tape.gradients(loss).of(table.variables[0]).gradient.dtype == np.float32
 
@@ -192,7 +165,7 @@ def test_a_layer_that_is_frozen_and_trained_again_leaves_frozen_parts_so() -> No
         layer.trainable = trainable
         assert len(layer.trainable_variables) == trained
     with ps.GradientTape() as tape:
-        loss = _summed(layer(np.ones((2, 6), np.float32)))
+        loss = weighted_sum(layer(np.ones((2, 6), np.float32)))
     assert len(tape.gradients(loss)) == 2
 
 

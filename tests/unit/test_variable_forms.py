@@ -22,6 +22,8 @@ from pstrain.variables.parameters import step_scope
 from pstrain.variables.scope import LocalPlacement, local_parameters, placement_scope
 from pstrain.vocabulary import StepToken
 
+pytestmark = pytest.mark.usefixtures("own_parameters")
+
 
 class Cut(LocalPlacement):
     """Every variable of an axis in three shards, for three trainers."""
@@ -37,12 +39,6 @@ class Cut(LocalPlacement):
 @pytest.fixture
 def cut() -> Iterator[None]:
     with placement_scope(Cut()):
-        yield
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
         yield
 
 

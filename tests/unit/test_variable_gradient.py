@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,16 +12,11 @@ from pstrain.errors import InvalidTypeError
 from pstrain.gradients.tape import GradientTape
 from pstrain.optimizers import SGD
 from pstrain.variables.indexed_slices import IndexedSlices
-from pstrain.variables.scope import local_parameters
 from pstrain.variables.variable import Variable
 
+pytestmark = pytest.mark.usefixtures("own_parameters")
+
 WHOLE = np.array([[1, -2], [3, 0.5]], np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def _of_whole() -> tuple[Variable, Any]:

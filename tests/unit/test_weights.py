@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,16 +12,11 @@ import pstrain as ps
 from pstrain import session
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.variables.parameters import step_scope
-from pstrain.variables.scope import local_parameters
 from pstrain.vocabulary import StepToken
 
+pytestmark = pytest.mark.usefixtures("own_parameters")
+
 SCHEMA = ps.FeatureSchema(dense=["x"], categorical={"c": ps.Category(4, hashed=False)})
-
-
-@pytest.fixture(autouse=True)
-def _own_parameters() -> Iterator[None]:
-    with local_parameters():
-        yield
 
 
 def test_weights_are_taken_out_and_put_back(tmp_path: pathlib.Path) -> None:

@@ -197,9 +197,18 @@ def test_no_way_to_leave_a_pipeline_leaves_its_reader_waiting() -> None:
         producer.close()
 
 
-def test_a_defect_in_leasing_ends_the_stream_with_its_error() -> None:
+@pytest.mark.parametrize(
+    ("error", "told", "message"),
+    [
+        (KeyError("defect"), InternalError, r"leasing windows failed: KeyError\('defect'\)"),
+        (UnavailableError("the dispatcher is away"), UnavailableError, "away"),
+    ],
+)
+def test_what_leasing_fails_with_ends_the_stream(
+    error: Exception, told: type[Exception], message: str
+) -> None:
     def ask(_count: int, _wait_s: float) -> Grant:
-        raise KeyError("defect")
+        raise error
 
     feed = LeaseFeed(ask, lambda _leases: None, ahead=2, name="test")
     pipeline = pipeline_of(ds.Dataset.range(4))
@@ -212,7 +221,7 @@ def test_a_defect_in_leasing_ends_the_stream_with_its_error() -> None:
         name="test",
     )
     producer.start()
-    with pytest.raises(InternalError, match=r"leasing windows failed: KeyError\('defect'\)"):
+    with pytest.raises(told, match=message):
         producer.frames.get(TIMEOUT_S)
 
 
@@ -243,25 +252,6 @@ def test_leases_in_store_are_given_back_when_the_stream_ends() -> None:
     assert dispatcher.given_back.wait(TIMEOUT_S)
     assert leases[1:3] == dispatcher.returned[:2]
     assert leases[0] not in dispatcher.returned
-
-
-def test_a_dispatcher_that_stays_away_ends_the_stream_with_its_error() -> None:
-    def ask(_count: int, _wait_s: float) -> Grant:
-        raise UnavailableError("the dispatcher is away")
-
-    feed = LeaseFeed(ask, lambda _leases: None, ahead=2, name="test")
-    pipeline = pipeline_of(ds.Dataset.range(4))
-    producer = WindowProducer(
-        feed,
-        pipeline,
-        FrameBuffer(1 << 19, pipeline.compression),
-        threads=1,
-        buffer_bytes=1 << 20,
-        name="test",
-    )
-    producer.start()
-    with pytest.raises(UnavailableError, match="away"):
-        producer.frames.get(TIMEOUT_S)
 
 
 def test_a_closed_producer_does_not_look_like_one_that_is_done() -> None:

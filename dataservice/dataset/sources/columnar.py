@@ -1,26 +1,119 @@
 """What sources of columnar files share: the choice of columns, and files that must agree.
 
-Invariant: every file has each wanted column with the type that the reference tells, or, as writers
-do where no row has a value, with the type null.
+A subclass says how one file is planned, and what schema it has. Invariant: every file has each
+wanted column with the type that the reference tells, or, as writers do where no row has a value,
+with the type null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
+from dataservice.dataset.columns import require_columns, require_distinct
+from dataservice.dataset.expressions import Expression
 from dataservice.dataset.plain_types import plain_schema
-from dataservice.dataset.sources.files import InputFile
-from dataservice.dataset.sources.reference import Reference, fits, lacks_type
+from dataservice.dataset.sources.base import Source
+from dataservice.dataset.sources.files import InputFile, find_files, first_readable
+from dataservice.dataset.sources.reference import Reference, completed, fits, lacks_type
 from dataservice.errors import InvalidArgumentError, InvalidTypeError, SchemaError, SourceError
 from dataservice.sharding import Split
 
-PlanFile: TypeAlias = Callable[[InputFile], list[Split]]
-
 _MAX_NAMED: Final = 4
+_PLAN_THREADS: Final = 16
+
+
+class ColumnarSource(Source):
+    """Rows of files that tell where their rows are: the chosen `columns` of them."""
+
+    reads_files: ClassVar[bool] = True
+    suffixes: ClassVar[tuple[str, ...]]
+    paths: tuple[str, ...]
+    columns: tuple[str, ...] | None
+    filter: Expression | None = None
+    storage_options: Mapping[str, Any] | None
+
+    @abstractmethod
+    def plan_file(self, file: InputFile) -> list[Split]:
+        """The splits of a file; SourceError or SchemaError where it cannot be read."""
+
+    @abstractmethod
+    def read_reference(self, file: InputFile) -> Reference:
+        """The schema of a file."""
+
+    def files(self) -> Iterator[InputFile]:
+        """The files now, in order."""
+        return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
+
+    def splits(self) -> Iterator[Split]:
+        for file in self.files():
+            yield from self._plan_or_skip(file)
+
+    def plan(self) -> list[Split]:
+        files = list(self.files())
+        _ = self.read_schema  # read once, not by every thread
+        with ThreadPoolExecutor(min(_PLAN_THREADS, len(files))) as pool:
+            return [split for part in pool.map(self._plan_or_skip, files) for split in part]
+
+    def _plan_or_skip(self, file: InputFile) -> list[Split]:
+        """With "skip", one split for a file that cannot be planned.
+
+        Whoever reads it meets the error, and counts it.
+        """
+        try:
+            return self.plan_file(file)
+        except (SourceError, SchemaError):
+            if self.on_error != "skip":
+                raise
+            return [Split(path=file.path, size_bytes=file.size_bytes, version=file.version)]
+
+    @functools.cached_property
+    def reference(self) -> Reference:
+        """The file that all others must match, and its whole schema."""
+        files, read = self.files(), self.read_reference
+        first = first_readable(files, self.on_error, read)
+        named = None if self.columns is None else {*self.columns, *self._filtered}
+        return completed(first, named, files, read, self.on_error)
+
+    @functools.cached_property
+    def read_schema(self) -> pa.Schema:
+        """What is read of each file: the chosen columns, then others that the filter needs."""
+        path, whole, _ = self.reference
+        names = list(whole.names if self.columns is None else self.columns)
+        require_columns(names, whole.names, what=f"{path!r}")
+        extra = sorted(self._filtered.difference(names))
+        require_columns(extra, whole.names, what=f"the filter {self.filter!r} over {path!r}")
+        read = {*names, *extra}
+        require_distinct([name for name in whole.names if name in read], what=f"{path!r}")
+        return pa.schema([whole.field(name) for name in (*names, *extra)])
+
+    @property
+    def _filtered(self) -> frozenset[str]:
+        return frozenset() if self.filter is None else self.filter.columns()
+
+    def check_schema(self, path: str, found: pa.Schema) -> None:
+        """SchemaError naming both files unless a file has all columns as the reference has them."""
+        for field in self.read_schema:
+            index = found.get_field_index(field.name)
+            actual = None if index < 0 else plain_schema(pa.schema([found.field(index)])).field(0)
+            if actual is not None and fits(actual.type, field.type):
+                continue
+            several = len(found.get_all_field_indices(field.name)) > 1
+            has = "has several of that name" if several else "has no such column"
+            if actual is not None:
+                has = f"has it as {actual.type}"
+            remedy = "rewrite that file, or read such files apart and concatenate them"
+            if lacks_type(field.type):
+                remedy = "name a file first in which it has values"
+            raise SchemaError(
+                f"the files differ: column {field.name!r} is of type {field.type} in "
+                f"{self.reference.told_by(field.name)!r}, and {path!r} {has}; {remedy}"
+            )
 
 
 def named_parts(kind: str, numbers: Sequence[int]) -> str:
@@ -41,45 +134,3 @@ def chosen_columns(columns: Any) -> tuple[str, ...] | None:
     if not columns:
         raise InvalidArgumentError("columns must name at least one column")
     return tuple(columns)
-
-
-def check_types(path: str, found: pa.Schema, expected: pa.Schema, reference: Reference) -> None:
-    """SchemaError naming both files unless `path` has all columns as `reference` tells them."""
-    for field in expected:
-        index = found.get_field_index(field.name)
-        actual = None if index < 0 else plain_schema(pa.schema([found.field(index)])).field(0)
-        if actual is not None and fits(actual.type, field.type):
-            continue
-        several = len(found.get_all_field_indices(field.name)) > 1
-        has = "has several of that name" if several else "has no such column"
-        if actual is not None:
-            has = f"has it as {actual.type}"
-        remedy = "rewrite that file, or read such files apart and concatenate them"
-        if lacks_type(field.type):
-            remedy = "name a file first in which it has values"
-        raise SchemaError(
-            f"the files differ: column {field.name!r} is of type {field.type} in "
-            f"{reference.told_by(field.name)!r}, and {path!r} {has}; {remedy}"
-        )
-
-
-def plan_file(file: InputFile, on_error: str, plan: PlanFile) -> list[Split]:
-    """What `plan` says; with "skip", one split for a file that cannot be planned.
-
-    Whoever reads it meets the error, and counts it.
-    """
-    try:
-        return plan(file)
-    except (SourceError, SchemaError):
-        if on_error != "skip":
-            raise
-        return [Split(path=file.path, size_bytes=file.size_bytes, version=file.version)]
-
-
-def plan_files(
-    files: Sequence[InputFile], on_error: str, plan: PlanFile, threads: int
-) -> list[Split]:
-    """As `plan_file` for each, several at a time."""
-    with ThreadPoolExecutor(min(threads, len(files))) as pool:
-        parts = pool.map(lambda file: plan_file(file, on_error, plan), files)
-        return [split for part in parts for split in part]

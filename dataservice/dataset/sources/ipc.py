@@ -16,18 +16,15 @@ from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
-from dataservice.dataset.columns import no_rows, require_columns, require_distinct
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_batch, plain_schema
-from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.columnar import (
-    check_types,
+    ColumnarSource,
     chosen_columns,
     named_parts,
-    plan_file,
-    plan_files,
 )
-from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files, first_readable
+from dataservice.dataset.sources.files import InputFile, check_unchanged
 from dataservice.dataset.sources.idle_files import IdleFiles, OpenFile
 from dataservice.dataset.sources.ipc_metadata import batch_metadata
 from dataservice.dataset.sources.opening import opened
@@ -37,15 +34,13 @@ from dataservice.dataset.sources.paths import (
     is_local,
     unreadable,
 )
-from dataservice.dataset.sources.reference import Reference, completed
+from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import DataServiceError, InvalidArgumentError, SchemaError, SourceError
 from dataservice.sharding import Split
 
-_SUFFIXES: Final = (".arrow", ".feather", ".ipc", ".arrows")
 _FILE_MAGIC: Final = b"ARROW1"
 _FEATHER_1_MAGIC: Final = b"FEA1"
-_PLAN_THREADS: Final = 16
 # Mapping a file and reading its footer costs about as much as touching this many rows.
 _MERGED_ROWS: Final = 65_536
 _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
@@ -53,7 +48,7 @@ _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class IpcSource(Source):
+class IpcSource(ColumnarSource):
     """Rows of Arrow IPC files and streams, of the chosen `columns`.
 
     With `memory_map`, a local file that another process cuts short while it is read ends this
@@ -61,7 +56,7 @@ class IpcSource(Source):
     """
 
     kind: ClassVar[str] = "ipc"
-    reads_files: ClassVar[bool] = True
+    suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc", ".arrows")
     loose: ClassVar[frozenset[str]] = frozenset({"memory_map"})
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
@@ -75,26 +70,13 @@ class IpcSource(Source):
             raise InvalidArgumentError(f"memory_map must be a bool, got {self.memory_map!r}")
         object.__setattr__(self, "columns", chosen_columns(self.columns))
 
-    def files(self) -> Iterator[InputFile]:
-        """The files now, in order."""
-        return find_files(self.paths, _SUFFIXES, self.storage_options, self.on_error)
-
-    def splits(self) -> Iterator[Split]:
-        for file in self.files():
-            yield from plan_file(file, self.on_error, self._plan_file)
-
-    def plan(self) -> list[Split]:
-        files = list(self.files())
-        _ = self.reference  # read once, not by every thread
-        return plan_files(files, self.on_error, self._plan_file, _PLAN_THREADS)
-
-    def _plan_file(self, file: InputFile) -> list[Split]:
+    def plan_file(self, file: InputFile) -> list[Split]:
         base = Split(path=file.path, size_bytes=file.size_bytes, version=file.version)
         with self._handle(file.path) as (handle, is_file):
             if not is_file:
                 return [base]
             with _named_errors(file.path):
-                self._check_schema(file.path, pa.ipc.open_file(handle).schema)
+                self.check_schema(file.path, pa.ipc.open_file(handle).schema)
                 sizes = [batch.rows for batch in batch_metadata(handle)]
         return [
             base._replace(row_groups=tuple(part), stop=rows, rows=rows)
@@ -108,10 +90,10 @@ class IpcSource(Source):
         check_unchanged(split, self.storage_options)
         if split.row_groups is None:
             # A stream, or a file that could not be planned and now says why.
-            self._plan_file(InputFile(split.path, split.size_bytes, split.version))
+            self.plan_file(InputFile(split.path, split.size_bytes, split.version))
         begin = split.start + first_row
         end = None if split.row_groups is None else split.stop
-        row, step = 0, chunk_rows(self._schema)
+        row, step = 0, chunk_rows(self.read_schema)
         for batch in self._batches(split, context):
             low = max(begin - row, 0)
             high = batch.num_rows if end is None else min(batch.num_rows, end - row)
@@ -136,7 +118,7 @@ class IpcSource(Source):
                         return
                     # Offsets that point outside of a damaged file would be followed.
                     batch.validate(full=True)
-                    batch = plain_batch(batch.select(self._schema.names), self._schema)
+                    batch = plain_batch(batch.select(self.read_schema.names), self.read_schema)
                 yield batch
 
     @contextlib.contextmanager
@@ -173,17 +155,17 @@ class IpcSource(Source):
         opener = pa.ipc.open_file if is_file else pa.ipc.open_stream
         # With threads, Arrow has others read ahead for what one look at the schema takes.
         schema = opener(handle, options=_ONE_THREAD).schema
-        self._check_schema(path, schema)
+        self.check_schema(path, schema)
         fields: list[int] = []
         # Arrow copies the columns that it is asked for, unless these are all.
-        if len(self._schema) < len(schema) and _is_compressed(handle, is_file):
-            fields = sorted(schema.get_field_index(name) for name in self._schema.names)
+        if len(self.read_schema) < len(schema) and _is_compressed(handle, is_file):
+            fields = sorted(schema.get_field_index(name) for name in self.read_schema.names)
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=context.threads > 1)
         handle.seek(0)
         return opener(handle, options=options)
 
     def empty(self) -> pa.RecordBatch:
-        return no_rows(self._schema)
+        return no_rows(self.read_schema)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
         first, end = split.start + first_row, split.start + end_row
@@ -192,32 +174,13 @@ class IpcSource(Source):
         batches = named_parts("record batch", split.row_groups)
         return f"{split.path} {batches} rows {first}..{end - 1}"
 
-    @functools.cached_property
-    def reference(self) -> Reference:
-        """The file that all others must match, and its whole schema."""
-        files, read = self.files(), self._read_reference
-        first = first_readable(files, self.on_error, read)
-        return completed(first, self.columns, files, read, self.on_error)
-
-    def _read_reference(self, file: InputFile) -> Reference:
+    def read_reference(self, file: InputFile) -> Reference:
         path = file.path
         with self._handle(path) as (handle, is_file), _named_errors(path):
             reader = pa.ipc.open_file(handle) if is_file else pa.ipc.open_stream(handle)
             if not len(reader.schema):
                 raise SchemaError(f"{path!r} has no columns, and so no rows to read")
             return Reference(path, plain_schema(reader.schema))
-
-    @functools.cached_property
-    def _schema(self) -> pa.Schema:
-        path, whole, _ = self.reference
-        names = list(whole.names if self.columns is None else self.columns)
-        require_columns(names, whole.names, what=f"{path!r}")
-        read = set(names)
-        require_distinct([name for name in whole.names if name in read], what=f"{path!r}")
-        return pa.schema([whole.field(name) for name in names])
-
-    def _check_schema(self, path: str, found: pa.Schema) -> None:
-        check_types(path, found, self._schema, self.reference)
 
     @contextlib.contextmanager
     def _handle(self, path: str) -> Iterator[tuple[Any, bool]]:

@@ -17,29 +17,24 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dataservice.dataset.columns import no_rows, require_columns, require_distinct
+from dataservice.dataset.columns import no_rows
 from dataservice.dataset.expressions import Expression
 from dataservice.dataset.node import register_node
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.pushdown import statistics_conditions
-from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.columnar import (
-    check_types,
+    ColumnarSource,
     chosen_columns,
     named_parts,
-    plan_file,
-    plan_files,
 )
-from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files, first_readable
+from dataservice.dataset.sources.files import InputFile, check_unchanged
 from dataservice.dataset.sources.opening import opened
 from dataservice.dataset.sources.paths import check_paths, check_storage_options
-from dataservice.dataset.sources.reference import Reference, completed
+from dataservice.dataset.sources.reference import Reference
 from dataservice.dataset.stream import RunContext, chunk_rows
 from dataservice.errors import InvalidTypeError, SourceError
 from dataservice.sharding import Split
 
-_SUFFIXES: Final = (".parquet", ".parq", ".pq")
-_FOOTER_THREADS: Final = 16
 # Opening a row group costs about as much as decoding this many rows.
 _MERGED_ROWS: Final = 16_384
 _CACHED_FOOTERS: Final = 64
@@ -47,11 +42,11 @@ _CACHED_FOOTERS: Final = 64
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
-class ParquetSource(Source):
+class ParquetSource(ColumnarSource):
     """Rows of Parquet files: the chosen `columns` of those for which `filter` is true."""
 
     kind: ClassVar[str] = "parquet"
-    reads_files: ClassVar[bool] = True
+    suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".parq", ".pq")
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     filter: Expression | None = None
@@ -72,22 +67,9 @@ class ParquetSource(Source):
     def counts_rows(self) -> bool:
         return self.filter is None
 
-    def files(self) -> Iterator[InputFile]:
-        """The files now, in order."""
-        return find_files(self.paths, _SUFFIXES, self.storage_options, self.on_error)
-
-    def splits(self) -> Iterator[Split]:
-        for file in self.files():
-            yield from plan_file(file, self.on_error, self._plan_file)
-
-    def plan(self) -> list[Split]:
-        files = list(self.files())
-        _ = self._read_schema  # read once, not by every thread
-        return plan_files(files, self.on_error, self._plan_file, _FOOTER_THREADS)
-
-    def _plan_file(self, file: InputFile) -> list[Split]:
+    def plan_file(self, file: InputFile) -> list[Split]:
         with self._opened(file.path) as parquet:
-            self._check_schema(file.path, parquet.schema_arrow)
+            self.check_schema(file.path, parquet.schema_arrow)
             metadata = parquet.metadata
             groups = [
                 (index, metadata.row_group(index).num_rows)
@@ -112,7 +94,7 @@ class ParquetSource(Source):
         every = list(range(group_count))
         if self.filter is None:
             return every
-        known = statistics_conditions(self.filter, self._read_schema)
+        known = statistics_conditions(self.filter, self.read_schema)
         if not known:
             return every
         with opened(path, self.storage_options) as handle:
@@ -123,7 +105,7 @@ class ParquetSource(Source):
             for condition in known:
                 # Arrow knows fewer types here than where rows are compared, such as decimals.
                 with contextlib.suppress(pa.ArrowException):
-                    fragment = fragment.subset(filter=condition, schema=self._read_schema)
+                    fragment = fragment.subset(filter=condition, schema=self.read_schema)
             return [group.id for group in fragment.row_groups]
 
     def read(
@@ -133,14 +115,14 @@ class ParquetSource(Source):
         check_unchanged(split, self.storage_options)
         if split.row_groups is None:
             # It could not be planned: whatever that was, it would be a guess what to read now.
-            self._plan_file(InputFile(split.path, split.size_bytes, split.version))
+            self.plan_file(InputFile(split.path, split.size_bytes, split.version))
             raise SourceError(f"{split.path!r} could not be read when it was planned")
         left = split.stop - split.start - first_row
         key = (split.path, split.size_bytes, split.version)
         footer = self._footers.get(key)
         with self._opened(split.path, footer) as parquet:
             if footer is None:
-                self._check_schema(split.path, parquet.schema_arrow)
+                self.check_schema(split.path, parquet.schema_arrow)
                 self._footers.put(key, parquet.metadata)
             skip = split.start + first_row
             groups, skip = _skip_groups(parquet.metadata, split.row_groups, skip)
@@ -160,7 +142,7 @@ class ParquetSource(Source):
     def _decode(
         self, parquet: pq.ParquetFile, path: str, groups: list[int], context: RunContext
     ) -> Iterator[pa.RecordBatch]:
-        schema = self._read_schema
+        schema = self.read_schema
         names = schema.names
         try:
             chunks = parquet.iter_batches(
@@ -190,7 +172,7 @@ class ParquetSource(Source):
         return batch if len(wanted) == batch.num_columns else batch.select(wanted)
 
     def empty(self) -> pa.RecordBatch:
-        empty = no_rows(self._read_schema)
+        empty = no_rows(self.read_schema)
         return self.refine(empty)
 
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
@@ -202,42 +184,13 @@ class ParquetSource(Source):
     def _footers(self) -> _FooterCache:
         return _FooterCache()
 
-    @functools.cached_property
-    def reference(self) -> Reference:
-        """The file that all others must match, and its whole schema."""
-        files, read = self.files(), self._read_reference
-        first = first_readable(files, self.on_error, read)
-        return completed(first, self._named, files, read, self.on_error)
-
-    def _read_reference(self, file: InputFile) -> Reference:
+    def read_reference(self, file: InputFile) -> Reference:
         with self._opened(file.path) as parquet:
             return Reference(file.path, plain_schema(parquet.schema_arrow))
-
-    @property
-    def _named(self) -> set[str] | None:
-        """The columns that are to be read; None for all."""
-        filtered = () if self.filter is None else self.filter.columns()
-        return None if self.columns is None else {*self.columns, *filtered}
-
-    @functools.cached_property
-    def _read_schema(self) -> pa.Schema:
-        path, whole, _ = self.reference
-        names = list(whole.names if self.columns is None else self.columns)
-        require_columns(names, whole.names, what=f"{path!r}")
-        if self.filter is not None:
-            extra = sorted(self.filter.columns() - set(names))
-            require_columns(extra, whole.names, what=f"the filter {self.filter!r} over {path!r}")
-            names += extra
-        read = set(names)
-        require_distinct([name for name in whole.names if name in read], what=f"{path!r}")
-        return pa.schema([whole.field(name) for name in names])
 
     @functools.cached_property
     def _wanted_names(self) -> list[str]:
         return list(self.reference.schema.names if self.columns is None else self.columns)
-
-    def _check_schema(self, path: str, found: pa.Schema) -> None:
-        check_types(path, found, self._read_schema, self.reference)
 
     @contextlib.contextmanager
     def _opened(self, path: str, footer: pq.FileMetaData | None = None) -> Iterator[pq.ParquetFile]:

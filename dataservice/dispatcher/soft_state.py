@@ -1,4 +1,4 @@
-"""What a dispatcher knows beside the facts: who was heard of when, and what they say of themselves.
+"""Soft state of a dispatcher: who was heard of when, and what workers and readers report.
 
 Nothing of it is journaled: a restarted dispatcher learns it anew. Keeps in step with the facts by
 being told of each one that was applied, and logs those that people ask about. Used inside the
@@ -23,7 +23,7 @@ from dataservice.vocabulary import ReaderId, WorkerId
 logger = logging.getLogger(__name__)
 
 
-class Surroundings:
+class SoftState:
     """`presence` is asked for time-outs by any thread; all else belongs to the lock's holder."""
 
     def __init__(self, presence: Presence) -> None:

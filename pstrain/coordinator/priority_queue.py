@@ -1,4 +1,4 @@
-"""Closures that wait, in the order in which they are to start: by priority, then as they came.
+"""The queue of waiting closures, in the order in which they start: by priority, then by arrival.
 
 Pure. Invariant: whoever comes, goes or is looked at first costs the same, however many wait; only
 how many priorities there are at a time counts.
@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 
 
-class Line:
+class PriorityQueue:
     """Ids of closures, each at most once, with priorities; higher ones first. Not thread-safe."""
 
     __slots__ = ("_others", "_others_count", "_plain", "_priorities")
@@ -82,4 +82,4 @@ class Line:
         return len(self._plain) + self._others_count
 
     def __repr__(self) -> str:
-        return f"<Line {list(self)}>"
+        return f"<PriorityQueue {list(self)}>"
