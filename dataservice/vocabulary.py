@@ -26,6 +26,8 @@ INFINITE_CARDINALITY: Final = -1
 # What a DYNAMIC job does about rows that a lost worker had: runs them again, or leaves them out.
 EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
+ANY_DIVISION: Final = "*"
+"""Of a position that counts nothing, which is the beginning whatever the windows are."""
 PROTOCOL: Final = "grpc"
 SHARED_MEMORY: Final = "shared_memory"
 # Not through a network: by reference within a process, through shared memory on one host.

@@ -168,6 +168,9 @@ class ParameterServerStrategy(Replica):
     def scope(self) -> Scope[ParameterServerStrategy]:
         """Variables made inside, in this thread, live on the parameter servers, round robin.
 
+        They stay there until another strategy takes the servers, whether the program still has them
+        or not: one that tries one model after the other makes a strategy for each.
+
         What it returns may be entered again, also inside itself; inside another strategy's scope:
         FailedPreconditionError (a RuntimeError).
         """

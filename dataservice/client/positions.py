@@ -15,7 +15,7 @@ from typing import Any, Final
 from dataservice.client.tasks import TaskMark
 from dataservice.errors import InvalidArgumentError, UnimplementedError
 from dataservice.ranges import Consumed
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import ANY_DIVISION, ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import RowSpan
 
@@ -165,7 +165,10 @@ def rewound_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """
     if _KEY in state:
         position = ReaderPosition.from_json(state)
-        return replace(position, consumed=Consumed(), tasks=(), peers=position.origins).to_json()
+        division = ANY_DIVISION if position.has_windows else position.division
+        return replace(
+            position, consumed=Consumed(), tasks=(), peers=position.origins, division=division
+        ).to_json()
     return {
         key: rewound_state(value) if isinstance(value, Mapping) else value
         for key, value in state.items()

@@ -30,7 +30,8 @@ class ReadSpec:
     "": nobody will, they go to other readers. `position` is where this reader goes on.
     `protocol`: how elements travel, None for the best way to each worker. `registered` is the
     fingerprint under which the dataset was registered. `made_s`: when this program made the
-    dataset, by the monotonic clock; None where it has read the repetition by it before.
+    dataset, by the monotonic clock; None where it has read the repetition by it before. `restores`:
+    nothing is read before it goes to a position.
     """
 
     target: str
@@ -51,6 +52,7 @@ class ReadSpec:
     owner: str = ""
     position: ReaderPosition | None = None
     made_s: float | None = None
+    restores: bool = False
 
     @property
     def has_windows(self) -> bool:
@@ -78,6 +80,7 @@ def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
         position=position_message(spec.position),
         owner=spec.owner,
         fingerprint=spec.registered,
+        restores=spec.restores,
     )
 
 

@@ -130,7 +130,8 @@ class ServiceSource(Node):
         return self.job_name is not None
 
     def open(self, context: RunContext) -> BatchStream:
-        spec = replace(self.spec(context.epoch), made_s=self._made_s_of(context.epoch))
+        made_s = self._made_s_of(context.epoch)
+        spec = replace(self.spec(context.epoch), made_s=made_s, restores=context.restores)
         if self.num_consumers:
             return CoordinatedStream(spec, context)
         stream = ServiceStream(spec, context, plan=self.plan, seeds=self.seeds)

@@ -228,15 +228,19 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
     def __iter__(self) -> DatasetIterator:
         return DatasetIterator(self._node, next(self._passes), self._stats)
 
-    def iterator(self, epoch: int, owner: str | None = None) -> DatasetIterator:
+    def iterator(
+        self, epoch: int, owner: str | None = None, *, restores: bool = False
+    ) -> DatasetIterator:
         """One pass as number `epoch`, which shuffles reshuffle by and jobs count as repetition.
 
         `iter` counts the passes of this object; processes that read together say the number. With
         an `owner`, rows of a data service count as consumed when a `receipt()` of the iterator is
         acknowledged, and if its process is lost, they wait for `release_readers` of that owner.
+        `restores`: nothing is read before a position is loaded, so that a job which others have
+        read to its end is asked for its position, and goes back.
         """
         holder = None if owner is None else Holder(owner)
-        return DatasetIterator(self._node, epoch, self._stats, holder)
+        return DatasetIterator(self._node, epoch, self._stats, holder, restores=restores)
 
     def numpy(self) -> FormedIterator:
         """One pass as dicts of arrays, without copies where the types allow it.

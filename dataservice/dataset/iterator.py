@@ -41,10 +41,17 @@ class DatasetIterator:
     """Record batches of one pass over a dataset. For one thread at a time.
 
     With a `holder`, rows of a data service count as consumed once a receipt was acknowledged.
+    `restores`: nothing is read before a position is loaded.
     """
 
     def __init__(
-        self, node: Node, epoch: int, stats: StatsCounter, holder: Holder | None = None
+        self,
+        node: Node,
+        epoch: int,
+        stats: StatsCounter,
+        holder: Holder | None = None,
+        *,
+        restores: bool = False,
     ) -> None:
         self._holder = holder
         self._node = node
@@ -62,7 +69,7 @@ class DatasetIterator:
         # Where a stream that an interrupt broke off has to begin again.
         self._broken_off: Anchor | None = None
         self._anchor = Anchor() if _can_go_back(node) else None
-        self._stream: BatchStream | None = self._opened(node, epoch)
+        self._stream: BatchStream | None = self._opened(node, epoch, restores=restores)
         stats.add(iterators=1)
 
     def _opened(self, node: Node, epoch: int, *, restores: bool = False) -> BatchStream:

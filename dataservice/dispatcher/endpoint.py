@@ -170,6 +170,7 @@ class DispatcherEndpoint:
                 consumer_index=request.consumer_index,
                 owner=request.owner,
                 fingerprint=request.fingerprint,
+                restores=request.restores,
             )
         )
         reply = pb.OpenIterationReply(

@@ -145,7 +145,8 @@ def open_iteration(
     job = _named_job(state, request)
     is_new = request.reader_id not in state.iteration_of_reader
     # Who loads a position knows of those who read before.
-    notice = lifecycle.judge(state, job, request) if is_new and request.position is None else ""
+    is_judged = is_new and request.position is None and not request.restores
+    notice = lifecycle.judge(state, job, request) if is_judged else ""
     if iteration is None:
         facts, answer = _begin(state, request, job, plan)
     else:

@@ -22,7 +22,7 @@ from dataservice.errors import (
     UnimplementedError,
 )
 from dataservice.ranges import Consumed
-from dataservice.vocabulary import IterationId, ReaderId
+from dataservice.vocabulary import ANY_DIVISION, IterationId, ReaderId
 
 
 def describe(iteration: Iteration) -> PositionAnswer:
@@ -50,8 +50,11 @@ def is_gathering(iteration: Iteration) -> bool:
 
 def gives_way(iteration: Iteration, request: OpenIteration) -> bool:
     """Whether a loaded position replaces the iteration, which is of an earlier life or unused."""
-    if request.position is None or iteration.windows is None:
+    if request.position is None:
         return False
+    if iteration.windows is None:
+        # It ended and was forgotten, but for those who asked for it since.
+        return iteration.finished and not iteration.readers
     loaded = iteration.resumption.loaded_by.values() if iteration.resumption else ()
     if not iteration.readers.keys().isdisjoint(loaded):
         return False
@@ -128,7 +131,7 @@ def _resumed(
 
 
 def _check_division(plan: WindowPlan, position: SavedPosition) -> None:
-    if plan.division != position.division:
+    if position.division not in (plan.division, ANY_DIVISION):
         raise InvalidArgumentError(
             "the position counts other windows than there are now: files, their sizes, their "
             "order, a shuffle or the number of passes changed since it was saved. Read the same "

@@ -65,6 +65,7 @@ class OpenIteration:
     `program_age_s`: how long the reader's process has run, `dataset_age_s`: how long it has had the
     dataset, 0 where it has read the repetition by this one before. `opened_s`: the time of day.
     `fingerprint` is of the plan that the reader knows by this id; "" compares with nothing.
+    `restores`: it reads nothing before it goes to a position, which it may have yet to ask for.
     """
 
     dataset_id: DatasetId
@@ -85,6 +86,7 @@ class OpenIteration:
     consumer_index: int = -1
     owner: str = ""
     fingerprint: str = ""
+    restores: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -207,7 +207,7 @@ class FinishTaskReply(_message.Message):
     def __init__(self) -> None: ...
 
 class OpenIterationRequest(_message.Message):
-    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "dataset_age_s", "consumer_index", "position", "owner", "fingerprint")
+    __slots__ = ("dataset_id", "policy", "job_name", "repetition", "delivery", "reader_host", "reader_pid", "reader_id", "options", "program_age_s", "dataset_age_s", "consumer_index", "position", "owner", "fingerprint", "restores")
     DATASET_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]
     JOB_NAME_FIELD_NUMBER: _ClassVar[int]
@@ -223,6 +223,7 @@ class OpenIterationRequest(_message.Message):
     POSITION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_FIELD_NUMBER: _ClassVar[int]
     dataset_id: str
     policy: int
     job_name: str
@@ -238,7 +239,8 @@ class OpenIterationRequest(_message.Message):
     position: Position
     owner: str
     fingerprint: str
-    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., dataset_age_s: _Optional[float] = ..., consumer_index: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., owner: _Optional[str] = ..., fingerprint: _Optional[str] = ...) -> None: ...
+    restores: bool
+    def __init__(self, dataset_id: _Optional[str] = ..., policy: _Optional[int] = ..., job_name: _Optional[str] = ..., repetition: _Optional[int] = ..., delivery: _Optional[str] = ..., reader_host: _Optional[str] = ..., reader_pid: _Optional[int] = ..., reader_id: _Optional[str] = ..., options: _Optional[_Union[JobOptions, _Mapping]] = ..., program_age_s: _Optional[float] = ..., dataset_age_s: _Optional[float] = ..., consumer_index: _Optional[int] = ..., position: _Optional[_Union[Position, _Mapping]] = ..., owner: _Optional[str] = ..., fingerprint: _Optional[str] = ..., restores: bool = ...) -> None: ...
 
 class DescribePositionRequest(_message.Message):
     __slots__ = ("reader_id", "iteration_id")

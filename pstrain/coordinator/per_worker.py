@@ -196,7 +196,7 @@ class IteratorsInUse:
 @contextlib.contextmanager
 def _opened(source: Any, epoch: int, trainers: int) -> Iterator[Any]:
     """An iterator in this process, of which no element is taken."""
-    reader: Any = open_dataset(source, epoch, InputContext(trainers, 0))
+    reader: Any = open_dataset(source, epoch, InputContext(trainers, 0), restores=True)
     try:
         yield reader
     finally:

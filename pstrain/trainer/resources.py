@@ -232,18 +232,24 @@ def _close(iterator: Any) -> bool:
 
 
 def open_dataset(
-    source: Any, epoch: int, context: InputContext, owner: str | None = None
+    source: Any,
+    epoch: int,
+    context: InputContext,
+    owner: str | None = None,
+    *,
+    restores: bool = False,
 ) -> Iterator[Any]:
     """An iterator over ``source``: a dataset, or a function of no or one argument that makes one.
 
     ``epoch`` is the repetition to read; datasets that do not know epochs are read from the start.
-    With an ``owner``, rows of a data service count as consumed when they are acknowledged.
+    With an ``owner``, rows of a data service count as consumed when they are acknowledged;
+    ``restores``: none are read before a position is loaded.
     """
     dataset = source
     while callable(dataset):  # a function may return what distribute_datasets_from_function gave
         dataset = call_with_context(dataset, context)
-    if isinstance(dataset, dataservice.Dataset) and owner is not None:
-        return dataset.iterator(epoch=epoch, owner=owner)
+    if isinstance(dataset, dataservice.Dataset):
+        return dataset.iterator(epoch=epoch, owner=owner, restores=restores)
     if hasattr(dataset, "iterator"):
         return dataset.iterator(epoch=epoch)  # type: ignore[no-any-return]
     if not hasattr(dataset, "__iter__"):

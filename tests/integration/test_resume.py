@@ -26,6 +26,7 @@ from dataservice.errors import (
     UnimplementedError,
 )
 from dataservice.vocabulary import parse_target
+from pstrain.coordinator.per_worker import PerWorkerIterator
 from pstrain.variables.scope import local_parameters
 from tests.integration.service_cluster import (
     LocalService,
@@ -389,6 +390,41 @@ def test_a_checkpoint_holds_the_position_of_its_data(
             ps.Checkpoint(step=step, data=iterator).restore(tmp_path)
             assert int(step) == 3
             assert sorted(ids + read(iterator)) == list(range(ROWS))
+
+
+class NoTrainers:
+    """A coordinator of none: what iterators have in the data service is all there is."""
+
+    num_trainers = 1
+
+    def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None: ...
+    def drop_resource(self, resource_id: str) -> None: ...
+    def note_iterator(self, iterator: PerWorkerIterator) -> None: ...
+    def positions(self, resource_id: str) -> dict[int, Any]:  # noqa: ARG002
+        return {}
+
+
+def test_epochs_that_were_read_to_their_end_begin_again_each_time(service: LocalService) -> None:
+    dataset_id = ds.register_dataset(service.target, ds.Dataset.range(100))
+
+    def dataset() -> ds.Dataset:
+        return ds.from_dataset_id(DYNAMIC, service.target, dataset_id, job_name="begin-again")
+
+    iterators = [PerWorkerIterator(dataset, epoch, NoTrainers(), print) for epoch in range(2)]
+    for _ in range(3):
+        for iterator in iterators:
+            iterator.rewind()
+        for iterator in iterators:
+            with dataset().iterator(iterator.epoch) as reader:
+                assert sorted(read(reader)) == list(range(100))
+        # Those who ask next made their dataset when nobody read it any more.
+        wait_until(lambda: not readers_of(service, "begin-again"), "the readers to be gone")
+
+
+def readers_of(service: LocalService, job: str) -> int:
+    with Connection(parse_target(service.target)) as connection:
+        jobs = [each for each in connection.status()["jobs"] if job in str(each["name"])]
+    return sum(len(i["readers"]) for each in jobs for i in each["iterations"])
 
 
 def test_reading_ahead_to_the_end_of_a_shared_job(service: LocalService) -> None:

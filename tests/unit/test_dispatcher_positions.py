@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.dispatcher import decide, delivery, opening, positions
+from dataservice.dispatcher import decide, delivery, lifecycle, opening, positions
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.images import image_of
 from dataservice.dispatcher.images import table_of as table_from
@@ -27,7 +28,7 @@ from dataservice.errors import (
 )
 from dataservice.ranges import Consumed, Ranges
 from dataservice.sharding import Split
-from dataservice.vocabulary import ShardingPolicy
+from dataservice.vocabulary import ANY_DIVISION, ShardingPolicy
 from tests.unit.dispatcher_facts import compacted
 
 ROWS = 4
@@ -213,6 +214,7 @@ def open_(
     name: str | None = "job",
     policy: ShardingPolicy = ShardingPolicy.DYNAMIC,
     repetition: int = 0,
+    restores: bool = False,
 ) -> Any:
     request = OpenIteration(
         dataset_id="1000",
@@ -224,6 +226,7 @@ def open_(
         job_id=f"j-{reader}",
         iteration_id=f"i-{reader}",
         position=position,
+        restores=restores,
     )
     needed = opening.dataset_to_plan(state, request)
     given = plan or plan_of(4) if needed is not None else None
@@ -355,6 +358,31 @@ def test_a_position_in_other_data_is_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="counts other windows"):
         open_(state, "new", saved("old", done=1), plan=plan_of(5))
     assert not state.jobs
+
+
+def test_a_position_that_counts_nothing_fits_all_data() -> None:
+    state = state_with_dataset()
+    beginning = replace(saved("old"), division=ANY_DIVISION)
+    open_(state, "new", beginning, plan=plan_of(5))
+    assert lease(state, "new", 1) == [(0, 0)]
+
+
+def test_an_ended_repetition_that_was_called_to_mind_gives_way() -> None:
+    state = state_with_dataset()
+    for repetition, reader in enumerate(("a", "b")):
+        open_(state, reader, repetition=repetition)
+        for window in range(4):
+            lease(state, reader, 1)
+            use(state, reader, window, ROWS, final=True)
+        apply(state, decide.release_reader(state, reader, ()))
+    apply(state, lifecycle.settle(state, "j-a", 1.0))
+    open_(state, "asking", restores=True)
+    assert state.iterations["i-asking"].windows is None
+    with pytest.raises(UnavailableError, match="is still read by asking"):
+        open_(state, "early", replace(saved("old"), division=ANY_DIVISION))
+    apply(state, decide.release_reader(state, "asking", ()))
+    open_(state, "new", replace(saved("old"), division=ANY_DIVISION))
+    assert lease(state, "new", 1) == [(0, 0)]
 
 
 def test_only_windows_have_positions() -> None:

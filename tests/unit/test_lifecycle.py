@@ -69,6 +69,7 @@ class Cluster:
         plan: WindowPlan = PLAN,
         position: SavedPosition | None = None,
         delivery: str = "exactly_once",
+        restores: bool = False,
     ) -> OpenAnswer:
         request = OpenIteration(
             dataset_id="1000",
@@ -85,6 +86,7 @@ class Cluster:
             opened_s=self.now_s,
             program_age_s=self.now_s - started_s,
             dataset_age_s=0.0 if made_s is None else self.now_s - made_s,
+            restores=restores,
         )
         dynamic = policy is ShardingPolicy.DYNAMIC
         answer = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
@@ -192,6 +194,13 @@ def test_a_dataset_that_was_there_while_its_program_read_the_job_is_no_new_run(
     cluster.leave("r2")
     with pytest.raises(FailedPreconditionError, match="by process 1 on host"):
         cluster.open("r3", 0, made_s=cluster.now_s)
+
+
+def test_who_comes_to_go_back_to_a_position_is_not_told_of_an_end(cluster: Cluster) -> None:
+    cluster.epoch("r1", 0)
+    cluster.now_s += 100.0
+    asking = cluster.open("r2", 0, pid=2, started_s=cluster.now_s, restores=True)
+    assert (asking.notice, asking.iteration_id) == ("", "iteration-r1")
 
 
 def test_a_repetition_that_others_left_unfinished_goes_on_with_a_word(cluster: Cluster) -> None:
