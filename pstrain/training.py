@@ -69,10 +69,9 @@ def fit(
     With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
     that is lost, and started again, takes values, data position and counts back to the newest
     checkpoint, from where training goes on; a program that was killed goes on there when it is
-    started again. Each row then counts once, in the values and in the history. Callbacks see what
-    is repeated again. Of a trainer that is lost, the steps that are in the values are those that
-    are in the history. Raises what a step raised, DataError where there were no rows,
-    UnavailableError where a server is lost and nothing was saved.
+    started again. Each row then counts once, in the values and in the history, as where a trainer
+    is lost. Callbacks see what is repeated again. Raises what a step raised, DataError where there
+    were no rows, UnavailableError where a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     _check_epochs(initial_epoch, validation_freq)
