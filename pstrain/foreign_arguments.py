@@ -169,7 +169,13 @@ CHANGE_OF_VARIABLE: Final = {
     "updates": "write rows=",
     "use_locking": "a change is always made whole: leave it out",
 }
-READ_OF_VARIABLE: Final = {"indices": _ROW_NUMBERS, "name": "reads have no names"}
+READ_OF_VARIABLE: Final = {
+    "indices": _ROW_NUMBERS,
+    "max_norm": "scale the rows that it gives by their norms",
+    "name": "reads have no names",
+    "partition_strategy": "rows come as they are asked for, wherever they are: leave it out",
+    "validate_indices": "ids are always checked: leave it out",
+}
 NEW_VARIABLE: Final = {
     "aggregation": "a trainer has one replica, and rounds (sync) take the mean of gradients",
     "caching_device": "each step reads anew",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 import zlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from dataservice.runtime.arguments import check_number, non_negative
+from dataservice.runtime.arguments import check_number, is_integer, non_negative
 from pstrain import foreign_names
-from pstrain.errors import InvalidArgumentError
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.vocabulary import InitializerSpec
 
 if not TYPE_CHECKING:  # checkers shall go on to report unknown names
@@ -40,7 +40,7 @@ def uniform(
     parameters = _numbers(low=low, high=high, zero_columns=zero_columns)
     if low > high:
         raise InvalidArgumentError(f"low must not be above high, got low={low} and high={high}")
-    return InitializerSpec(name="uniform", parameters=parameters, seed=seed)
+    return InitializerSpec(name="uniform", parameters=parameters, seed=_whole(seed))
 
 
 def normal(
@@ -49,7 +49,7 @@ def normal(
     """Normally distributed values; the first ``zero_columns`` values of a row are 0."""
     non_negative(stddev, "stddev")
     parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
-    return InitializerSpec(name="normal", parameters=parameters, seed=seed)
+    return InitializerSpec(name="normal", parameters=parameters, seed=_whole(seed))
 
 
 def truncated_normal(
@@ -58,7 +58,7 @@ def truncated_normal(
     """Like :func:`normal`, within two standard deviations of the mean."""
     non_negative(stddev, "stddev")
     parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
-    return InitializerSpec(name="truncated_normal", parameters=parameters, seed=seed)
+    return InitializerSpec(name="truncated_normal", parameters=parameters, seed=_whole(seed))
 
 
 def glorot_uniform(fan_in: int, fan_out: int, *, seed: int = 0) -> InitializerSpec:
@@ -69,7 +69,13 @@ def glorot_uniform(fan_in: int, fan_out: int, *, seed: int = 0) -> InitializerSp
 
 def seed_for(name: str, seed: int = 0) -> int:
     """A seed that differs between variables of different names and is the same in each process."""
-    return zlib.crc32(name.encode()) ^ (seed * 0x9E3779B1 & 0x7FFFFFFF)
+    return zlib.crc32(name.encode()) ^ (_whole(seed) * 0x9E3779B1 & 0x7FFFFFFF)
+
+
+def _whole(seed: object) -> int:
+    if not is_integer(seed):
+        raise InvalidTypeError(f"seed must be an integer, got {seed!r}; it is 0 unless given")
+    return int(cast("int", seed))
 
 
 def _numbers(**values: float) -> dict[str, float]:

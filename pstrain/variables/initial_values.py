@@ -117,6 +117,18 @@ def initial_array(value: Any, shape: Sequence[int] | None, dtype: str, name: str
         ) from error
 
 
+def check_initializer(initial: InitializerSpec, dtype: str, name: str) -> None:
+    """InvalidArgumentError where what it gives would be other numbers as whole ones or bools."""
+    if np.dtype(dtype).kind not in "iub":
+        return
+    if initial.name != "constant":
+        raise InvalidArgumentError(
+            f"variable {name!r} of {dtype} cannot hold what initializers.{initial.name} gives, "
+            f"which is floats: give dtype='float32', or an array of {dtype}"
+        )
+    _converted(np.asarray(initial.parameters.get("value", 0.0)), dtype, name)
+
+
 def value_of_call(initial: Callable[..., Any], name: str | None) -> Any:
     """What a function without arguments gives."""
     try:

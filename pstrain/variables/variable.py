@@ -20,6 +20,7 @@ from pstrain.variables.creation import announce, create_spec
 from pstrain.variables.initial_values import (
     as_array,
     check_dtype,
+    check_initializer,
     dtype_name,
     initial_array,
     sizes,
@@ -61,6 +62,8 @@ def create_variable(
         shape, initializer = value.shape, initializers.zeros()
     elif shape is None:
         raise InvalidArgumentError(f"variable {name!r} needs a shape with an InitializerSpec")
+    else:
+        check_initializer(initializer, dtype, name)
     placement = current_placement()
     spec = create_spec(placement, tuple(shape), dtype, name, trainable, initializer, cuts=cuts)
     placement.parameters.create(spec, value)
@@ -83,7 +86,9 @@ def _each_workers(
             f"variable {name!r} has a copy for each worker, which is not cut: give a value, an "
             "initializer, or a function without arguments, not one of a shard"
         )
-    if not isinstance(initial, InitializerSpec):
+    if isinstance(initial, InitializerSpec):
+        check_initializer(initial, dtype, name)
+    else:
         initial = initial_array(initial, shape, dtype, name)
         shape = initial.shape
     return create_per_worker_variable(initial, tuple(shape or ()), dtype, name)

@@ -139,6 +139,7 @@ TAKERS: list[tuple[Callable[..., Any], dict[str, str]]] = [
     (ps.Variable(0.0).assign, foreign_arguments.CHANGE_OF_VARIABLE),
     (ps.Variable([0.0]).scatter_add, foreign_arguments.CHANGE_OF_VARIABLE),
     (ps.Variable([0.0]).sparse_read, foreign_arguments.READ_OF_VARIABLE),
+    (ps.Variable([0.0]).embedding_lookup, foreign_arguments.READ_OF_VARIABLE),
     (ps.InputOptions, foreign_arguments.INPUT_OPTIONS),
 ]
 
@@ -183,6 +184,11 @@ def test_frames_of_pandas_are_tables() -> None:
 
 
 def test_any_other_argument_is_a_plain_type_error() -> None:
+    for name in ("max_norm", "partition_strategy", "validate_indices"):
+        with pytest.raises(
+            InvalidTypeError, match=f"embedding_lookup takes no argument '{name}': "
+        ):
+            ps.Variable([0.0]).embedding_lookup([0], **{name: 1})
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
         ps.layers.Dense(1, colour="red")  # type: ignore[call-arg]
 

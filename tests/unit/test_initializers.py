@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pstrain import initializers
-from pstrain.errors import InvalidArgumentError
-from pstrain.variables.variable import create_variable
+from pstrain.errors import InvalidArgumentError, InvalidTypeError
+from pstrain.variables.variable import Variable, create_variable
 from pstrain.vocabulary import InitializerSpec
 
 pytestmark = pytest.mark.usefixtures("own_parameters")
@@ -69,3 +70,34 @@ def test_seeds_tell_variables_apart() -> None:
     other = initializers.uniform(seed=initializers.seed_for("b"))
     np.testing.assert_array_equal(_values(same, 5), _values(same, 5))
     assert (_values(same, 5) != _values(other, 5)).any()
+
+
+@pytest.mark.parametrize("seed", ["x", 1.5, None, True])
+def test_seeds_are_integers(seed: Any) -> None:
+    makes: list[Any] = [
+        initializers.uniform,
+        initializers.normal,
+        initializers.truncated_normal,
+        lambda seed: initializers.seed_for("x", seed),
+    ]
+    for make in makes:
+        with pytest.raises(InvalidTypeError, match=r"seed must be an integer, got .*; it is 0"):
+            make(seed=seed)
+    assert initializers.normal(seed=np.int64(3)) == initializers.normal(seed=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("per_worker", [False, True])
+def test_whole_numbers_are_not_cut_from_floats(per_worker: bool) -> None:
+    def made(initial: Any, dtype: str) -> Any:
+        return Variable(initial((2,), dtype), name="x", per_worker_variable=per_worker)
+
+    for initial in (initializers.normal(), initializers.uniform()):
+        with pytest.raises(
+            InvalidArgumentError, match=r"'x' of int64 cannot hold what initializers"
+        ):
+            made(initial, "int64")
+    for dtype, value in (("int64", 2.5), ("int8", 300), ("uint8", -1), ("bool", 2)):
+        with pytest.raises(InvalidArgumentError, match=f"cannot become {dtype} without loss"):
+            made(initializers.constant(value), dtype)
+    assert made(initializers.ones(), "bool").dtype == "bool"
+    assert made(initializers.constant(300), "int16").dtype == "int16"
