@@ -233,7 +233,7 @@ class DispatcherEndpoint:
         return self._with_workers(reply, members)
 
     def sync_rounds(self, request: pb.SyncRoundsRequest) -> pb.SyncRoundsReply:
-        answer, workers = self._service.rounds.sync(
+        answer, workers = self._service.sync_rounds(
             SyncRounds(
                 reader_id=ReaderId(request.reader_id),
                 iteration_id=IterationId(request.iteration_id),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from dataservice.dispatcher.parties import Worker
@@ -42,15 +42,8 @@ class _Change(NamedTuple):
     worker_id: WorkerId
 
 
-def version_of(worker_ids: Iterable[str]) -> int:
-    """64 bits that stand for a set of ids; 0 for none."""
-    version = 0
-    for worker_id in worker_ids:
-        version ^= _digest(worker_id)
-    return version
-
-
 def _digest(worker_id: str) -> int:
+    """64 bits; those of all workers together, by exclusive or, are the version of their set."""
     return int.from_bytes(hashlib.blake2b(worker_id.encode(), digest_size=8).digest(), "little")
 
 

@@ -19,7 +19,7 @@ from dataservice.config import (
     HEARTBEATS_PER_S,
     POLLS_REFUSED_PER_S,
 )
-from dataservice.dispatcher import decide, delivery, lifecycle, positions, shares
+from dataservice.dispatcher import decide, delivery, lifecycle, positions, rounds, shares
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.listings import Listings
@@ -27,7 +27,7 @@ from dataservice.dispatcher.members import MembersUpdate
 from dataservice.dispatcher.opening_desk import Lister, OpeningDesk, Planner
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerDesk
-from dataservice.dispatcher.parties import Dataset
+from dataservice.dispatcher.parties import Dataset, Worker
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
@@ -37,11 +37,12 @@ from dataservice.dispatcher.requests import (
     PositionAnswer,
     RegisterDataset,
     RegisterWorker,
+    RoundsAnswer,
     Sync,
     SyncAnswer,
+    SyncRounds,
     WorkerPlace,
 )
-from dataservice.dispatcher.round_desk import RoundDesk
 from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
 from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.waiting_room import WaitingRoom
@@ -119,7 +120,6 @@ class DispatcherService:
         )
         self.snapshots = SnapshotDesk(self._ledger, self._hear_of_worker, saving, listings)
         self.owners = OwnerDesk(self._ledger, owner_timeout_s)
-        self.rounds = RoundDesk(self._ledger, self._hear_of_reader)
         with self._transaction():
             self._commit(shares.set_worker_list(self._state, worker_addresses))
 
@@ -162,7 +162,7 @@ class DispatcherService:
         with self._transaction() as telling:
             self._hear_of_worker(worker_id)
             self._commit(self._soft_state.evidence.hear(self._state, worker_id, number))
-            self.rounds.hear_of_worker(worker_id, iteration_ids)
+            self._commit(rounds.trust(self._state, worker_id, iteration_ids))
             self._soft_state.reports.note_worker(worker_id, report, self._clock.now_s())
             answer = BeatAnswer(
                 decide.ended_iterations(self._state, iteration_ids),
@@ -226,6 +226,16 @@ class DispatcherService:
             )
             telling.has_facts = members.has_news or not delivery.is_idle(request, answer)
             return answer, members
+
+    def sync_rounds(
+        self, request: SyncRounds, report: ReaderReport
+    ) -> tuple[RoundsAnswer, Sequence[Worker]]:
+        """Records how far a consumer is, and lets it go on; answers also all workers."""
+        with self._transaction():
+            self._hear_of_reader(request.reader_id, request.iteration_id, report)
+            for decision in rounds.sync(self._state, request):
+                self._commit(decision)
+            return rounds.answer(self._state, request), tuple(self._state.workers.values())
 
     def describe_position(self, reader_id: ReaderId, iteration_id: IterationId) -> PositionAnswer:
         """What a reader saves besides its own marks."""

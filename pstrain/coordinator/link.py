@@ -203,7 +203,7 @@ class TrainerLink:
                 for position in reply.positions:
                     self._scheduler.holding.position(self.index, position_of(position))
         finally:
-            outbox.items.put(None)
+            outbox.put(None)
 
     def _check_session(self) -> None:
         """A restore that began before this trainer had joined has not told it to leave."""

@@ -6,7 +6,7 @@ Values only. Invariant: what is queued here is complete: whoever takes it needs 
 from __future__ import annotations
 
 import queue
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pstrain.coordinator.remote_value import RemoteValue
@@ -59,13 +59,6 @@ class RoundOrder(NamedTuple):
 
     number: int
     parts: list[tuple[int, int, RoundPart]]
-
-
-@dataclass(slots=True)
-class Outbox:
-    """What one trainer is to be sent, in order; None ends its stream."""
-
-    items: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,3 +133,8 @@ class DefineResource:
 @dataclass(frozen=True, slots=True)
 class DropResource:
     id: str
+
+
+Order = Run | Settled | Drop | Cancel | AskPosition | DefineResource | DropResource
+Outbox = queue.SimpleQueue[Order | None]
+"""What one trainer is to be sent, in order; None ends its stream."""

@@ -7,9 +7,8 @@ before anything else.
 from __future__ import annotations
 
 from collections.abc import Set
-from typing import Any
 
-from pstrain.coordinator.orders import DefineResource, DropResource, Outbox
+from pstrain.coordinator.orders import DefineResource, DropResource, Order, Outbox
 
 
 class Outboxes:
@@ -30,7 +29,7 @@ class Outboxes:
     def open(self, trainer: int, outbox: Outbox) -> None:
         """A trainer is there."""
         for resource_id, pickled in list(self._resources.items()):
-            outbox.items.put(DefineResource(resource_id, pickled))
+            outbox.put(DefineResource(resource_id, pickled))
         self._outboxes[trainer] = outbox
 
     def close(self, trainer: int) -> bool:
@@ -38,26 +37,26 @@ class Outboxes:
         outbox = self._outboxes.pop(trainer, None)
         if outbox is None:
             return False
-        outbox.items.put(None)
+        outbox.put(None)
         return True
 
     def close_all(self) -> None:
         """Ends all streams; their trainers count as connected until each is closed."""
         self.put_all(None)
 
-    def put(self, trainer: int, item: Any) -> None:
+    def put(self, trainer: int, item: Order | None) -> None:
         """For a trainer that is there."""
-        self._outboxes[trainer].items.put(item)
+        self._outboxes[trainer].put(item)
 
-    def put_if_there(self, trainer: int, item: Any) -> None:
+    def put_if_there(self, trainer: int, item: Order | None) -> None:
         """For a trainer to which it matters only as long as it is there."""
         if trainer in self._outboxes:
             self.put(trainer, item)
 
-    def put_all(self, item: Any) -> None:
+    def put_all(self, item: Order | None) -> None:
         """For all that are there."""
         for outbox in self._outboxes.values():
-            outbox.items.put(item)
+            outbox.put(item)
 
     def define(self, resource_id: str, pickled: bytes) -> None:
         """Has every trainer make an iterator, also those that come later."""
@@ -68,4 +67,4 @@ class Outboxes:
         """Has every trainer close it. From any thread, also in the middle of another call."""
         self._resources.pop(resource_id, None)
         for outbox in list(self._outboxes.values()):
-            outbox.items.put(DropResource(resource_id))
+            outbox.put(DropResource(resource_id))

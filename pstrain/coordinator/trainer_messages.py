@@ -20,6 +20,7 @@ from pstrain.coordinator.orders import (
     Drop,
     DropResource,
     Ended,
+    Order,
     Outbox,
     RoundPart,
     Run,
@@ -62,7 +63,7 @@ class Requests:
         self._sent = SentFunctions()
 
     def __iter__(self) -> Iterator[pb.RunRequest]:
-        while (item := self._outbox.items.get()) is not None:
+        while (item := self._outbox.get()) is not None:
             request = pb.RunRequest(
                 session=self._session,
                 incarnation=self._incarnation,
@@ -77,7 +78,7 @@ class Requests:
                 if len(request.closures) >= _CLOSURES_PER_MESSAGE or size_bytes >= _MESSAGE_BYTES:
                     break
                 try:
-                    item = self._outbox.items.get_nowait()
+                    item = self._outbox.get_nowait()
                 except queue.Empty:
                     break
                 if item is None:
@@ -89,7 +90,7 @@ class Requests:
             if ended:
                 return
 
-    def _add(self, request: pb.RunRequest, item: object) -> int:
+    def _add(self, request: pb.RunRequest, item: Order) -> int:
         """Adds an order to a message; about how many bytes that makes."""
         match item:
             case DefineResource():

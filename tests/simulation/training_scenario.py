@@ -21,7 +21,6 @@ from pstrain.coordinator import (
     hearing,
     holding,
     link,
-    orders,
     recovery,
     redoing,
     remote_value,
@@ -409,7 +408,7 @@ def staged() -> Iterator[None]:
         patch.setattr(recovery.logger, "disabled", True)
         patch.setattr(trainer_rounds.logger, "disabled", True)
         patch.setattr(resumption.logger, "disabled", True)
-        patch.setattr(link, "Outbox", lambda: orders.Outbox(SimpleQueue()))
+        patch.setattr(link, "Outbox", SimpleQueue)
         patch.setattr(link, "RpcClient", RpcClient)
         patch.setattr(
             recovery,

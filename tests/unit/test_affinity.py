@@ -155,7 +155,7 @@ def scheduler(capacity: int = 3) -> tuple[Scheduler, queue.SimpleQueue[Any]]:
     made = Scheduler(core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0)
     outbox = Outbox()
     made.trainer_joined(0, 1, outbox)
-    return made, outbox.items
+    return made, outbox
 
 
 def test_the_queue_of_a_trainer_that_is_away_takes_no_room_of_others() -> None:

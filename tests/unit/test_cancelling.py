@@ -191,9 +191,8 @@ class Cluster:
         self.scheduler = Scheduler(
             self.core, ids=itertools.count(), capacity=100, trainer_timeout_s=30.0
         )
-        outbox = Outbox()
-        self._items = outbox.items
-        self.scheduler.trainer_joined(0, 2, outbox)
+        self._items = Outbox()
+        self.scheduler.trainer_joined(0, 2, self._items)
 
     def orders(self) -> list[Any]:
         items = []

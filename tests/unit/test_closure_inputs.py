@@ -176,7 +176,7 @@ class Cluster:
 
     def run(self, error: Exception | None = None) -> int:
         """The next closure ends."""
-        run = self.outbox.items.get_nowait()
+        run = self.outbox.get_nowait()
         assert isinstance(run, Run)
         assert all(value.has_value for value in run.closure.inputs)
         number = run.closure.id
@@ -257,7 +257,7 @@ def test_a_queue_full_of_closures_that_wait_for_each_other_goes_on(rule: Any) ->
         assert [cluster.run() for _ in range(3)] == [0, 1, 2]
         assert value.fetch(0) == 2
     else:
-        run = cluster.outbox.items.get_nowait()
+        run = cluster.outbox.get_nowait()
         assert run.closure.id == 0, "the round of the first waits for no other"
     cluster.scheduler.stop()
 

@@ -176,7 +176,7 @@ def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
         restorer.wait_over(0)
     outbox = Outbox()
     work.trainer_joined(0, 1, outbox)
-    _end(work, outbox.items)
+    _end(work, outbox)
     restorer.wait_over(0)
     work.stop()
 

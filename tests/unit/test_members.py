@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from dataservice.client.members import Members as Known
 from dataservice.client.targets import Targets
 from dataservice.dispatcher import members as module
-from dataservice.dispatcher.members import Members, MembersUpdate, version_of
+from dataservice.dispatcher.members import Members, MembersUpdate
 from dataservice.dispatcher.parties import Worker
 from dataservice.dispatcher.worker_sheet import WorkerSheet
 from dataservice.errors import DataLossError
@@ -38,6 +40,13 @@ def toggle(members: Members, workers: Everybody, number: int) -> None:
         members.add(each.worker_id)
     else:
         members.drop(each.worker_id)
+
+
+def version_of(worker_ids: Iterable[str]) -> int:
+    members = Members()
+    for worker_id in worker_ids:
+        members.add(WorkerId(worker_id))
+    return members.version
 
 
 def told(update: MembersUpdate) -> pb.SyncReply:

@@ -31,7 +31,7 @@ class Answering:
 def test_nobody_waits_for_a_trainer_that_joins_when_the_others_have_been_asked() -> None:
     made, _ = scheduler()
     made.trainer_silenced(0)
-    made.trainer_joined(0, 1, Outbox(Answering(made)))  # type: ignore[arg-type]
+    made.trainer_joined(0, 1, Answering(made))  # type: ignore[arg-type]
     with made.holding.held(TIMEOUT_S):
         assert made.holding.positions("data", TIMEOUT_S) == {0: "here"}
     made.stop()

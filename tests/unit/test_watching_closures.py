@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> list[float]:
 
     def wait(seconds: float) -> None:
         now[0] += seconds
-        if not cluster.outbox.items.empty():
+        if not cluster.outbox.empty():
             cluster.run()
 
     monkeypatch.setattr(cluster.core.changed, "wait", wait)
@@ -80,7 +80,7 @@ def test_what_progress_raises_ends_the_wait_and_nothing_else(cluster: Cluster) -
 @pytest.mark.usefixtures("clock")
 def test_join_gives_up_in_time_also_where_it_tells(cluster: Cluster) -> None:
     cluster.submit()
-    cluster.outbox.items.get_nowait()
+    cluster.outbox.get_nowait()
     told: list[JoinProgress] = []
     with pytest.raises(DeadlineExceededError, match="scheduled closures to end"):
         cluster.scheduler.wait_idle(2.5, told.append, 1.0)
@@ -119,7 +119,7 @@ def test_trainers_are_seen_at_work(cluster: Cluster, clock: list[float]) -> None
     clock[0] += 3.0
     (row,) = cluster.scheduler.trainer_table()
     assert (row.running, row.finished, row.silent_s) == (1, 0, 3.0)
-    number = cluster.outbox.items.get_nowait().closure.id
+    number = cluster.outbox.get_nowait().closure.id
     cluster.scheduler.results(0, [Ended(number, 0, None, None, seconds=0.25)])
     clock[0] += 1.0
     (row,) = cluster.scheduler.trainer_table()
