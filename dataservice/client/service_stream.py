@@ -234,7 +234,10 @@ class ServiceStream(BatchStream, SteppedSource):
         """Windows, but for what came later, and who reads."""
         if not self._spec.has_windows:
             return Consumed(), (reader.iteration.reader_id,)
-        base, peers = self._base if self._base is not None else reader.iteration.base()
+        # Others may have left since the end: what they had is known only to who asks again.
+        is_gone = self._closed or self._is_over
+        known = self._base if is_gone else None
+        base, peers = reader.iteration.base() if known is None else known
         consumed = base.copy()
         # Before the elements: what is taken meanwhile is among them.
         consumed.merge(reader.consumed())

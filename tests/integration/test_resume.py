@@ -392,6 +392,17 @@ def test_a_checkpoint_holds_the_position_of_its_data(
             assert sorted(ids + read(iterator)) == list(range(ROWS))
 
 
+def test_who_has_seen_the_end_knows_who_left_since(service: LocalService) -> None:
+    remote = ds.Dataset.range(ROWS).distribute(DYNAMIC, service.target, job_name="left since")
+    with remote.iterator(0) as ending, remote.iterator(0) as leaving:
+        ids = [*read(leaving, 1), *read(ending)]
+        leaving.close()
+        state = saved(ending)
+    with remote.iterator(0) as going_on:
+        going_on.load_state_dict(state)
+        assert sorted(ids + read(going_on)) == list(range(ROWS))
+
+
 class NoTrainers:
     """A coordinator of none: what iterators have in the data service is all there is."""
 
