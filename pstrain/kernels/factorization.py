@@ -82,13 +82,13 @@ def add_vectors(
     """sums[i] += the sum of its vectors; out[i] += its weights, less half its vectors' squares."""
     repeated = 0
     for f in range(middles.size):
-        for s in range(starts[f], middles[f]):
-            repeated += 1
-            of = (np.intp(firsts[repeated]), np.intp(ends[repeated]))
-            _add_vector(rows, order[s], examples, of, sums, out)
         shift = (f + 1) * out.size - starts[f + 1]
-        for s in range(middles[f], starts[f + 1]):
-            _add_vector(rows, order[s], examples, (s + shift, s + shift + 1), sums, out)
+        for s in range(starts[f], starts[f + 1]):
+            first, end = np.intp(s + shift), np.intp(s + shift + 1)
+            if s < middles[f]:
+                repeated += 1
+                first, end = np.intp(firsts[repeated]), np.intp(ends[repeated])
+            _add_vector(rows, order[s], examples, (first, end), sums, out)
 
 
 @njit(nogil=True, cache=True, fastmath=_REORDER)
@@ -168,13 +168,13 @@ def vectors_gradient(
     """
     repeated = 0
     for f in range(middles.size):
-        for s in range(starts[f], middles[f]):
-            repeated += 1
-            of = (np.intp(firsts[repeated]), np.intp(ends[repeated]))
-            _vector_gradient(gradient, weighted, rows, order[s], examples, of, to_rows, each_once)
         shift = (f + 1) * gradient.size - starts[f + 1]
-        for s in range(middles[f], starts[f + 1]):
-            of = (s + shift, s + shift + 1)
+        for s in range(starts[f], starts[f + 1]):
+            first, end = np.intp(s + shift), np.intp(s + shift + 1)
+            if s < middles[f]:
+                repeated += 1
+                first, end = np.intp(firsts[repeated]), np.intp(ends[repeated])
+            of = (first, end)
             _vector_gradient(gradient, weighted, rows, order[s], examples, of, to_rows, each_once)
 
 
