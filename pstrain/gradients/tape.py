@@ -1,7 +1,8 @@
 """Turns what a step has computed into gradients of the variables it read.
 
 Knows nothing of networks, of layers or of where variables live. Invariant: a tape belongs to the
-thread that entered it, and adding up changes no array, so one gradient may reach two consumers.
+thread that entered it, and adding up changes no array but sums of its own, so one gradient may
+reach two consumers.
 """
 
 from __future__ import annotations
@@ -129,16 +130,31 @@ class GradientTape(Telling):
 
     def _backpropagate(self, loss: Tensor) -> dict[int, NDArray[Any]]:
         found: dict[int, NDArray[Any]] = {id(loss): np.ones_like(loss.value)}
+        sums: set[int] = set()
         for outputs, inputs, backward in reversed(self._seen.operations):
             if found.keys().isdisjoint(map(id, outputs)):
                 continue
             answer = backward(*[found.pop(id(output), None) for output in outputs])
+            sums.difference_update(map(id, outputs))
             results = answer if isinstance(answer, tuple | list) else (answer,)
             for tensor, gradient in zip(inputs, results, strict=True):
                 if gradient is not None and tensor.tracked:
-                    known = found.get(id(tensor))
-                    found[id(tensor)] = gradient if known is None else known + gradient
+                    key = id(tensor)
+                    known = found.get(key)
+                    if known is None:
+                        found[key] = gradient
+                    else:
+                        found[key] = _added_up(known, gradient, may_change=key in sums)
+                        sums.add(key)
         return found
+
+
+def _added_up(known: NDArray[Any], gradient: NDArray[Any], *, may_change: bool) -> NDArray[Any]:
+    """Their sum; in the place of ``known`` where that is a sum already, which nobody else has."""
+    if not (known.dtype == gradient.dtype == np.float32 and known.shape == gradient.shape):
+        return known + gradient
+    out = known if may_change else buffers.empty(known.shape)
+    return np.add(known, gradient, out=out)
 
 
 def _of_sources(found: Gradients, sources: Any) -> Any:

@@ -1,7 +1,8 @@
 """Looked-up rows into the matrix a network reads, and its gradient back onto the rows.
 
 ``inverse`` (int32 [n * fields]) says which row each id of each example has, as in ``Lookup``.
-Invariant: only the columns named are written; the caller's other columns stay as they are.
+Rows of matrices are contiguous. Invariant: only the columns named are written; the caller's other
+columns stay as they are.
 """
 
 from __future__ import annotations
@@ -12,29 +13,67 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, ask_for
+from pstrain.kernels.vectors import LANES, WIDE_LANES, load, load_wide, plus, store
+
 Array = NDArray[Any]
+
+
+# Calls that are given arrays count them, which has each row wait for the one before.
+@njit(nogil=True, cache=True, inline="always")
+def _copy(rows: Array, row: int, skipped: int, out: Array, i: int, at: int) -> None:
+    """out[i, at:] = rows[row, skipped:], as much as there is of that."""
+    last, column = rows.shape[1], skipped
+    shift = at - skipped
+    while column + WIDE_LANES <= last:
+        store(out, i, shift + column, load_wide(rows, row, column))
+        column += WIDE_LANES
+    if column + LANES <= last:
+        store(out, i, shift + column, load(rows, row, column))
+        column += LANES
+    while column < last:
+        out[i, shift + column] = rows[np.uint64(row), column]
+        column += 1
+
+
+@njit(nogil=True, cache=True, inline="always")
+def _add(gradient: Array, i: int, at: int, out: Array, row: int, skipped: int) -> None:
+    """out[row, skipped:] += gradient[i, at:], as much as there is room for."""
+    last, column = out.shape[1], skipped
+    shift = at - skipped
+    while column + WIDE_LANES <= last:
+        wide = load_wide(gradient, i, shift + column)
+        store(out, row, column, plus(load_wide(out, row, column), wide))
+        column += WIDE_LANES
+    if column + LANES <= last:
+        some = load(gradient, i, shift + column)
+        store(out, row, column, plus(load(out, row, column), some))
+        column += LANES
+    while column < last:
+        out[np.uint64(row), column] += gradient[i, shift + column]
+        column += 1
 
 
 @njit(nogil=True, cache=True)
 def gather_fields(rows: Array, inverse: Array, fields: int, out: Array) -> None:
     """out[i, f * dim : (f + 1) * dim] = rows[inverse[i * fields + f]]; rows [U, dim]."""
-    dim = rows.shape[1]
+    dim, last = rows.shape[1], inverse.size - 1
     for i in range(out.shape[0]):
         for f in range(fields):
-            row = inverse[i * fields + f]
-            for k in range(dim):
-                out[i, f * dim + k] = rows[row, k]
+            at = i * fields + f
+            ask_for(rows, inverse[min(at + ROWS_AHEAD, last)], dim * FLOAT_BYTES)
+            _copy(rows, inverse[np.uint64(at)], 0, out, i, f * dim)
 
 
 @njit(nogil=True, cache=True)
 def scatter_fields(gradient: Array, inverse: Array, fields: int, out: Array) -> None:
     """Adds gradient[i, f * dim : (f + 1) * dim] to out[inverse[i * fields + f]]; out [U, dim]."""
-    dim = out.shape[1]
+    dim, last = out.shape[1], inverse.size - 1
     for i in range(gradient.shape[0]):
         for f in range(fields):
-            row = inverse[i * fields + f]
-            for k in range(dim):
-                out[row, k] += gradient[i, f * dim + k]
+            at = i * fields + f
+            ask_for(out, inverse[min(at + ROWS_AHEAD, last)], dim * FLOAT_BYTES)
+            _add(gradient, i, f * dim, out, inverse[np.uint64(at)], 0)
 
 
 @njit(nogil=True, cache=True)
@@ -45,14 +84,15 @@ def gather_wide_deep(
 
     rows float32 [U, 1 + dim]; bias float32 [1]; out float32 [n, >= fields * dim]; wide float32 [n].
     """
-    dim = rows.shape[1] - 1
+    dim, last = rows.shape[1] - 1, inverse.size - 1
     for i in range(wide.shape[0]):
         total = bias[0]
         for f in range(fields):
-            row = inverse[i * fields + f]
-            total += rows[row, 0]
-            for k in range(dim):
-                out[i, f * dim + k] = rows[row, 1 + k]
+            at = i * fields + f
+            ask_for(rows, inverse[min(at + ROWS_AHEAD, last)], (1 + dim) * FLOAT_BYTES)
+            row = inverse[np.uint64(at)]
+            total += rows[np.uint64(row), 0]
+            _copy(rows, row, 1, out, i, f * dim)
         wide[i] = total
 
 
@@ -61,14 +101,15 @@ def scatter_wide_deep(
     gradient: Array, wide_gradient: Array, inverse: Array, fields: int, out: Array
 ) -> None:
     """Adds the gradients of :func:`gather_wide_deep` to ``out``, float32 [U, 1 + dim]."""
-    dim = out.shape[1] - 1
+    dim, last = out.shape[1] - 1, inverse.size - 1
     for i in range(wide_gradient.shape[0]):
         wide = wide_gradient[i]
         for f in range(fields):
-            row = inverse[i * fields + f]
-            out[row, 0] += wide
-            for k in range(dim):
-                out[row, 1 + k] += gradient[i, f * dim + k]
+            at = i * fields + f
+            ask_for(out, inverse[min(at + ROWS_AHEAD, last)], (1 + dim) * FLOAT_BYTES)
+            row = inverse[np.uint64(at)]
+            out[np.uint64(row), 0] += wide
+            _add(gradient, i, f * dim, out, row, 1)
 
 
 def warm_up() -> None:

@@ -112,3 +112,10 @@ def whole(variable: Any, value: NDArray[Any]) -> Tensor:
 def looked_up(variable: Any, lookup: Lookup) -> Tensor:
     """A variable's fetched rows, as a leaf of the tape."""
     return leaf(Tensor(lookup.rows), variable, lookup)
+
+
+def contiguous_rows(values: NDArray[Any]) -> NDArray[np.float32]:
+    """As float32 with each row in one piece, as kernels of vectors read it; most are so already."""
+    if values.dtype == np.float32 and values.strides[1] == values.itemsize:
+        return values
+    return np.ascontiguousarray(values, np.float32)

@@ -116,6 +116,10 @@ class Dense(Layer, Maker):
                 f"layer {self.name!r} takes [n, {self.input_size}], got {tensor.shape}"
             )
         leaves = [whole(v, value) for v, value in zip(self.variables, values, strict=True)]
+        return self.computed(tensor, leaves)
+
+    def computed(self, tensor: Tensor, leaves: Sequence[Tensor]) -> Tensor:
+        """The output for a kernel, and a bias where there is one, that are given."""
         output = Tensor(buffers.empty((len(tensor), self.units)))
         np.matmul(tensor.value, leaves[0].value, out=output.value)
         bias = leaves[1].value if self.use_bias else np.zeros(self.units, dtype=np.float32)

@@ -21,8 +21,8 @@ from pstrain.foreign_arguments import instead_of
 from pstrain.gradients.recording import record, record_all
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
-from pstrain.layers.base import Layer, whole
-from pstrain.layers.pooling import field_rows
+from pstrain.layers.base import Layer, contiguous_rows, whole
+from pstrain.layers.pooling import FieldRows, field_rows
 from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch, Lookup
 
@@ -124,7 +124,7 @@ class Embedding(Layer):
 
         def backward(gradient: NDArray[np.float32]) -> NDArray[np.float32]:
             total = buffers.zeros(rows.shape)
-            kernels.scatter_fields(gradient, inverse, fields, total)
+            kernels.scatter_fields(contiguous_rows(gradient), inverse, fields, total)
             return total
 
         return record(output, (rows,), backward)
@@ -165,9 +165,16 @@ class WideDeepTable(Layer):
         return [Fetch(table.spec, _asked(inputs, self.by_field)), Fetch(bias.spec)]
 
     def forward(self, values: Sequence[Any], inputs: Features) -> tuple[Tensor, Tensor]:
+        return self.computed(*self.leaves(values, inputs), inputs)
+
+    def leaves(self, values: Sequence[Any], inputs: Features) -> tuple[FieldRows, Tensor]:
+        """The rows that were looked up, and the bias."""
         found = field_rows(self.variables[0], values[0], inputs)
+        return found, whole(self.variables[1], values[1])
+
+    def computed(self, found: FieldRows, bias: Tensor, inputs: Features) -> tuple[Tensor, Tensor]:
+        """What ``forward`` makes of its :meth:`leaves`."""
         rows, inverse = found.rows, found.inverse
-        bias = whole(self.variables[1], values[1])
         fields, size = self.fields, len(inputs)
         embedded = fields * self.dim
         padded = _padded_matrix(size, embedded + inputs.dense.shape[1])
@@ -180,7 +187,7 @@ class WideDeepTable(Layer):
         def backward(
             to_matrix: NDArray[np.float32] | None, to_wide: NDArray[np.float32] | None
         ) -> list[NDArray[np.float32]]:
-            deep = np.zeros_like(matrix) if to_matrix is None else to_matrix
+            deep = np.zeros_like(matrix) if to_matrix is None else contiguous_rows(to_matrix)
             plain = np.zeros(size, np.float32) if to_wide is None else to_wide.reshape(-1)
             to_rows = buffers.zeros(rows.shape)
             kernels.scatter_wide_deep(deep, plain, inverse, fields, to_rows)

@@ -6,6 +6,7 @@ Invariant: these work on one example at a time, so a batch may be cut anywhere.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +14,13 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain import buffers, initializers
+from pstrain.buffers import read_only
 from pstrain.errors import InvalidArgumentError
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
+from pstrain.kernels import cross
 from pstrain.kernels import interaction as kernels
-from pstrain.layers.base import Layer, as_matrix, whole
+from pstrain.layers.base import Layer, as_matrix, contiguous_rows, whole
 from pstrain.layers.dense import Dense
 from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch
@@ -95,7 +98,7 @@ class Interaction(Layer):
     def _dots(self, vectors: Tensor) -> Tensor:
         pairs = self.count * (self.count - 1) // 2
         output = Tensor(buffers.empty((len(vectors), pairs)))
-        rows = _contiguous_rows(vectors.value)
+        rows = contiguous_rows(vectors.value)
         kernels.pair_dots(rows, self.count, self.dim, output.value)
 
         def backward(gradient: Float32) -> Float32:
@@ -117,13 +120,6 @@ class Interaction(Layer):
             return found
 
         return record(output, (vectors,), backward)
-
-
-def _contiguous_rows(values: NDArray[Any]) -> Float32:
-    """As float32 with each row in one piece, as kernels of vectors read it; most are so already."""
-    if values.dtype == np.float32 and values.strides[1] == values.itemsize:
-        return values
-    return np.ascontiguousarray(values, np.float32)
 
 
 class Cross(Layer):
@@ -149,16 +145,61 @@ class Cross(Layer):
         self.variables = [*(self._down.variables if self._down else ()), *self._out.variables]
 
     def forward(self, values: Sequence[Float32], inputs: tuple[Any, Any]) -> Tensor:
+        first, last = self._checked(inputs)
+        projected = last
+        if self._down is not None:
+            projected = self._down.forward(values[:1], last)
+        variables = self._out.variables
+        kernel, bias = (whole(v, w) for v, w in zip(variables, values[-2:], strict=True))
+        rows, weights = contiguous_rows(first.value), buffers.empty(first.shape)
+        np.matmul(projected.value, kernel.value, out=weights)
+        output, beside = Tensor(buffers.empty(first.shape)), read_only(bias.value.reshape(1, -1))
+        cross.cross(rows, weights, beside, contiguous_rows(last.value), output.value)
+        parts = (first, last, projected, kernel, bias)
+        return record(output, parts, _CrossBackward(*parts, rows, weights))
+
+    def _checked(self, inputs: Any) -> list[Tensor]:
         if not isinstance(inputs, tuple | list) or len(inputs) != 2:
             raise InvalidArgumentError(
                 f"layer {self.name!r} takes (x0, x), two matrices, got {type(inputs).__name__}"
             )
-        first, last = (as_matrix(self.name, each) for each in inputs)
-        projected = last
-        if self._down is not None:
-            projected = self._down.forward(values[:1], last)
-            values = values[1:]
-        return first * self._out.forward(values, projected) + last
+        both, size = [as_matrix(self.name, each) for each in inputs], self._out.units
+        for name, each in zip(("x0", "x"), both, strict=True):
+            if each.shape != (len(both[0]), size):
+                raise InvalidArgumentError(
+                    f"layer {self.name!r} takes (x0, x), each [n, {size}], got {name} of shape "
+                    f"{each.shape}"
+                )
+        return both
+
+
+@dataclass(frozen=True, slots=True)
+class _CrossBackward:
+    """Gradients of one call, in the order of its first five."""
+
+    first: Tensor
+    last: Tensor
+    projected: Tensor
+    kernel: Tensor
+    bias: Tensor
+    rows: Float32
+    weights: Float32
+
+    def __call__(self, gradient: Float32) -> list[Float32 | None]:
+        to_weights, to_first = (buffers.empty(self.weights.shape) for _ in range(2))
+        to_bias = np.zeros((1, self.weights.shape[1]), np.float32)
+        is_same = self.first is self.last
+        gradient = contiguous_rows(gradient)
+        cross.cross_gradient(
+            gradient, self.rows, self.weights, np.float32(is_same), to_weights, to_first, to_bias
+        )
+        to_projected = None
+        if self.projected.tracked:
+            to_projected = buffers.empty(self.projected.shape)
+            np.matmul(to_weights, self.kernel.value.T, out=to_projected)
+        to_kernel = self.projected.value.T @ to_weights
+        to_last = None if is_same else gradient
+        return [to_first, to_last, to_projected, to_kernel, to_bias.reshape(-1)]
 
 
 class NumericEmbedding(Layer):

@@ -58,6 +58,20 @@ def distinct_rows(lookup: Lookup, inputs: Features) -> tuple[int, int]:
     return len(lookup.unique) + pooled, inputs.ids.size + pooled
 
 
+_Array = NDArray[Any]
+
+
+def rows_of(groups: FieldGroups) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
+    """All that says which examples a row has."""
+    order, starts, middles, _, examples, firsts, ends = groups
+    return order, starts, middles, examples, firsts, ends
+
+
+def has_each_row_once(groups: FieldGroups, rows: _Array, inputs: Features) -> bool:
+    """Of looked-up rows each has an id; of those that lists pool some may have none."""
+    return inputs.bags is None and len(groups.order) == len(rows)
+
+
 def _with_pooled(rows: Tensor, inverse: NDArray[np.int32], bags: Bags) -> Tensor:
     distinct, width = rows.shape
     count = len(bags.offsets) - 1

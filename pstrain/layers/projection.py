@@ -25,7 +25,13 @@ from pstrain.kernels.vectors import LANES
 from pstrain.layers.base import whole
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
-from pstrain.layers.pooling import FieldRows, distinct_rows, field_rows
+from pstrain.layers.pooling import (
+    FieldRows,
+    distinct_rows,
+    field_rows,
+    has_each_row_once,
+    rows_of,
+)
 from pstrain.vocabulary import Lookup
 
 Float32 = NDArray[np.float32]
@@ -45,11 +51,11 @@ def project(
     None, with nothing recorded, where it would not pay: mostly distinct ids, a layer without bias
     and rectifier, or widths that do not fill vectors.
     """
-    if not _pays(table_values[0], inputs, table.dim, dense):
+    if not pays(table_values[0], inputs, table.dim, dense):
         return None
     bias = whole(table.variables[1], table_values[1])
     found = field_rows(table.variables[0], table_values[0], inputs)
-    return _project(found, table.fields, bias, dense, dense_values, inputs)
+    return project_rows(found, table.fields, bias, _leaves(dense, dense_values), inputs)
 
 
 def project_embedding(
@@ -63,29 +69,36 @@ def project_embedding(
 
     None as in :func:`project`.
     """
-    if not _pays(table_values[0], inputs, table.dim, dense):
+    if not pays(table_values[0], inputs, table.dim, dense):
         return None
     found = field_rows(table.variables[0], table_values[0], inputs)
-    return _project(found, len(table.vocabulary_sizes), None, dense, dense_values, inputs)[0]
+    fields = len(table.vocabulary_sizes)
+    return project_rows(found, fields, None, _leaves(dense, dense_values), inputs)[0]
 
 
-def _project(
+def _leaves(dense: Dense, values: Sequence[Float32]) -> list[Tensor]:
+    return [whole(v, w) for v, w in zip(dense.variables, values, strict=True)]
+
+
+def project_rows(
     found: FieldRows,
     fields: int,
     table_bias: Tensor | None,
-    dense: Dense,
-    dense_values: Sequence[Float32],
+    of_dense: Sequence[Tensor],
     inputs: Features,
 ) -> tuple[Tensor, Tensor]:
-    """``table_bias`` None: there is no wide part, and the second of the outputs is empty."""
-    kernel, bias = (whole(v, w) for v, w in zip(dense.variables, dense_values, strict=True))
+    """What a rectified layer of kernel and bias ``of_dense`` makes of rows, where that ``pays``.
+
+    ``table_bias`` None: there is no wide part, and the second of the outputs is empty.
+    """
+    kernel, bias = of_dense
     groups = found.groups(fields)
     rows, matrix = read_only(found.rows.value), read_only(kernel.value)
     hidden = _hidden(rows, groups, inputs, matrix, read_only(bias.value))
     wide = np.empty((0 if table_bias is None else len(inputs), 1), np.float32)
     if table_bias is not None:
         wide.fill(table_bias.value[0])
-        kernels.add_wide(rows, *_rows_of(groups), wide.reshape(-1))
+        kernels.add_wide(rows, *rows_of(groups), wide.reshape(-1))
     leaves = [found.rows, kernel, bias] + ([] if table_bias is None else [table_bias])
     outputs = (Tensor(hidden), Tensor(wide))
     record_all(outputs, leaves, _Backward(groups, leaves, inputs, hidden))
@@ -106,16 +119,8 @@ def _hidden(
     return hidden
 
 
-_Array = NDArray[Any]
-
-
-def _rows_of(groups: FieldGroups) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
-    """All that says which examples a row has."""
-    order, starts, middles, _, examples, firsts, ends = groups
-    return order, starts, middles, examples, firsts, ends
-
-
-def _pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
+def pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
+    """Whether rows repeat enough, of widths that fill vectors, for a rectified layer with bias."""
     distinct, occurrences = distinct_rows(lookup, inputs)
     rectified = dense.use_bias and dense.activation == "relu"
     fits = dim % LANES == 0 and dense.units % kernels.COLUMNS == 0
@@ -134,7 +139,9 @@ class _Backward:
     def __call__(self, to_hidden: Float32 | None, to_wide: Float32 | None) -> list[Float32]:
         rows, kernel, bias = self.leaves[:3]
         # To clear memory and to read it again takes a tenth of what the gradients take.
-        each_once = to_hidden is not None and self._has_each_row_once()
+        each_once = to_hidden is not None and has_each_row_once(
+            self.groups, rows.value, self.inputs
+        )
         to_rows = (buffers.empty if each_once else buffers.zeros)(rows.shape)
         to_kernel = buffers.zeros(kernel.shape)
         to_bias = np.zeros(bias.shape, dtype=np.float32)
@@ -145,12 +152,8 @@ class _Backward:
         if len(self.leaves) == 3:
             return [to_rows, to_kernel, to_bias]
         plain = np.zeros(len(self.inputs), np.float32) if to_wide is None else to_wide.reshape(-1)
-        projection_gradients.add_wide_gradient(plain, *_rows_of(self.groups), to_rows)
+        projection_gradients.add_wide_gradient(plain, *rows_of(self.groups), to_rows)
         return [to_rows, to_kernel, to_bias, plain.sum(keepdims=True)]
-
-    def _has_each_row_once(self) -> bool:
-        """Of looked-up rows each has an id; of those that lists pool some may have none."""
-        return self.inputs.bags is None and len(self.groups.order) == len(self.leaves[0].value)
 
     def _project(
         self, gradient: Float32, to_rows: Float32, to_kernel: Float32, *, each_once: bool
@@ -161,7 +164,7 @@ class _Backward:
         projection_gradients.project_gradients(
             gradient,
             read_only(rows),
-            *_rows_of(self.groups),
+            *rows_of(self.groups),
             np.ascontiguousarray(kernel[:embedded_columns].T),
             to_rows,
             to_kernel,

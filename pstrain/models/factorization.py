@@ -7,16 +7,20 @@ column's is its own vector times the value.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.schema import Features
 from pstrain.gradients.tensor import Tensor
+from pstrain.layers.base import whole
 from pstrain.layers.embedding import WideDeepTable
-from pstrain.layers.interaction import Interaction, NumericEmbedding, concatenate
+from pstrain.layers.factorization import folded, pair_logits
+from pstrain.layers.interaction import NumericEmbedding
+from pstrain.layers.pooling import FieldRows
+from pstrain.layers.projection import pays, project_rows
 from pstrain.models.base import Model
 from pstrain.models.network import checked_sizes, linear, logit, rectified, run
+from pstrain.vocabulary import Lookup
 
 
 class DeepFM(Model):
@@ -48,8 +52,9 @@ class DeepFM(Model):
         self.name, self.seed = name, seed
         self._fields = fields
         rows = self.schema.table_rows
-        self._table = WideDeepTable(rows, fields, dim, name=f"{name}/table", seed=seed)
-        self._pairs = Interaction(fields + numbers, dim, "sum", name=f"{name}/pairs")
+        self._table = WideDeepTable(
+            rows, fields, dim, name=f"{name}/table", seed=seed, by_field=True
+        )
         self._numeric, self._linear = None, None
         if numbers:
             self._numeric = NumericEmbedding(numbers, dim, name=f"{name}/numeric", seed=seed)
@@ -63,16 +68,36 @@ class DeepFM(Model):
         self.layers = [self._table, *self._deep, *of_numbers]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
-        without_numbers = replace(features, dense=features.dense[:, :0])
-        vectors, logits = self._table.forward(values[0], without_numbers)
-        if self._numeric is not None and self._linear is not None:
-            of_numbers = self._numeric.forward(values[-2], features.dense)
-            vectors = concatenate([vectors, of_numbers])
+        found, bias = self._table.leaves(values[0], features)
+        numeric = None
+        if self._numeric is not None:
+            numeric = whole(self._numeric.variables[0], values[-2][0])
+        logits = pair_logits(found, self._fields, bias, numeric, features)
+        if self._linear is not None:
             logits = logits + self._linear.forward(values[-1], features.dense)
-        logits = logits + self._pairs(vectors)
         if self._deep:
-            logits = logits + run(self._deep, values[1 : 1 + len(self._deep)], vectors)
+            of_deep = values[1 : 1 + len(self._deep)]
+            hidden = self._first_hidden(found, bias, numeric, of_deep[0], features, values[0][0])
+            logits = logits + run(self._deep[1:], of_deep[1:], hidden)
         return logits
+
+    def _first_hidden(
+        self,
+        found: FieldRows,
+        bias: Tensor,
+        numeric: Tensor | None,
+        values: Sequence[Any],
+        features: Features,
+        lookup: Lookup,
+    ) -> Tensor:
+        """What the network's first layer makes of all vectors."""
+        first = self._deep[0]
+        kernel, *others = (whole(v, w) for v, w in zip(first.variables, values, strict=True))
+        leaves = [kernel if numeric is None else folded(kernel, numeric), *others]
+        if pays(lookup, features, self.dim, first):
+            return project_rows(found, self._fields, None, leaves, features)[0]
+        matrix, _ = self._table.computed(found, bias, features)
+        return first.computed(matrix, leaves)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {

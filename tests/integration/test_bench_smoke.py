@@ -21,6 +21,8 @@ from bench import (
     leases,
     memory,
     mesh,
+    model_batches,
+    models,
     online_lookup,
     parameters,
     plots,
@@ -35,6 +37,8 @@ from bench import (
 )
 from bench.columns import CATEGORICAL
 from bench.peers import children
+from pstrain.features.schema import Features
+from pstrain.variables.scope import local_parameters
 
 _ROWS = 3 * data.BLOCK_ROWS
 
@@ -194,15 +198,46 @@ def test_a_core_of_a_cluster_is_compared_with_one_process_in_turns(
         assert 0 < found[f"{ratio}_min"] <= found[ratio] <= found[f"{ratio}_max"]
 
 
+def test_models_print_a_line_each(capsys: pytest.CaptureFixture[str], monkeypatch: Any):
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    models.main(["--smoke", "--models", "DeepFM", "DCNv2"])
+    found = _lines(capsys)
+    assert [line["model"] for line in found] == ["DeepFM", "DCNv2"]
+    assert all(line["ours_cpu_ms"] > 0 and line["turns"] == 2 for line in found)
+
+
+def test_models_are_compared_with_the_fastest_form_of_the_peer():
+    rounds = [
+        {"ours": 1.0, "plain": 2.0, "compiled": 1.5},
+        {"ours": 2.0, "plain": 8.0, "compiled": 2.0},
+        {"ours": 1.0, "plain": 1.0, "compiled": 1.8},
+    ]
+    found = models.summary(rounds)
+    assert (found["ours_cpu_ms"], found["plain_cpu_ms"]) == (1.0, 2.0)
+    assert (found["peer_form"], found["ratio"]) == ("compiled", 1.5)
+    assert (found["ratio_min"], found["ratio_max"]) == (1.0, 1.8)
+
+
+@pytest.mark.parametrize("kind", model_batches.KINDS)
+def test_models_of_the_bench_fit_its_batches(kind: str):
+    with local_parameters():
+        model = models.make(kind, 8)
+        for ids in model_batches.IDS:
+            labels, dense, rows = model_batches.batches(65_536, ids)[0]
+            assert 0 <= rows.min() <= rows.max() < model_batches.ROWS == model.schema.table_rows
+            batch = Features(dense[:64], rows[:64], labels[:64])
+            assert float(model.loss(batch)) == pytest.approx(np.log(2), abs=0.3)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("bench", [stream, train, closures])
+@pytest.mark.parametrize("bench", [stream, train, closures, models])
 def test_peer_runs_beside_ours(bench: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any):
     try:
         python = children.find_interpreter(os.environ.get("PEER_PYTHON"))
     except children.PeerError as error:
         pytest.skip(f"{error}, or set PEER_PYTHON")
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    sizes = ["--processes", "1"] if bench is train else ["--workers", "1"]
+    sizes = {train: ["--processes", "1"], models: []}.get(bench, ["--workers", "1"])
     bench.main(["--smoke", "--peer", "--peer-python", python, *sizes])
     *_, ratio = _lines(capsys)
     assert ratio["ratio"] > 0

@@ -201,9 +201,9 @@ def test_wide_deep_table_gradients_where_one_part_is_not_used(part: int) -> None
     check_gradients(layer.variables[:1], lambda: weighted_sum(layer(features)[part]))
 
 
-@pytest.mark.parametrize("rank", [None, 2])
-def test_cross_gradients_reach_both_inputs(rank: int | None) -> None:
-    start, layer = Dense(4, input_size=3, name="start"), Cross(4, rank)
+@pytest.mark.parametrize(("size", "rank"), [(4, None), (4, 2), (9, None)])
+def test_cross_gradients_reach_both_inputs(size: int, rank: int | None) -> None:
+    start, layer = Dense(size, input_size=3, name="start"), Cross(size, rank)
     inputs = RANDOM.normal(size=(5, 3)).astype(np.float32)
 
     def forward() -> Tensor:
@@ -211,6 +211,29 @@ def test_cross_gradients_reach_both_inputs(rank: int | None) -> None:
         return weighted_sum(layer((first, layer((first, first)))))
 
     check_gradients(start.variables + layer.variables, forward)
+
+
+def test_gradients_that_are_one_number_for_all_reach_what_is_behind_vectors() -> None:
+    """Arrays without strides, as sums hand them on, are no rows that vectors can be read of."""
+    start, layer, features = Dense(9, input_size=2), Cross(9), _features()
+    table, embedding = WideDeepTable(7, 2, 9), Embedding([3, 4], 9, name="alone")
+    ids = np.array([[0, 1], [2, 3], [0, 1]])
+
+    def forward() -> Tensor:
+        first = start(features.dense)
+        sums = [np.sum(layer((first, first))), np.sum(table(features)[0]), np.sum(embedding(ids))]
+        return sum(sums)  # type: ignore[return-value]
+
+    _check([*start.variables, layer.variables[1], table.variables[0]], forward)
+    _check(embedding.variables, forward)
+
+
+def test_cross_names_inputs_of_other_widths() -> None:
+    one, other = np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)
+    with pytest.raises(InvalidArgumentError, match=r"each \[n, 3\], got x0 of shape \(2, 4\)"):
+        Cross(3)((other, one))
+    with pytest.raises(InvalidArgumentError, match=r"each \[n, 3\], got x of shape \(2, 4\)"):
+        Cross(3)((one, other))
 
 
 def test_cross_multiplies_with_the_start() -> None:

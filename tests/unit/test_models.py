@@ -24,6 +24,7 @@ from pstrain.models import (
     LogisticRegression,
     Model,
     WideDeep,
+    factorization,
 )
 from pstrain.optimizers import SGD, Adagrad
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
@@ -101,6 +102,30 @@ def _slope(model: Model, batch: pa.RecordBatch, variable: Any, direction: np.nda
         values.append(float(model.loss(batch)))
     variable.assign(start)
     return (values[0] - values[1]) / (2 * step)
+
+
+def test_a_network_over_distinct_ids_is_that_over_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batch, asked = DeepFM(SCHEMA, dim=8, hidden=(16, 4)), _batch(), []
+    random = np.random.default_rng(11)
+    for variable in model.variables:
+        variable.assign_add(random.normal(scale=0.3, size=variable.shape).astype(np.float32))
+    pays, found = factorization.pays, []
+
+    def asked_first(*given: Any) -> bool:
+        asked.append(pays(*given))
+        return len(asked) == 1
+
+    monkeypatch.setattr(factorization, "pays", asked_first)
+    for _ in range(2):
+        with GradientTape() as tape:
+            loss = model.loss(batch)
+        found.append((float(loss), tape.gradients(loss)))
+    assert asked == [True, True]
+    (loss_of_distinct, of_distinct), (loss_of_all, of_all) = found
+    assert loss_of_distinct == pytest.approx(loss_of_all, rel=1e-5)
+    for variable in model.variables:
+        mine, theirs = of_distinct.of(variable).gradient, of_all.of(variable).gradient
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-6, err_msg=variable.name)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -157,6 +157,25 @@ def test_two_reads_of_one_variable_give_one_update_with_the_sum() -> None:
     np.testing.assert_allclose(gradients.of(x).gradient, [6.0, 4.0])
 
 
+def test_sums_of_gradients_change_no_gradient_that_others_have() -> None:
+    weights = Variable(np.array([1, 2], np.float32))
+    handed_on: list[np.ndarray] = []
+
+    def passed(tensor: Tensor) -> Tensor:
+        def backward(gradient: np.ndarray) -> np.ndarray:
+            handed_on.append(gradient)
+            return gradient
+
+        return record(Tensor(tensor.value), (tensor,), backward)
+
+    with GradientTape() as tape:
+        read_once = weights * np.float32(1)
+        loss = np.sum(passed(read_once) + passed(read_once) + passed(read_once) + read_once)
+    for _ in range(2):
+        np.testing.assert_array_equal(tape.gradients(loss).of(weights).gradient, [4, 4])
+    assert all(gradient.tolist() == [1, 1] for gradient in handed_on)
+
+
 def test_gradients_of_given_variables_come_in_their_order() -> None:
     x, y, unused = (Variable(vector(3.0, 2.0), name=name) for name in ("x", "y", "unused"))
     with GradientTape() as tape:

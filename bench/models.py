@@ -1,0 +1,131 @@
+"""How much CPU time does a step of each model take in one process, and in TensorFlow?
+
+No servers: a tape, `apply_gradients` of Adagrad, batches from memory whose ids are rows of a table
+of 10^5, 13 dense and 26 categorical columns. `bench.peers.tf_models` does the same work; with
+`--peer` its forms and ours take turns, and a ratio is the median of the turns'. Each computes on
+one thread unless `--threads` says otherwise (0: as many as each takes by itself). Prints JSON
+lines: one for each batch, model and kind of ids.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import statistics
+from typing import Any
+
+import pstrain as ps
+from bench import model_batches as work
+from bench.columns import CATEGORICAL, DENSE
+from bench.peers import children, turns
+from pstrain.features.schema import Category, Features, FeatureSchema
+from pstrain.models.base import Model
+
+_PEER_FORMS = ("plain", "compiled")
+
+
+def make(kind: str, width: int) -> Model:
+    """The model, over rows that a field has one part of."""
+    category = Category(work.ROWS_OF_FIELD - 1, hashed=False)
+    schema = FeatureSchema(dense=DENSE, categorical=dict.fromkeys(CATEGORICAL, category))
+    given = {} if kind == "LogisticRegression" else {"dim": width}
+    model: Model = getattr(ps.models, kind)(schema, **given)
+    return model
+
+
+def serve(kind: str, batch: int, ids: str, width: int) -> None:
+    """In the process of its own: trains when it is its turn."""
+    model = make(kind, width)
+    rule = ps.optimizers.Adagrad(work.LEARNING_RATE, work.INITIAL_ACCUMULATOR, work.EPSILON)
+    drawn = work.batches(batch, ids)
+    data = itertools.cycle([Features(dense, rows, labels) for labels, dense, rows in drawn])
+
+    def step() -> float:
+        with ps.GradientTape() as tape:
+            loss = model.loss(next(data))
+        rule.apply_gradients(tape.gradients(loss))
+        return float(loss)
+
+    turns.serve(step)
+
+
+def measure(kind: str, batch: int, ids: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Turns of ours and of the peer's forms."""
+    common = ["--batch", str(batch), "--ids", ids, "--width", str(options.width)]
+    with (
+        children.Children(options.deadline_s) as ours,
+        children.Children(options.deadline_s, options.peer_python) as theirs,
+    ):
+        group = {"ours": ours.start("bench.models", ["--serve", kind, *common])}
+        for form in options.peer_forms if options.peer else ():
+            arguments = ["--kind", kind, "--form", form, "--threads", str(options.threads)]
+            group[form] = theirs.start("bench.peers.tf_models", [*arguments, *common])
+        for child in group.values():
+            turns.cpu_ms_of_step(child, options.warm_up_s)
+        rounds = [
+            {name: turns.cpu_ms_of_step(child, options.turn_s) for name, child in group.items()}
+            for _ in range(options.turns)
+        ]
+    sizes = {"model": kind, "batch": batch, "ids": ids, "width": options.width}
+    return {"bench": "models", **sizes, "threads": options.threads, **summary(rounds)}
+
+
+def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
+    """CPU time of a step, and how much more each of the peer's forms takes; of them the least."""
+    found: dict[str, Any] = {"turns": len(rounds)}
+    for name in rounds[0]:
+        found[f"{name}_cpu_ms"] = round(statistics.median(turn[name] for turn in rounds), 3)
+    ratios = {
+        name: [turn[name] / turn["ours"] for turn in rounds] for name in rounds[0] if name != "ours"
+    }
+    if ratios:
+        form = min(ratios, key=lambda name: statistics.median(ratios[name]))
+        found |= {
+            "peer_form": form,
+            "ratio": round(statistics.median(ratios[form]), 2),
+            "ratio_min": round(min(ratios[form]), 2),
+            "ratio_max": round(max(ratios[form]), 2),
+        }
+    return found
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__)
+    parser.add_argument("--models", nargs="+", choices=work.KINDS, default=work.KINDS)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
+    parser.add_argument("--ids", nargs="+", choices=work.IDS, default=["zipf"])
+    parser.add_argument("--width", type=int, default=16, help="of an embedding")
+    parser.add_argument("--threads", type=int, default=1, help="0: as each takes by itself")
+    parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--turn-s", type=float, default=0.5, help="CPU seconds")
+    parser.add_argument("--warm-up-s", type=float, default=1.0, help="CPU seconds")
+    parser.add_argument("--deadline-s", type=float, default=600.0, help="of one model and batch")
+    parser.add_argument("--smoke", action="store_true", help="the shortest turns that train")
+    parser.add_argument("--serve", choices=work.KINDS, help=argparse.SUPPRESS)
+    parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
+    parser.add_argument("--peer-forms", nargs="+", choices=_PEER_FORMS, default=_PEER_FORMS)
+    parser.add_argument(
+        "--peer-python",
+        default=os.environ.get("PEER_PYTHON"),
+        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+    )
+    options = parser.parse_args(argv)
+    if options.serve:
+        serve(options.serve, options.batch, options.ids[0], options.width)
+        return
+    if options.threads:
+        # Our process inherits it.
+        os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
+    if options.smoke:
+        options.turns, options.turn_s, options.warm_up_s, options.batches = 2, 0.05, 0.01, [256]
+    if options.peer:
+        options.peer_python = children.find_interpreter(options.peer_python)
+    for batch, kind, ids in itertools.product(options.batches, options.models, options.ids):
+        children.say(**measure(kind, batch, ids, options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Processes that take turns at training, so that a machine whose speed drifts drifts for all.
+
+Standard library only. A process waits for a line, which says for how many CPU seconds; it trains so
+long, and says what that came to.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+
+from bench.peers import children
+
+
+def serve(step: Callable[[], float]) -> None:
+    """In the process of its own, until its input ends. ``step`` returns the loss."""
+    for line in sys.stdin:
+        least_s, steps = float(line), 0
+        began, cpu_s, loss = time.process_time(), 0.0, 0.0
+        while cpu_s < least_s or not steps:
+            loss = step()
+            steps += 1
+            cpu_s = time.process_time() - began
+        if not math.isfinite(loss):
+            raise ArithmeticError(f"the loss became {loss}: the run is no measurement")
+        children.say(steps=steps, cpu_s=cpu_s)
+
+
+def cpu_ms_of_step(child: children.Child, seconds: float) -> float:
+    """One turn of a process: CPU time of a step."""
+    child.tell(str(seconds))
+    turn = child.line()
+    return 1e3 * float(turn["cpu_s"]) / int(turn["steps"])

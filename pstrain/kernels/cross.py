@@ -1,0 +1,80 @@
+"""What a cross layer does around its matrix products, each in one pass over the batch.
+
+Rows of matrices are contiguous, whole or padded; float32 throughout. Invariant: the columns of all
+are those of ``projected``, and what a matrix has beyond them is neither read nor written.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from pstrain.kernels.vectors import LANES, every, load, plus, plus_product, store
+
+Array = NDArray[Any]
+
+
+@njit(nogil=True, cache=True)
+def cross(first: Array, projected: Array, bias: Array, last: Array, out: Array) -> None:
+    """out = first * (projected + bias) + last; ``projected`` gets the bias, [1, columns], too."""
+    columns = projected.shape[1]
+    for i in range(projected.shape[0]):
+        c = 0
+        while c + LANES <= columns:
+            weights = plus(load(projected, i, c), load(bias, 0, c))
+            store(projected, i, c, weights)
+            store(out, i, c, plus_product(load(last, i, c), load(first, i, c), weights))
+            c += LANES
+        while c < columns:
+            weight = projected[i, c] + bias[0, c]
+            projected[i, c] = weight
+            out[i, c] = first[i, c] * weight + last[i, c]
+            c += 1
+
+
+@njit(nogil=True, cache=True)
+def cross_gradient(
+    gradient: Array,
+    first: Array,
+    projected: Array,
+    passed_on: np.float32,
+    to_projected: Array,
+    to_first: Array,
+    to_bias: Array,
+) -> None:
+    """Gradients of :func:`cross`, whose ``projected`` has the bias; adds to ``to_bias``.
+
+    ``to_first`` gets ``passed_on`` times the gradient besides: 1 where ``last`` is ``first``.
+    """
+    columns = projected.shape[1]
+    for i in range(projected.shape[0]):
+        c = 0
+        while c + LANES <= columns:
+            g = load(gradient, i, c)
+            product = g * load(first, i, c)
+            store(to_projected, i, c, product)
+            store(to_bias, 0, c, plus(load(to_bias, 0, c), product))
+            weights = plus(load(projected, i, c), every(passed_on))
+            store(to_first, i, c, g * weights)
+            c += LANES
+        while c < columns:
+            one = gradient[i, c]
+            scalar = one * first[i, c]
+            to_projected[i, c] = scalar
+            to_bias[0, c] += scalar
+            to_first[i, c] = one * (projected[i, c] + passed_on)
+            c += 1
+
+
+def warm_up() -> None:
+    """Compiles for whole matrices and padded ones, and for biases that are read-only."""
+    whole, padded = np.zeros((1, 2), np.float32), np.zeros((1, 3), np.float32)[:, :2]
+    bias = np.zeros((1, 2), np.float32)
+    bias.flags.writeable = False
+    for first in (whole, padded):
+        for last in (whole, padded):
+            cross(first, whole, bias, last, whole.copy())
+        cross_gradient(whole, first, whole, np.float32(1), whole, whole.copy(), whole.copy())
