@@ -14,6 +14,8 @@ import pytest
 
 import dataservice.__main__ as dataservice_main
 from dataservice.config import DispatcherConfig, WorkerConfig
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.process import spawn_module
 from pstrain.__main__ import COMMANDS, main
 
 
@@ -65,10 +67,7 @@ def test_the_times_that_help_names_are_the_defaults() -> None:
         assert float(told[1]) in defaults, option.option_strings
 
 
-def test_a_folder_of_logs_that_cannot_be_one_is_told(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_of_logs_that_cannot_be_one_is_told(tmp_path: pathlib.Path) -> None:
     (tmp_path / "logs").write_text("")
-    words = ["--dispatcher", "localhost:1", "--processes", "2", "--log-dir", str(tmp_path / "logs")]
-    assert dataservice_main.main(["worker", *words]) == 2
-    assert re.search(r"log .*logs/worker-0\.log' cannot be written.*log", capsys.readouterr().err)
+    with pytest.raises(FailedPreconditionError, match=r"logs/worker-0\.log' cannot be written"):
+        spawn_module("dataservice", ["--version"], log_path=tmp_path / "logs" / "worker-0.log")
