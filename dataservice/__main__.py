@@ -90,7 +90,10 @@ def _parser() -> argparse.ArgumentParser:
         "machines, set DATASERVICE_TOKEN or DATASERVICE_TOKEN_FILE.",
     )
     parser.add_argument(
-        "--log-level", default="info", choices=["debug", "info", "warning", "error"]
+        "--log-level",
+        default="info",
+        choices=["debug", "info", "warning", "error"],
+        help="least severity of what is logged (info)",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

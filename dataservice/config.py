@@ -8,11 +8,13 @@ name ends in its unit.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
+from dataservice.runtime.addresses import LAST_PORT, split_address
 from dataservice.runtime.arguments import check_choice, path_of
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.exposure import check_exposure
@@ -70,6 +72,9 @@ DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES: Final = 10 << 30
 DEFAULT_WORKERS_ENOUGH_STAY_MS: Final = 30_000
 DEFAULT_WORKERS_ENOUGH_TIMEOUT_MS: Final = 60_000
 NEVER_COLLECT: Final = -1
+# Stands in an address for the port that a worker has bound.
+PORT_PLACEHOLDER: Final = re.compile(r"%(?:dts_)?port(?:_\w+)?%")
+_NAMED_PORT: Final = re.compile(r":[^\W\d]\w*$")
 
 Checked = TypeVar("Checked")
 
@@ -218,8 +223,8 @@ class WorkerConfig:
             )
         parse_target(self.dispatcher_address)
         _check_listener(self)
-        _check_optional_text("worker_address", self.worker_address)
-        _check_optional_text("data_transfer_address", self.data_transfer_address)
+        _check_announced("worker_address", self.worker_address)
+        _check_announced("data_transfer_address", self.data_transfer_address)
         _check_optional_int("heartbeat_interval_ms", self.heartbeat_interval_ms, 1)
         _check_optional_int("dispatcher_timeout_ms", self.dispatcher_timeout_ms, 1)
         _check_optional_int("threads", self.threads, 1)
@@ -310,6 +315,20 @@ def _check_optional_int(name: str, value: object, minimum: int) -> None:
 def _check_optional_text(name: str, value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value):
         raise InvalidArgumentError(f"{name} must be None or a non-empty string, got {value!r}")
+
+
+def _check_announced(name: str, value: object) -> None:
+    """Check what readers are to connect to, with any port in the place of a placeholder."""
+    _check_optional_text(name, value)
+    if isinstance(value, str):
+        try:
+            with_port = PORT_PLACEHOLDER.sub(str(LAST_PORT), value)
+            split_address(_NAMED_PORT.sub(f":{LAST_PORT}", with_port))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"{name} must be HOST:PORT, where %port% stands for the port that is bound, got "
+                f"{value!r} ({error})"
+            ) from error
 
 
 def _check_bool(name: str, value: object) -> None:

@@ -2,13 +2,13 @@
 
 Pure: the caller brings the time. Invariant: a share that is missing is never left out; either its
 worker comes in time, or the reader fails with the worker's place and address. Nor does a reader
-wait without an end, or without a word, for workers that nobody started.
+wait without an end, or without a word, for workers that nobody started, or that it cannot reach.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from dataservice.errors import DeadlineExceededError, UnavailableError
 
@@ -111,6 +111,39 @@ class Starvation:
         return None
 
 
+class Reach:
+    """Waits for workers that are registered but cannot be reached: up to `patience_s` at first.
+
+    A reader that has had rows goes on for as long as it takes, for the network is then in the way.
+    """
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._since_s: float | None = None
+        self._reminded_s = 0.0
+        self._rows = 0
+
+    def note(
+        self, unreachable: Mapping[str, str], rows: int, now_s: float
+    ) -> UnavailableError | None:
+        """Takes in which workers are waited for, by address, and why; the error to fail with."""
+        if not unreachable or rows != self._rows:
+            self._since_s, self._rows = None, rows
+        if not unreachable:
+            return None
+        if self._since_s is None:
+            self._since_s = self._reminded_s = now_s
+        if not rows and now_s - self._since_s >= self._patience_s:
+            return UnavailableError(
+                f"{_unreached(unreachable)}, or give distribute() a larger timeout_s than "
+                f"{self._patience_s:g} s to wait longer"
+            )
+        if now_s - self._reminded_s >= _REMIND_S:
+            self._reminded_s = now_s
+            logger.warning("waiting: %s", _unreached(unreachable))
+        return None
+
+
 class Roll:
     """Waits for the other consumers of coordinated reads: up to `patience_s` for a missing one.
 
@@ -149,6 +182,15 @@ class Roll:
             whom = f"{_listed(missing)} (missing)" if missing else f"{_listed(late)} (behind)"
             logger.warning("%s waits for consumer_index %s", self._name, whom)
         return None
+
+
+def _unreached(reasons: Mapping[str, str]) -> str:
+    reason = next(iter(reasons.values()))
+    return (
+        f"the dispatcher knows data workers at {', '.join(sorted(reasons))}, which cannot be "
+        f"reached from here ({reason}); check that they give readers the right address "
+        "(worker_address, --worker-address, --host) and that nothing blocks its port"
+    )
 
 
 def _listed(indices: Sequence[int]) -> str:

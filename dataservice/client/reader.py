@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from dataservice.client import quarantine
-from dataservice.client.attendance import Attendance, Gathering, Starvation
+from dataservice.client.attendance import Attendance, Gathering, Reach, Starvation
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.cutting import cut, new_rows
 from dataservice.client.delivery import Delivery
@@ -88,6 +88,7 @@ class ServiceReader:
         self._gathering = Gathering(spec.timeout_s)
         here = socket.gethostname() if self._targets.only_local else None
         self._starvation = Starvation(spec.target, spec.timeout_s, here)
+        self._reach = Reach(spec.timeout_s)
         self._thread = StoppableThread(
             self._synchronise,
             owner=f"reader {self.iteration.reader_id}",
@@ -368,12 +369,15 @@ class ServiceReader:
         """The error of having waited too long for workers."""
         now_s, missing = time.monotonic(), reply.missing_workers
         with self._lock:
-            waits = self._session.is_waited_on() and not reply.ended
-            starving = waits and not self._session.members.addresses and not missing
+            waits = self._session.is_waited_on()
+            waits_to_begin = waits and not reply.ended and not missing
+            starving = waits_to_begin and not self._session.members.addresses
+            unreachable = self._session.out_of_reach() if waits else {}
         return (
             self._attendance.note(missing, now_s)
             or self._gathering.note(reply.awaited_readers, now_s)
             or self._starvation.note(starving, now_s)
+            or self._reach.note(unreachable, self.statistics.rows, now_s)
         )
 
     def _wake_if_idle(self) -> None:

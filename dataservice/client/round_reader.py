@@ -13,7 +13,7 @@ import time
 
 import pyarrow as pa
 
-from dataservice.client.attendance import Roll, Starvation
+from dataservice.client.attendance import Reach, Roll, Starvation
 from dataservice.client.delivery import Delivery
 from dataservice.client.joined_iteration import (
     MAX_HEARTBEAT_S,
@@ -75,6 +75,7 @@ class RoundReader:
         self._pacing = RoundPacing(self.iteration.heartbeat_s, time.monotonic())
         self._roll = Roll(spec.consumer_index, spec.options.num_consumers, spec.timeout_s)
         self._starvation = Starvation(spec.target, spec.timeout_s)
+        self._reach = Reach(spec.timeout_s)
         self._thread = StoppableThread(
             self._synchronise,
             owner=f"reader {self.iteration.reader_id}",
@@ -194,7 +195,7 @@ class RoundReader:
         with self._lock:
             self._damaged += isinstance(error, DataLossError)
             self._tracker.forget_worker(stream.worker_id)
-            self._streams.note_broken(stream, time.monotonic())
+            self._streams.note_broken(stream, error, time.monotonic())
             self._wakeup.notify_all()
             gives_up = self._damaged > MAX_DAMAGED_STREAMS
         if gives_up:
@@ -268,9 +269,12 @@ class RoundReader:
         self._arrivals.notify_all()
         waits = self._takers > 0 and not self._tracker.has_next()
         starving = waits and not reply.workers
-        return self._roll.note(
-            waits, reply.missing_consumers, reply.late_consumers, now_s
-        ) or self._starvation.note(starving, now_s)
+        unreachable = self._streams.unreachable() if waits else {}
+        return (
+            self._roll.note(waits, reply.missing_consumers, reply.late_consumers, now_s)
+            or self._starvation.note(starving, now_s)
+            or self._reach.note(unreachable, self.statistics.rows, now_s)
+        )
 
     def _ask(self) -> None:
         reachable = {stream.worker_id: stream for stream in self._streams.open()}

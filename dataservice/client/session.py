@@ -138,6 +138,12 @@ class ReadSession:
         """Whether a taker waits and no element is there for it."""
         return self._takers > 0 and not self._outstanding and not self._finished
 
+    def out_of_reach(self) -> dict[str, str]:
+        """The addresses of workers that this reader needs and cannot reach, and why."""
+        if self._has_windows and self.streams.can_reach_some():
+            return {}  # which do the work of all
+        return self.streams.unreachable()
+
     def take_end(self) -> bool:
         """Whether the end was announced; once, so that the next taker asks anew."""
         if self._outstanding or self._waits_for_turn:
@@ -161,7 +167,7 @@ class ReadSession:
         """A stream is lost. False when that happened too often by damage to be tried again."""
         self._damaged += isinstance(error, DataLossError)
         self._tracker.fence_source(stream.worker_id)
-        self.streams.note_broken(stream, now_s)
+        self.streams.note_broken(stream, error, now_s)
         self._urgent = True
         return self._damaged <= MAX_DAMAGED_STREAMS
 

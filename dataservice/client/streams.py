@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from dataservice.client.worker_stream import WorkerStream
+from dataservice.errors import DataServiceError
 
 Stream = TypeVar("Stream", bound=WorkerStream)
 
@@ -21,9 +22,10 @@ _RECONNECT_MAX_S = 2.0
 class Slot(Generic[Stream]):
     """A worker's place among the streams."""
 
-    def __init__(self, stream: Stream, attempts: int) -> None:
+    def __init__(self, stream: Stream, attempts: int, error: str = "") -> None:
         self.stream = stream
         self.attempts = attempts
+        self.error = error  # what the last stream broke with
         self.has_ended = False
         self.is_reported = False
         self.more_follows = False
@@ -58,7 +60,7 @@ class StreamTable(Generic[Stream]):
                 self._slots[worker_id] = Slot(self._open_stream(worker_id, address), 0)
             elif slot.is_due(now_s):
                 stream = self._open_stream(worker_id, address)
-                self._slots[worker_id] = Slot(stream, slot.attempts + 1)
+                self._slots[worker_id] = Slot(stream, slot.attempts + 1, slot.error)
 
     def note_frame(self, stream: WorkerStream, *, more_follows: bool = False) -> None:
         """Rows arrived, so the worker is well; whether it is at work on more."""
@@ -73,11 +75,12 @@ class StreamTable(Generic[Stream]):
         if slot is not None and slot.stream is stream:
             slot.has_ended = True
 
-    def note_broken(self, stream: WorkerStream, now_s: float) -> None:
+    def note_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> None:
         """The stream is gone; rows leased to it are in doubt."""
         slot = self._slots.get(stream.worker_id)
         if slot is not None and slot.stream is stream:
             slot.broken_s = now_s
+            slot.error = str(error)
 
     def unreported(self) -> tuple[Slot[Stream], ...]:
         """Broken streams that the dispatcher has not been told of."""
@@ -87,6 +90,16 @@ class StreamTable(Generic[Stream]):
     def count_failing(self) -> int:
         """Workers whose streams broke, and have brought nothing since."""
         return sum(slot.broken_s is not None or slot.attempts > 0 for slot in self._slots.values())
+
+    def unreachable(self) -> dict[str, str]:
+        """The addresses of workers that were not heard at the last attempt, and why."""
+        slots = self._slots.values()
+        silent = (slot for slot in slots if slot.error and not slot.stream.is_heard)
+        return {slot.stream.address: slot.error for slot in silent}
+
+    def can_reach_some(self) -> bool:
+        """Whether there is a worker of which that is not known."""
+        return len(self.unreachable()) < len(self._slots)
 
     def are_owing(self) -> bool:
         """Whether a worker that can be heard has said that more is to come."""

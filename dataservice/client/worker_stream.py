@@ -102,6 +102,7 @@ class WorkerStream:
         self._tls = tls
         self._silence_s = silence_s
         self._protocol = protocol
+        self.is_heard = False  # the worker has said something
         self._dropped = False
         # More than may be under way were confirmed.
         self._taken: deque[tuple[int, int]] = deque(maxlen=self._credit)
@@ -206,6 +207,7 @@ class WorkerStream:
         message = exchange.recv(self._silence_s)
         if message is None:
             raise UnavailableError(f"worker {self.address} ended its stream early")
+        self.is_heard = True
         header = unpack(message.header)
         if header.kind is FrameKind.OMITTED:
             self._events.on_omitted(header.notes)

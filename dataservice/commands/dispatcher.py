@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import Any, Final
 
 from dataservice.commands.serving import add_listener, security, serve
+
+_TIMES: Final = {
+    "worker-timeout": "silence after which a worker is taken for lost (10 s)",
+    "client-timeout": "and a reader (60 s)",
+    "owner-timeout": "how long a lost trainer's rows wait for its coordinator (60 s)",
+    "job-gc-timeout": "jobs that nobody read for so long are deleted (300 s; -1: never)",
+    "job-gc-check-interval": "how often such jobs are looked for (600 s)",
+    "workers-enough-stay": "how long a number stays before --on-workers-enough is run (30 s)",
+    "workers-enough-timeout": "after which that command is killed (60 s)",
+}
 
 
 def add_parser(commands: Any) -> None:
@@ -33,16 +43,8 @@ def add_parser(commands: Any) -> None:
         metavar="N",
         help="snapshots that one worker writes at a time (3)",
     )
-    for name in (
-        "--worker-timeout-ms",
-        "--client-timeout-ms",
-        "--owner-timeout-ms",
-        "--job-gc-timeout-ms",
-        "--job-gc-check-interval-ms",
-        "--workers-enough-stay-ms",
-        "--workers-enough-timeout-ms",
-    ):
-        command.add_argument(name, type=int, metavar="MS")
+    for name, meaning in _TIMES.items():
+        command.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
     command.set_defaults(run=run)
 
 

@@ -32,10 +32,10 @@ class Server(Protocol):
 
 
 def add_listener(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--host", default="127.0.0.1")
+    command.add_argument("--host", default="127.0.0.1", help="to listen at (127.0.0.1)")
     command.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    command.add_argument("--tls-cert", metavar="PEM")
-    command.add_argument("--tls-key", metavar="PEM")
+    command.add_argument("--tls-cert", metavar="PEM", help="certificate to serve with")
+    command.add_argument("--tls-key", metavar="PEM", help="and its key")
     command.add_argument("--tls-ca", metavar="PEM", help="trusted for connections to others")
     command.add_argument(
         "--insecure-network",

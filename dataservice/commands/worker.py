@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from typing import Any
+from typing import Any, Final
 
 from dataservice.commands.processes import run_processes
 from dataservice.commands.serving import add_listener, security, serve
 from dataservice.runtime.cores import limit_libraries
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS
 
+_TIMES: Final = {
+    "heartbeat-interval": "least time between heartbeats (1 s)",
+    "dispatcher-timeout": "how long it waits for a dispatcher that is down (3600 s)",
+}
+
 
 def add_parser(commands: Any) -> None:
     command = commands.add_parser("worker", help="run a data worker", allow_abbrev=False)
     add_listener(command)
-    command.add_argument("--dispatcher", required=True, metavar="HOST:PORT")
+    command.add_argument("--dispatcher", required=True, metavar="HOST:PORT", help="where it is")
     command.add_argument(
         "--worker-address",
         metavar="HOST:PORT",
@@ -35,7 +40,9 @@ def add_parser(commands: Any) -> None:
         choices=DATA_TRANSFER_PROTOCOLS,
         help="how readers on this host get elements (shared memory where that is possible)",
     )
-    command.add_argument("--buffer-bytes", type=int, metavar="N")
+    command.add_argument(
+        "--buffer-bytes", type=int, metavar="N", help="of elements that wait for readers (64 MiB)"
+    )
     command.add_argument(
         "--cross-trainer-cache-size-bytes",
         type=int,
@@ -48,8 +55,8 @@ def add_parser(commands: Any) -> None:
         action="store_false",
         help="refuse datasets that carry pickled functions",
     )
-    command.add_argument("--heartbeat-interval-ms", type=int, metavar="MS")
-    command.add_argument("--dispatcher-timeout-ms", type=int, metavar="MS")
+    for name, meaning in _TIMES.items():
+        command.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
     command.set_defaults(run=run)
 
 

@@ -38,7 +38,7 @@ Form = TypeVar("Form")
 
 
 class DatasetIterator:
-    """Record batches of one pass over a dataset. For one thread at a time.
+    """Record batches of one pass over a dataset. Threads that share it take turns.
 
     With a `holder`, rows of a data service count as consumed once a receipt was acknowledged.
     `restores`: nothing is read before a position is loaded.
@@ -63,6 +63,8 @@ class DatasetIterator:
         self._ended_s: float | None = None  # when the last batch was handed over
         self._failure: Exception | None = None
         self._failed_at: TracebackType | None = None
+        # A handler of signals that takes a batch in its thread's own turn would else wait for ever.
+        self._turn = threading.RLock()
         self._interrupts = HeldInterrupts() if goes_on_after_interrupt(node) else NO_INTERRUPTS
         # What an interrupt found made, with the position before it.
         self._kept: tuple[pa.RecordBatch, State] | None = None
@@ -159,6 +161,11 @@ class DatasetIterator:
             raise self._failure.with_traceback(self._failed_at)
 
     def _next(self) -> pa.RecordBatch:
+        # Here, where an interrupt may come: behind the batch in hand it would cost that.
+        with self._turn:
+            return self._next_in_turn()
+
+    def _next_in_turn(self) -> pa.RecordBatch:
         self._check_failed()
         stream = self._live()
         began_s = time.perf_counter()

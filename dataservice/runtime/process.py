@@ -315,5 +315,11 @@ def _open_log(path: str | os.PathLike[str] | None) -> IO[bytes]:
     if path is None:
         return tempfile.TemporaryFile("w+b", buffering=0)
     target = pathlib.Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return target.open("a+b", buffering=0)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        return target.open("a+b", buffering=0)
+    except OSError as error:
+        raise FailedPreconditionError(
+            f"the log {str(path)!r} cannot be written: {error.strerror}; choose another folder for "
+            "logs"
+        ) from error

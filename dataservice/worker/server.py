@@ -6,11 +6,10 @@ Invariant: `stop` is bounded and idempotent, frees the port, and leaves no threa
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from typing import NoReturn
 
-from dataservice.config import WorkerConfig
+from dataservice.config import PORT_PLACEHOLDER, WorkerConfig
 from dataservice.errors import CancelledError, FailedPreconditionError, InvalidTypeError
 from dataservice.runtime.addresses import format_address
 from dataservice.runtime.arguments import limit_s
@@ -32,7 +31,6 @@ from dataservice.worker.snapshots import SnapshotWriters
 
 logger = logging.getLogger(__name__)
 
-_PORT_PLACEHOLDER = re.compile(r"%(?:dts_)?port(?:_\w+)?%")
 _JOIN_POLL_S = 0.5
 
 
@@ -236,4 +234,4 @@ def _announced(config: WorkerConfig, port: int) -> str:
     given = config.data_transfer_address or config.worker_address
     if given is None:
         return format_address(config.host, port)
-    return _PORT_PLACEHOLDER.sub(str(port), given)
+    return PORT_PLACEHOLDER.sub(str(port), given)

@@ -23,6 +23,7 @@ from dataservice.dispatcher.report import status_text
 from dataservice.errors import NotFoundError, UnavailableError, UnimplementedError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import ProcessCluster, process_cluster, write_numbers
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 DYNAMIC = ds.ShardingPolicy.DYNAMIC
@@ -342,6 +343,21 @@ def test_a_reader_without_any_worker_ends_with_an_error(tmp_path: pathlib.Path) 
         remote = ds.Dataset.range(10).distribute(DYNAMIC, cluster.target, timeout_s=4.0)
         with pytest.raises(UnavailableError, match="no data worker is registered"):
             next(iter(remote))
+
+
+@pytest.mark.parametrize("policy", [DYNAMIC, ds.ShardingPolicy.OFF])
+def test_a_reader_that_can_reach_no_worker_ends_with_an_error(policy: ds.ShardingPolicy) -> None:
+    with ds.DispatchServer() as dispatcher:
+        config = ds.WorkerConfig(dispatcher.target, worker_address=f"127.0.0.1:{free_port()}")
+        with ds.WorkerServer(config) as worker:
+            remote = ds.Dataset.range(10).distribute(
+                policy, dispatcher.target, timeout_s=3.0, data_transfer_protocol="flight"
+            )
+            with pytest.raises(
+                UnavailableError, match=r"cannot be reached.*worker_address"
+            ) as told:
+                next(iter(remote))
+            assert parse_target(worker.target) in str(told.value)
 
 
 def test_a_worker_stops_cleanly_on_sigterm(cluster: ProcessCluster, dataset: ds.Dataset) -> None:

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from dataservice.client.attendance import Attendance, Starvation
+from dataservice.client.attendance import Attendance, Reach, Starvation
 from dataservice.errors import DeadlineExceededError, UnavailableError
 
 
@@ -65,3 +65,37 @@ def test_a_reader_without_workers_gives_up_in_the_end() -> None:
     assert isinstance(error, UnavailableError)
     assert "no data worker is registered with the dispatcher at host:5050" in str(error)
     assert "none came in 5 s" in str(error)
+
+
+UNREACHABLE = {"b:1": "refused", "a:1": "unknown host"}
+
+
+def test_workers_that_cannot_be_reached_are_named_now_and_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reach = Reach(60.0)
+    with caplog.at_level(logging.WARNING):
+        for now_s in (0.0, 9.9):
+            assert reach.note(UNREACHABLE, 0, now_s) is None
+        assert reach.note({}, 0, 9.95) is None
+        for now_s in (10.0, 19.9):
+            assert reach.note(UNREACHABLE, 0, now_s) is None
+        assert not caplog.records
+        for now_s in (20.0, 21.0, 30.0):
+            assert reach.note(UNREACHABLE, 0, now_s) is None
+    message = caplog.records[0].getMessage()
+    assert "a:1, b:1, which cannot be reached from here (refused)" in message
+    assert "--worker-address" in message
+    assert len(caplog.records) == 2
+
+
+def test_a_reader_that_never_reached_a_worker_gives_up_and_one_that_had_rows_does_not() -> None:
+    reach = Reach(5.0)
+    assert reach.note(UNREACHABLE, 0, 100.0) is None
+    assert reach.note(UNREACHABLE, 0, 104.9) is None
+    error = reach.note(UNREACHABLE, 0, 105.0)
+    assert isinstance(error, UnavailableError)
+    assert "timeout_s than 5 s" in str(error)
+    reach = Reach(5.0)
+    assert reach.note(UNREACHABLE, 3, 100.0) is None
+    assert reach.note(UNREACHABLE, 3, 200.0) is None

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import io
+import pathlib
+import re
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+import dataservice.__main__ as dataservice_main
+from dataservice.config import DispatcherConfig, WorkerConfig
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.process import spawn_module
 from pstrain.__main__ import COMMANDS, main
 
 
@@ -29,3 +38,36 @@ def test_letters_that_a_terminal_has_not_are_written_by_their_codes(
         patched.setattr(sys, "stdout", shown)
         assert main(["evaluate", "café", "--data", "a.csv"]) == 2
     assert b"evaluating caf\\xe9 on" in shown.buffer.getvalue()
+
+
+def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from options_of(command)
+
+
+def test_every_option_of_dataservice_says_what_it_means() -> None:
+    options = list(options_of(dataservice_main._parser()))
+    assert len(options) > 40
+    options = [option for option in options if not isinstance(option, argparse._SubParsersAction)]
+    assert not [option.option_strings for option in options if not option.help]
+
+
+def test_the_times_that_help_names_are_the_defaults() -> None:
+    configs: tuple[Any, ...] = (DispatcherConfig(), WorkerConfig("localhost:1"))
+    times = [o for o in options_of(dataservice_main._parser()) if o.dest.endswith("_ms")]
+    assert len(times) == 9
+    for option in times:
+        told = re.search(r"\((\d+) s", option.help or "")
+        in_seconds = f"{option.dest.removesuffix('_ms')}_s"
+        defaults = [getattr(config, in_seconds, None) for config in configs]
+        assert told is not None
+        assert float(told[1]) in defaults, option.option_strings
+
+
+def test_a_folder_of_logs_that_cannot_be_one_is_told(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "logs").write_text("")
+    with pytest.raises(FailedPreconditionError, match=r"logs/worker-0\.log' cannot be written"):
+        spawn_module("dataservice", ["--version"], log_path=tmp_path / "logs" / "worker-0.log")

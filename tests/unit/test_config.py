@@ -89,6 +89,9 @@ def test_a_bad_dispatcher_setting_names_field_and_value(
     [
         ({"port": 1.0}, "got 1.0"),
         ({"worker_address": ""}, "worker_address"),
+        ({"worker_address": "host"}, "worker_address must be HOST:PORT.*%port%.*got 'host'"),
+        ({"worker_address": "http://host:%port%"}, "worker_address must be HOST:PORT"),
+        ({"data_transfer_address": "host:%port"}, "data_transfer_address must be HOST:PORT"),
         ({"data_transfer_address": 3}, "data_transfer_address"),
         ({"data_transfer_protocol": "carrier-pigeon"}, "carrier-pigeon"),
         ({"heartbeat_interval_ms": 0}, "heartbeat_interval_ms"),

@@ -224,8 +224,8 @@ def test_gradients_that_are_one_number_for_all_reach_what_is_behind_vectors() ->
         sums = [np.sum(layer((first, first))), np.sum(table(features)[0]), np.sum(embedding(ids))]
         return sum(sums)  # type: ignore[return-value]
 
-    _check([*start.variables, layer.variables[1], table.variables[0]], forward)
-    _check(embedding.variables, forward)
+    check_gradients([*start.variables, layer.variables[1], table.variables[0]], forward)
+    check_gradients(embedding.variables, forward)
 
 
 def test_cross_names_inputs_of_other_widths() -> None:

@@ -25,6 +25,7 @@ class Stream:
         self.worker_id = worker_id
         self.address = address
         self.dropped = False
+        self.is_heard = False
 
     def drop(self) -> None:
         self.dropped = True
@@ -86,6 +87,21 @@ def test_a_reader_is_waited_on_while_a_taker_finds_nothing() -> None:
     reader.session.end_wait()
     reader.session.note_taken()
     assert not reader.session.is_waited_on()
+
+
+def test_workers_are_out_of_reach_until_they_are_heard() -> None:
+    for policy in (DYNAMIC, OFF):
+        reader = Reader(policy, "a", "b")
+        assert reader.session.out_of_reach() == {}, "nobody has tried"
+        for stream in tuple(reader.opened):
+            reader.session.note_broken(stream, UnavailableError(f"no {stream.address}"), 0.0)
+        assert reader.session.out_of_reach() == {"a:1": "no a:1", "b:1": "no b:1"}
+        reader.call(workers=members("a", "b"), now_s=5.0)
+        assert len(reader.opened) == 4, "the streams were opened anew"
+        assert reader.session.out_of_reach() == {"a:1": "no a:1", "b:1": "no b:1"}
+        reader.opened[2].is_heard = True
+        others = {} if policy is DYNAMIC else {"b:1": "no b:1"}
+        assert reader.session.out_of_reach() == others, "windows go to a worker that is heard"
 
 
 def test_a_reader_is_idle_only_while_somebody_waits_for_nothing_known() -> None:
