@@ -23,8 +23,15 @@ def children_of(array: pa.Array) -> list[pa.Array]:
         first, size = array.offset, kind.list_size
         return [array.values.slice(first * size, len(array) * size)]
     if types.is_map(kind):
-        return [array.keys, array.items]
+        first, count = _entries(array)
+        return [each.slice(first, count) for each in (array.keys, array.items)]
     return [array.flatten()]
+
+
+def _entries(maps: pa.Array) -> tuple[int, int]:
+    """The first entry of maps, and how many there are; Arrow gives those of a whole array."""
+    first, end = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
+    return first, end - first
 
 
 def put_together(array: pa.Array, children: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
@@ -36,7 +43,8 @@ def put_together(array: pa.Array, children: Sequence[pa.Array], kind: pa.DataTyp
     if types.is_fixed_size_list(kind):
         return fixed_size_lists(children[0], len(array), kind, nulls)
     if types.is_map(kind):
-        offsets = pa.array(array.offsets.to_numpy())  # not as a slice, which takes no mask
+        first, _ = _entries(array)
+        offsets = pa.array(array.offsets.to_numpy() - first)  # not as a slice, which takes no mask
         return pa.MapArray.from_arrays(offsets, *children, type=kind, mask=nulls)
     return _lists(array, children[0], kind, nulls)
 

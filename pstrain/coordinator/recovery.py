@@ -66,10 +66,12 @@ def settle_servers(servers: Servers, trainer: str) -> Legacy:
         for ps, report in reports.items()
     }
     servers.complete(trainer, keys)
-    newest = {key[0]: decided[key] for key in sorted(decided)}
+    parts: dict[int, list[list[Any]]] = {}
+    for key in sorted(decided):
+        parts.setdefault(key[0], []).append(decided[key])
     # One that met the end of its data did nothing: it runs again.
-    newest = {c: entry for c, entry in newest.items() if not (entry[3] or {}).get("met_end")}
-    outcomes = {closure: _end_of(entry, decided) for closure, entry in newest.items()}
+    parts = {c: each for c, each in parts.items() if not (each[-1][3] or {}).get("met_end")}
+    outcomes = {closure: _end_of(each) for closure, each in parts.items()}
     ended = {closure: end for closure, end in outcomes.items() if end is not None}
     left = {
         closure: Left(
@@ -78,20 +80,20 @@ def settle_servers(servers: Servers, trainer: str) -> Legacy:
             has_ended=closure in ended,
             is_error=outcome is not None and "value" not in outcome,
         )
-        for closure, attempt, _, outcome, plain, _ in newest.values()
+        for closure, attempt, _, outcome, plain, _ in (each[-1] for each in parts.values())
     }
     return Legacy(left, ended, rows)
 
 
-def _end_of(
-    newest: list[Any], decided: Mapping[tuple[int, ...], list[Any]]
-) -> tuple[Any, Exception | None] | None:
-    """Of a closure: its outcome, or what it had noted of its parts; None: it is to run again."""
-    closure, attempt, _, outcome, _, _ = newest
+def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
+    """Of a closure, by its parts in order: its outcome, or what it had noted of them.
+
+    None: it is to run again.
+    """
+    _, attempt, _, outcome, _, _ = parts[-1]
     if outcome is not None:
         return _decoded(outcome)
-    parts = (decided[key] for key in sorted(decided) if key[:2] == (closure, attempt))
-    notes = [part[5] for part in parts if part[5] is not None]
+    notes = [part[5] for part in parts if part[1] == attempt and part[5] is not None]
     if not notes:
         return None
     return Noted([each for note in notes for each in results.decode(base64.b64decode(note))]), None

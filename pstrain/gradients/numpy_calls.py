@@ -10,7 +10,7 @@ from __future__ import annotations
 import dis
 import functools
 import math
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType
 
 import numpy as np
 
@@ -25,6 +25,11 @@ _METHODS_OF_UFUNCS = frozenset({"reduce", "accumulate", "reduceat", "outer"})
 _STEPS_OF_MATH = frozenset(
     {"ceil", "floor", "trunc", "frexp", "isclose", "isfinite", "isinf", "isnan", "ulp"}
 )
+_SMOOTH = {
+    id(function): name
+    for name, function in vars(math).items()
+    if isinstance(function, BuiltinFunctionType) and name not in _STEPS_OF_MATH
+}
 # What calls another function, or makes what does, and has no frame of its own.
 _APPLYING = frozenset({"map", "starmap", "reduce", "accumulate"})
 _STORES = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
@@ -56,7 +61,7 @@ def check_taken(frame: FrameType) -> None:
 def check_float(frame: FrameType, what: str) -> None:
     """UnimplementedError where what ``frame`` runs is a smooth function of Python's ``math``."""
     names = _applied_at(frame.f_code, frame.f_lasti)
-    name = next((found for found in (_smooth(frame, one) for one in names) if found), "")
+    name = next((found for found in (_smooth(frame, *one) for one in names) if found), "")
     if not name:
         return
     has_twin = getattr(np, name, None) in derivatives.UFUNCS
@@ -67,17 +72,17 @@ def check_float(frame: FrameType, what: str) -> None:
     )
 
 
-def _smooth(frame: FrameType, name: str) -> str:
-    """What ``math`` calls the smooth function that a name can be in a frame; empty for others."""
+def _smooth(frame: FrameType, root: str, name: str) -> str:
+    """What ``math`` calls the smooth function that a name can be in a frame; empty for others.
+
+    ``root``: what the name is an attribute of, or the name itself; empty where nobody knows.
+    """
     seen = {**frame.f_globals, **frame.f_locals}
-    own = getattr(seen.get(name), "__name__", "")
-    if own and getattr(math, own, None) is seen[name]:
-        name = own
-    elif not any(value is math for value in seen.values()):
-        return ""
+    if root in ("", name) and id(seen.get(name)) in _SMOOTH:
+        return _SMOOTH[id(seen[name])]
+    is_of_math = seen.get(root) is math if root else any(one is math for one in seen.values())
     # Its numbers, such as e, go by names that others' functions have.
-    is_smooth = callable(getattr(math, name, None)) and name not in _STEPS_OF_MATH
-    return name if is_smooth else ""
+    return name if is_of_math and id(getattr(math, name, None)) in _SMOOTH else ""
 
 
 def computes(frame: FrameType) -> bool:
@@ -113,18 +118,36 @@ def _computes_at(code: CodeType, offset: int) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _applied_at(code: CodeType, offset: int) -> tuple[str, ...]:
-    """The name of what is called at a place, or, by ``map`` and the like, those that are in it."""
+def _applied_at(code: CodeType, offset: int) -> tuple[tuple[str, str], ...]:
+    """Root and name of what is called at a place, and of what ``map`` and the like may call."""
     current, instructions = _instruction(code, offset), list(dis.get_instructions(code))
     start, end = _start(current), _end(current)
-    inside = tuple(
-        str(one.argval)
+    inside = [
+        one
         for one in instructions
         if isinstance(one.argval, str) and start <= _start(one) and _end(one) <= end
+    ]
+    is_call = current.opname.startswith("CALL")
+    applies = not _APPLYING.isdisjoint(str(one.argval) for one in inside)
+    return (
+        *((("", _called(current, instructions)),) if is_call else ()),
+        *(_references(inside, instructions) if applies else ()),
     )
-    if not _APPLYING.isdisjoint(inside):
-        return inside
-    return (_called(current, instructions),) if current.opname.startswith("CALL") else ()
+
+
+def _references(
+    names: list[dis.Instruction], instructions: list[dis.Instruction]
+) -> tuple[tuple[str, str], ...]:
+    """Root and last name of each of ``names`` that is not called where it stands: what is given."""
+    called = {_start(one) for one in instructions if one.opname.startswith("CALL")}
+    given: dict[tuple[int, int], list[dis.Instruction]] = {}
+    for one in names:
+        if _start(one) not in called:
+            given.setdefault(_start(one), []).append(one)
+    return tuple(
+        (str(min(chain, key=_end).argval), str(max(chain, key=_end).argval))
+        for chain in given.values()
+    )
 
 
 def _called(call: dis.Instruction, instructions: list[dis.Instruction]) -> str:

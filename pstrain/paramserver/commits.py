@@ -21,6 +21,8 @@ from pstrain.reader_marks import Marks, note_marks
 
 # More than a trainer runs at a time: older ones have reached the coordinator.
 ENDED_KEPT: Final = 256
+NOTES_MAX_BYTES: Final = 32 << 20
+"""Of one trainer: many times what its closures may have noted that run, half a header's size."""
 _PARTS_MAX: Final = 1 << 20
 
 Payload = TypeVar("Payload")
@@ -48,6 +50,10 @@ class Entry(NamedTuple):
     plain: int = 0
     note: str | None = None
 
+    @property
+    def part_key(self) -> PartKey:
+        return PartKey(self.closure, self.attempt, self.part)
+
 
 class Report(NamedTuple):
     """What a fenced trainer left behind. ``rows``: marks of readers, by reader.
@@ -60,19 +66,61 @@ class Report(NamedTuple):
     rows: Marks
 
 
+class _Notes:
+    """Entries with notes of closures that go on, as far as this server knows.
+
+    The end of a closure may be decided at another server. So of those whose last note is the
+    oldest nothing is kept where all are too many: they have ended.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[int, list[Entry]] = OrderedDict()
+        self._bytes = 0
+
+    def of(self, closure: int) -> list[Entry]:
+        return self._entries.get(closure, [])
+
+    def add(self, entry: Entry) -> None:
+        if entry.note is None:
+            return
+        self._entries.setdefault(entry.closure, []).append(entry)
+        self._entries.move_to_end(entry.closure)
+        self._bytes += len(entry.note)
+        while self._bytes > NOTES_MAX_BYTES and len(self._entries) > 1:
+            self.drop(next(iter(self._entries)))
+
+    def drop(self, closure: int) -> None:
+        self._bytes -= sum(len(entry.note or "") for entry in self._entries.pop(closure, ()))
+
+
 @dataclass(slots=True)
 class _Trainer(Generic[Payload]):
     held: dict[PartKey, tuple[int, Payload]] = field(default_factory=dict)
     aborted: dict[PartKey, int] = field(default_factory=dict)
-    decided: OrderedDict[int, list[Entry]] = field(default_factory=OrderedDict)
+    decided: OrderedDict[int, Entry] = field(default_factory=OrderedDict)
+    notes: _Notes = field(default_factory=_Notes)
     rows: Marks = field(default_factory=dict)
 
     def note(self, entry: Entry) -> None:
         """The newest of its closure; the notes of one that has ended are of no use."""
-        earlier = self.decided.get(entry.closure, ()) if entry.outcome is None else ()
-        kept = [each for each in earlier if each.note is not None]
-        self.decided[entry.closure] = [*kept, entry]
+        if entry.outcome is None:
+            self.notes.add(entry)
+        else:
+            self.notes.drop(entry.closure)
+        self.decided[entry.closure] = entry._replace(note=None)
         self.decided.move_to_end(entry.closure)
+
+    def forget(self, closure: int) -> None:
+        del self.decided[closure]
+        self.notes.drop(closure)
+
+    def report(self) -> Report:
+        decided = []
+        for closure, newest in self.decided.items():
+            noted = self.notes.of(closure)
+            is_noted = bool(noted) and noted[-1].part_key == newest.part_key
+            decided += noted if is_noted else [*noted, newest]
+        return Report(decided, list(self.held), dict(self.rows))
 
 
 class Commits(Generic[Payload]):
@@ -149,8 +197,7 @@ class Commits(Generic[Payload]):
         """Accepts nothing more of a trainer; what it left. The same again for a repeat."""
         known = self._trainers.pop(trainer, None)
         left = self._fenced.setdefault(trainer, known or _Trainer())
-        decided = [entry for entries in left.decided.values() for entry in entries]
-        return Report(decided, list(left.held), dict(left.rows))
+        return left.report()
 
     def complete(self, trainer: str, decided: Iterable[PartKey]) -> list[Payload]:
         """What a fenced trainer's decided parts change here; its other parts are dropped."""
@@ -166,7 +213,7 @@ class Commits(Generic[Payload]):
         self._ledger.advance(low_water)
         for known in self._trainers.values():
             for closure in [c for c in known.decided if c < low_water]:
-                del known.decided[closure]
+                known.forget(closure)
             for key in [key for key in known.held if key.closure < low_water]:
                 del known.held[key]
             for key in [key for key in known.aborted if key.closure < low_water]:
@@ -214,6 +261,6 @@ class Commits(Generic[Payload]):
     def _forget_ended(known: _Trainer[Payload]) -> None:
         if len(known.decided) <= 2 * ENDED_KEPT:
             return
-        ended = [c for c, entries in known.decided.items() if entries[-1].outcome is not None]
+        ended = [c for c, newest in known.decided.items() if newest.outcome is not None]
         for closure in ended[:-ENDED_KEPT]:
-            del known.decided[closure]
+            known.forget(closure)

@@ -17,7 +17,7 @@ import dataservice as ds
 import pstrain as ps
 from pstrain.failpoints import KILL_AT_ENV
 from tests.chaos.counted_fit import BATCH, Counting, dataset
-from tests.chaos.counted_rows import wait_until
+from tests.waiting import wait_until
 
 ROWS = 4_000
 AT_ONCE = 8

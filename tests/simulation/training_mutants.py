@@ -67,8 +67,7 @@ def what_comes_twice_is_applied_twice(patch: Patch) -> None:
 def fences_let_everything_through(patch: Patch) -> None:
     def fence(self: Any, trainer: str) -> Report:
         left = self._fenced.setdefault(trainer, self._live(trainer))
-        decided = [entry for entries in left.decided.values() for entry in entries]
-        return Report(decided, list(left.held), dict(left.rows))
+        return left.report()
 
     def live(self: Any, trainer: str) -> Any:
         return self._trainers.setdefault(trainer, _Trainer())
@@ -337,16 +336,14 @@ def what_a_lost_trainers_closure_noted_is_not_heard(patch: Patch) -> None:
     patch.setattr(
         recovery,
         "_end_of",
-        lambda newest, decided: None if newest[3] is None else original(newest, decided),
+        lambda parts: None if parts[-1][3] is None else original(parts),
     )
 
 
 @mutant("I16")
 def only_what_was_noted_last_is_heard(patch: Patch) -> None:
     original = recovery._end_of
-    patch.setattr(
-        recovery, "_end_of", lambda newest, _: original(newest, {tuple(newest[:3]): newest})
-    )
+    patch.setattr(recovery, "_end_of", lambda parts: original(parts[-1:]))
 
 
 @mutant("I8", "I7", "I12")

@@ -14,10 +14,12 @@ import pytest
 import dataservice as ds
 from dataservice.dataset.arrow_arrays import from_numpy
 from dataservice.dataset.columns import check_names, concat_batches, conform, require_columns
+from dataservice.dataset.nested_arrays import children_of, put_together
 from dataservice.dataset.numpy_views import NumpyViews, to_numpy
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.errors import SchemaError
 
+MAPS = pa.map_(pa.string(), pa.int64())
 LATIN = pa.array([b"ok", b"caf\xe9"]).view(pa.string())
 
 
@@ -130,7 +132,7 @@ def test_text_that_is_not_utf_8_is_an_error_that_names_the_column(column: pa.Arr
         (pa.list_(pa.list_(pa.int64())), lambda value: [[None], None, [value]]),
         (pa.struct([("i", pa.list_(pa.int64()))]), lambda value: {"i": [value, None]}),
         (pa.list_(pa.struct([("i", pa.int64())])), lambda value: [{"i": value}, {"i": None}]),
-        (pa.map_(pa.string(), pa.int64()), lambda value: [("a", value), ("b", None)]),
+        (MAPS, lambda value: [("a", value), ("b", None)]),
     ],
 )
 def test_integers_in_nested_values_with_nulls_are_not_rounded(
@@ -146,6 +148,16 @@ def test_integers_in_nested_values_with_nulls_are_not_rounded(
     if wrap(1) == [1, None]:
         without = pa.table({"x": pa.array([None, [large]], kind)})
         assert next(iter(ds.Dataset.from_table(without).numpy()))["x"][1].tolist() == [large]
+
+
+def test_entries_of_maps_that_a_slice_leaves_out_are_not_asked() -> None:
+    maps = pa.array([[("a", 2**60)], None, [("b", None), ("c", 1)], [("d", 2)]], MAPS)
+    table = pa.table({"x": maps}).slice(1, 2)
+    found = next(iter(ds.Dataset.from_table(table).numpy()))["x"]
+    assert found.tolist() == [None, [("b", None), ("c", 1.0)]]
+    for part in (maps, maps.slice(1, 2), maps.slice(4), pa.array([], MAPS)):
+        assert put_together(part, children_of(part), part.type).equals(part)
+        assert len(children_of(part)[1]) == sum(len(each) for each in part.to_pylist() if each)
 
 
 def test_the_remedies_for_nulls_work() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from pstrain.errors import AbortedError
+from pstrain.paramserver import commits
 from pstrain.paramserver.commits import ENDED_KEPT, Commits, Entry, PartKey
 from pstrain.reader_marks import READERS_KEPT
 
@@ -52,6 +53,24 @@ def test_notes_of_a_closure_are_kept_until_it_has_ended() -> None:
     end = entry(PartKey(5, 0, 1))
     commits.decide("u", PartKey(5, 0, 1), [end])
     assert commits.fence("u").decided == [end]
+
+
+def test_notes_of_closures_that_ended_elsewhere_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their ends are decided at other servers, and a closure that goes on holds the low mark."""
+    monkeypatch.setattr(commits, "NOTES_MAX_BYTES", 100)
+    left: Commits[str] = Commits()
+    for closure in range(50):
+        left.decide("t", PartKey(closure, 0, 0), [Entry(closure, 0, 0, None, 0, 30 * "x")])
+    found = left.fence("t").decided
+    assert [each.closure for each in found] == list(range(50))
+    assert [each.closure for each in found if each.note] == [47, 48, 49]
+    for closure, size in ((61, 200), (62, 30), (63, 60)):
+        left.decide("u", PartKey(closure, 0, 0), [Entry(closure, 0, 0, None, 0, size * "x")])
+        left.advance(closure - 1)
+    sizes = {each.closure: len(each.note or "") for each in left.fence("u").decided}
+    assert sizes == {62: 30, 63: 60}
 
 
 def test_marks_of_readers_of_epochs_long_past_are_forgotten() -> None:

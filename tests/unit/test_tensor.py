@@ -177,6 +177,7 @@ def test_functions_of_math_lose_no_gradient_unsaid() -> None:
         (lambda x: list(map(math.exp, [x])), r"np\.exp\("),
         (lambda x: [*map(logarithm, [x])], r"np\.log\("),
         (lambda x: functools.reduce(math.atan2, [x, 2.0]), r"it by what has one"),
+        (lambda x: math.exp(next(map(abs, [x]))), r"np\.exp\("),
     ],
 )
 def test_functions_of_math_are_known_by_other_names(
@@ -192,6 +193,22 @@ def test_functions_of_math_are_known_by_other_names(
         assert f"{math.exp(0.0)} {float(tensor)}" == "1.0 3.0"
         assert list(map(math.floor, [tensor])) == [3]
     assert compute(tensor)
+
+
+class Named:
+    """Has an attribute that is called as what is in ``math``, and a name that is no text."""
+
+    gamma = 2.0
+    __name__ = 3
+
+
+def test_what_stands_beside_a_function_that_is_mapped_is_not_what_is_mapped() -> None:
+    x, named = Variable(vector(3.0), name="x"), Named()
+    with GradientTape():
+        tensor = np.sum(read(x))
+        assert list(map(float, [tensor, named.gamma])) == [3.0, 2.0]
+        assert list(map(float, [np.log(tensor), math.log(3.0)])) == pytest.approx(2 * [np.log(3)])
+        assert [*map(named and float, [tensor])] == [3.0]
 
 
 def test_no_gradient_of_a_variable_itself_is_lost_unsaid() -> None:

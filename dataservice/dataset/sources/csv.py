@@ -226,7 +226,7 @@ class CsvSource(WholeFilesSource):
             raise
         except KeyError as error:
             raise SchemaError(f"{path!r} lacks a column of the schema: {error.args[0]}") from error
-        except UnicodeDecodeError as error:
+        except UnicodeError as error:
             raise SourceError(
                 f"{path!r} cannot be read as CSV: it is not {self.encoding.upper()} ({error}); "
                 "state its encoding, as in from_csv(..., encoding='latin-1'), save it as UTF-8, or "
