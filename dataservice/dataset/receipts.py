@@ -87,13 +87,15 @@ class Holder:
     def receipt(self, state: Any) -> Receipt:
         """For all rows before a state of the pipeline.
 
-        A source that the state no longer speaks of was used up before it.
+        A source that the state no longer speaks of was used up before it. Others may go on after
+        their end: they are given what a reader that was lost had left.
         """
         found = list(_positions(state))
         named = [position.source for position in found]
-        self._sources = [s for s in self._sources if not (s.has_ended and s.is_settled())]
         over = [s for s in self._sources if s.has_ended and s not in named]
-        return Receipt([*found, *(source.state() for source in over)])
+        settled = [source for source in over if source.is_settled()]
+        self._sources = [s for s in self._sources if s not in settled]
+        return Receipt([*found, *(s.state() for s in over if s not in settled)])
 
     @property
     def services(self) -> list[str]:

@@ -1,0 +1,69 @@
+"""Sources whose rows count as consumed once a receipt was acknowledged: which of them are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dataservice.dataset.receipts import HeldPosition, HeldSource, Holder
+
+
+class Source(HeldSource):
+    """Of which others see the end, and what was acknowledged."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.has_come_to_end = self.is_acknowledged = self.is_closed = False
+
+    @property
+    def has_ended(self) -> bool:
+        return self.has_come_to_end
+
+    def state(self) -> Any:
+        return Position(self)
+
+    def is_settled(self) -> bool:
+        return self.is_acknowledged
+
+    def let_go(self) -> None:
+        self.is_closed = True
+
+
+class Position(HeldPosition):
+    """Of all that a source has given."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @property
+    def source(self) -> HeldSource:
+        return self._source
+
+    def acknowledge(self) -> None:
+        self._source.is_acknowledged = True
+
+    def marks(self) -> dict[str, Any] | None:
+        return None
+
+
+def test_a_source_that_may_go_on_after_its_end_stays_known() -> None:
+    """It gives out what a lost reader of its job had left, which waits for receipts as all does."""
+    first, second = Source("first"), Source("second")
+    holder = Holder("owner")
+    holder.add(first)
+    first.has_come_to_end = True
+    for _ in range(2):
+        holder.receipt([first.state()]).acknowledge()
+        assert holder.services == ["first"]
+    first.has_come_to_end = first.is_acknowledged = False
+    holder.receipt([first.state()])
+    assert holder.services == ["first"]
+    first.has_come_to_end = True
+    holder.add(second)
+    for known in (["first", "second"], ["second"]):
+        receipt = holder.receipt([second.state()])
+        assert holder.services == known
+        receipt.acknowledge()
+    assert first.is_acknowledged
+    assert holder.receipt([]).is_empty
+    holder.let_go()
+    assert (first.is_closed, second.is_closed) == (False, True)
