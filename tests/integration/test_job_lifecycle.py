@@ -123,15 +123,23 @@ def test_what_an_earlier_run_left_goes_on_with_a_warning(
     assert any("was begun by process" in record.message for record in caplog.records)
 
 
-def test_without_windows_what_a_reader_took_goes_to_nobody_else(service: LocalService) -> None:
+def test_without_windows_what_a_reader_took_goes_to_nobody_else(
+    service: LocalService, tmp_path: pathlib.Path
+) -> None:
+    gate = tmp_path / "gate"
+
     def slowly(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         time.sleep(0.02)  # so that the reader has confirmed nothing yet
+        # What a reader has fetched ahead when it closes is lost, so it finds nothing to fetch.
+        while columns["id"][0] >= 50 and not gate.exists():
+            time.sleep(0.005)
         return columns
 
     slow = ds.Dataset.range(80).batch(10).map(slowly)
     first, other = (slow.distribute(OFF, service.target, job_name="slow") for _ in range(2))
     with iter(first) as iterator:
         got = [i for _ in range(5) for i in next(iterator).column("id").to_pylist()]
+    gate.touch()
     assert sorted(got + read_ids(other)) == list(range(80))
 
 
