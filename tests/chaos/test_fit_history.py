@@ -58,15 +58,17 @@ def rows_of(cluster: ps.LocalCluster) -> ds.Dataset:
 def test_steps_that_a_killed_trainer_could_not_report_are_in_the_history(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At its fifth, which is within its first closures, of eight steps each."""
+    """At the fifth of each, which is within its first closures, of eight steps each.
+
+    Of each, as nobody can say which of them gets rows first; who takes its place is not killed.
+    """
     monkeypatch.setenv(KILL_AT_ENV, f"{place}:5")
-    with ps.LocalCluster(workers=2, ps=2, data_workers=1) as cluster:
+    with ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster:
         del os.environ[KILL_AT_ENV]
-        cluster.restart("worker", 1)
         for model, coordinator in compiled(cluster):
             wait_until(lambda c=coordinator: c.live_trainers() == {0, 1}, "both trainers")
             history = model.fit(rows_of(cluster), steps_per_execution=AT_ONCE, verbose=0)
-            assert coordinator.stats()["losses"] == 1
+            assert coordinator.stats()["losses"] in (1, 2)
             model.check(epochs=1)
             assert history.history["examples"] == history.history["seen"] == [ROWS]
             assert np.isfinite(history.history["loss"]).all()
