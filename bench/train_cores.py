@@ -2,11 +2,9 @@
 
 The work of `bench.train`. The one process and the cluster take turns of a second, so that a machine
 whose speed drifts drifts for both: the ratio of a turn is that of the examples for each CPU second
-(of coordinator, trainers and servers together), and the figure is the median of the turns. A CPU
-second is worth less while other cores are busy, as the cluster's are, so there are two ratios: to
-one process that has the machine for itself, and to as many such processes as there are cores, side
-by side. Prints JSON lines: one for each number of trainers and servers, and batch. A closure is one
-step unless ``--steps-per-execution`` says more; ``Model.fit`` gives it eight.
+(of coordinator, trainers and servers together), and the figure is the median of the turns. Prints
+JSON lines: one for each number of trainers and servers, and batch. A closure is one step unless
+``--steps-per-execution`` says more; ``Model.fit`` gives it eight.
 """
 
 from __future__ import annotations
@@ -17,36 +15,27 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from bench import click_model, train
 from bench.peers import children
-from dataservice.runtime.cores import available_cores
 
 # What CPU time is counted in, by /proc.
 _TICK_S = 0.01
 
 
 class Alone:
-    """Processes, one for each core, that train without servers while they are told to."""
+    """A process that trains without servers while it is told to."""
 
     def __init__(self, group: children.Children, batch: int, options: argparse.Namespace) -> None:
         arguments = ["--alone", str(batch), "--rows", str(options.rows)]
-        self._children = [
-            group.start("bench.train_cores", arguments) for _ in range(available_cores())
-        ]
+        self._child = group.start("bench.train_cores", arguments)
 
-    def train_for(self, seconds: float, processes: int | None = None) -> tuple[int, float, float]:
-        """Examples, seconds and CPU seconds of so many at the same time; of all unless told."""
-        told = self._children[:processes]
-        for child in told:
-            child.tell(str(seconds))
-        results = [child.line() for child in told]
-        examples, took_s, cpu_s = (
-            [result[key] for result in results] for key in ("examples", "seconds", "cpu_s")
-        )
-        return sum(examples), max(took_s), sum(cpu_s)
+    def train_for(self, seconds: float) -> tuple[int, float, float]:
+        """Examples, seconds and CPU seconds."""
+        self._child.tell(str(seconds))
+        result = self._child.line()
+        return result["examples"], result["seconds"], result["cpu_s"]
 
 
 def serve_turns(batch: int, rows: int) -> None:
@@ -74,15 +63,11 @@ def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str
         alone.train_for(options.warm_up_s)
         training.warm_up(options.warm_up_s)
         turns = [
-            (
-                per_cpu_s(alone.train_for(options.turn_s, processes=1)),
-                training.train_for(options.turn_s),
-                per_cpu_s(alone.train_for(options.turn_s)),
-            )
+            (per_cpu_s(alone.train_for(options.turn_s)), training.train_for(options.turn_s))
             for _ in range(options.turns)
         ]
-    one, clusters, side_by_side = zip(*turns, strict=True)
-    served = [per_cpu_s(result) for result in clusters]
+    served = [per_cpu_s(result) for _, result in turns]
+    ratios = [mine / other for mine, (other, _) in zip(served, turns, strict=True)]
     return {
         "bench": "train_cores",
         "workers": processes,
@@ -91,21 +76,13 @@ def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str
         "network": options.network,
         "steps_per_execution": options.steps_per_execution,
         "turns": len(turns),
-        "examples_per_s": round(statistics.median(n / s for n, s, _ in clusters)),
+        "examples_per_s": round(statistics.median(n / s for _, (n, s, _) in turns)),
         "examples_per_cpu_s": round(statistics.median(served)),
-        "alone_examples_per_cpu_s": round(statistics.median(one)),
-        "side_by_side_examples_per_cpu_s": round(statistics.median(side_by_side)),
-        **ratios("ratio", served, one),
-        **ratios("ratio_side_by_side", served, side_by_side),
+        "alone_examples_per_cpu_s": round(statistics.median(other for other, _ in turns)),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_min": round(min(ratios), 3),
+        "ratio_max": round(max(ratios), 3),
     }
-
-
-def ratios(name: str, mine: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """The median, the least and the most of the ratios of the turns."""
-    each = [a / b for a, b in zip(mine, others, strict=True)]
-    figures = statistics.median(each), min(each), max(each)
-    names = (name, f"{name}_min", f"{name}_max")
-    return {key: round(figure, 3) for key, figure in zip(names, figures, strict=True)}
 
 
 def per_cpu_s(result: tuple[int, float, float]) -> float:
@@ -133,7 +110,7 @@ def main(argv: list[str] | None = None) -> None:
     if options.alone:
         serve_turns(options.alone, options.rows)
         return
-    # The processes without servers inherit it, so that BLAS computes on one core as in a trainer.
+    # The one process alone inherits it, so that BLAS computes on one core as in a trainer.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if options.smoke:
         options.turns, options.turn_s, options.warm_up_s = 2, 0.2, 0.1
