@@ -125,41 +125,37 @@ def test_training(files: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TF_CONFIG", json.dumps(task))
         run(snippet("def train_step"), names, {"range(1000)": "range(50)"})
         assert int(names["optimizer"].iterations) == 50
+        run(snippet("CheckpointManager("), names, {"ckpt/": "managed/"})
+        names["manager"].wait()
+        assert names["manager"].latest_checkpoint
         names["coordinator"].close()
 
 
-def test_columns_and_variables() -> None:
+def test_columns() -> None:
     words = ["a", "b", "c", "a"] * 5
     data = ds.Dataset.from_table(pa.table({"word": words, "user": words, "label": [0, 1] * 10}))
-    text = snippet("online=True, min_count=2")
-    # A strategy needs servers; its arguments are looked at below.
-    local = "\n".join(line for line in text.splitlines() if not line.startswith("strategy ="))
-    matrix = np.ones((4, 3), np.float32)
-    with ps.GradientTape() as tape:
-        weights, bias = ps.Variable(matrix[:3, :2]), ps.Variable(matrix[0, :2])
-        names: dict[str, Any] = {
-            "ds": ds,
-            "ps": ps,
-            "np": np,
-            "data": data,
-            "arrow_schema": data.schema,
-            "batch": {"user": np.array(words)},
-            "ids": np.array([1, 2, 12]),
-            "values": np.ones((3, 16), np.float32),
-            "tape": tape,
-            "loss": np.float32(1.0),
-            "x": matrix,
-            "y": matrix[:, :2],
-            "signs": matrix[:, :2],
-            "weights": weights,
-            "bias": bias,
-            "variables": [weights],
-            "logits": matrix @ weights,
-        }
-        run(local, names, {"10_000_000, 16": "1_000, 16"})
+    names: dict[str, Any] = {"ds": ds, "ps": ps, "data": data, "arrow_schema": data.schema}
+    run(snippet("online=True, min_count=2"), names)
     assert names["schema"].categorical["word"].vocabulary is not None
-    assert [each.shape for each in names["g"]] == [(3, 2)]
+
+
+def test_variables_and_gradients() -> None:
+    matrix = np.ones((4, 3), np.float32)
+    names: dict[str, Any] = {
+        "ps": ps,
+        "np": np,
+        "ids": np.array([1, 2, 12]),
+        "values": np.ones((3, 16), np.float32),
+        "x": matrix,
+        "y": matrix[:, :2],
+        "signs": matrix[:, :2],
+        "weights": ps.Variable(matrix[:3, :2]),
+        "bias": ps.Variable(matrix[0, :2]),
+    }
+    run(snippet("sparse_read"), names, {"10_000_000, 16": "1_000, 16"})
     assert np.asarray(names["rows"]).shape == (3, 16)
+    run(snippet("np.log1p"), names)
+    assert [each.shape for each in names["clipped"]] == [(3, 2), (2,)]
 
 
 def test_a_model_of_ones_own() -> None:
