@@ -210,7 +210,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         return any(isinstance(node, ops.Cache) for node in walk(self._node))
 
     def identity(self) -> dict[str, Any]:
-        """Returns what a saved position says of the dataset: its plan and drawn seeds; JSON-able."""
+        """Returns what a saved position says of the dataset, JSON-able: plan and drawn seeds."""
         return identity_of(self._node)
 
     def identified(self, identity: Mapping[str, Any]) -> Dataset:
@@ -221,7 +221,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         return Dataset(node_of_identity(self._node, identity))
 
     def settled(self) -> Dataset:
-        """Returns the dataset with fixed seeds in place of drawn ones, the same in all programs."""
+        """Returns the dataset with fixed seeds in place of drawn ones, alike in all programs."""
         return Dataset(settle_seeds(self._node))
 
     def stats(self) -> DatasetStats:
