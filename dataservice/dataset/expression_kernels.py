@@ -80,7 +80,7 @@ def _of_halves(compute: Callable[..., Datum]) -> Callable[..., Datum]:
     """
 
     def widened(*arguments: Any) -> Datum:
-        values = [each for each in arguments if isinstance(each, pa.Array | pa.Scalar)]
+        values = [value for value in arguments if isinstance(value, pa.Array | pa.Scalar)]
         if not any(pa.types.is_float16(value.type) for value in values):
             return compute(*arguments)
         result = compute(*map(_without_halves, arguments))

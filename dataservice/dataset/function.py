@@ -149,10 +149,10 @@ def call_user_per_row(
     function: Callable[..., Any], rows: Iterable[Any], operator: str, location: Callable[[], str]
 ) -> list[Any]:
     """Calls `function` for each of `rows` in turn, with the errors of `call_user`."""
-    return call_user(functools.partial(_each, function), rows, operator, location)  # type: ignore
+    return call_user(functools.partial(_map_rows, function), rows, operator, location)  # type: ignore
 
 
-def _each(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
+def _map_rows(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
     return [function(row) for row in rows]
 
 

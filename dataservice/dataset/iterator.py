@@ -113,7 +113,7 @@ class DatasetIterator:
         dataset does both, or does not yield the same rows again, the interrupt closes the iterator.
         """
         if self._interrupts is NO_INTERRUPTS:
-            return self._from_own(form)
+            return self._next_restorable(form)
         if self._kept is None and not can_hold():
             return form(self._next())
         self._check_failed()
@@ -137,7 +137,7 @@ class DatasetIterator:
         self._kept = None
         return formed
 
-    def _from_own(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
+    def _next_restorable(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
         anchor = self._anchor
         if anchor is None or self._failure is not None or not (anchor.is_set or can_hold()):
             return form(self._next())

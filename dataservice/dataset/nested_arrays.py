@@ -24,7 +24,7 @@ def children_of(array: pa.Array) -> list[pa.Array]:
         return [array.values.slice(first * size, len(array) * size)]
     if types.is_map(kind):
         first, count = _entries(array)
-        return [each.slice(first, count) for each in (array.keys, array.items)]
+        return [child.slice(first, count) for child in (array.keys, array.items)]
     return [array.flatten()]
 
 

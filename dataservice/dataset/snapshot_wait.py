@@ -45,7 +45,7 @@ def find_snapshot(
     check_storage_options(options)
     limit = limit_s(timeout_s, "timeout_s")
     folder = SnapshotFolder(os.fspath(path), options)
-    found = _look(folder)
+    found = _finished(folder)
     if found is not None:
         return found
     if wait:
@@ -67,7 +67,7 @@ def failure_of(path: str, encoded: Mapping[str, Any]) -> DataServiceError:
     return error_from_dict({**encoded, "message": message})
 
 
-def _look(folder: SnapshotFolder) -> Metadata | None:
+def _finished(folder: SnapshotFolder) -> Metadata | None:
     """Returns the metadata of a finished snapshot, else None; raises the error of a failed one."""
     failure = folder.failure()
     if failure is not None:
@@ -83,7 +83,7 @@ def _await(folder: SnapshotFolder, timeout_s: float) -> Metadata:
     pause_s = _FIRST_PAUSE_S
     signs = None
     while True:
-        found = _look(folder)
+        found = _finished(folder)
         if found is not None:
             return found
         now_s = time.monotonic()
