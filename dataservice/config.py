@@ -138,7 +138,7 @@ class DispatcherConfig:
             )
         if self.work_dir:
             path_of(self.work_dir, "work_dir")
-        # Zero is allowed for the two garbage-collection settings: it collects idle jobs at once.
+        # Zero is allowed for both garbage-collection settings: idle jobs are collected at once.
         _check_optional_int("job_gc_check_interval_ms", self.job_gc_check_interval_ms, 0)
         _check_optional_int("job_gc_timeout_ms", self.job_gc_timeout_ms, NEVER_COLLECT)
         _check_optional_int("worker_timeout_ms", self.worker_timeout_ms, 1)

@@ -151,9 +151,10 @@ def window_target_elements(
     """Returns how many elements a window should have if `cycle` elements at a time are interleaved.
 
     A window has `cycle` elements, or fewer so that an epoch still has sixteen windows. It has more
-    if the files are known to be small, as long as the epoch still has `windows` windows. None if
-    the number of elements is not known. `size_bytes` is counted as `total_bytes` in
-    `window_target_bytes`; it is None if no file has a known size.
+    if the files are known to be small, as long as the epoch still has `windows` windows, and so
+    that an epoch of unknown size has at most `MAX_ELEMENT_WINDOWS`. None if the number of elements
+    is not known. `size_bytes` is counted as `total_bytes` in `window_target_bytes`; it is None if
+    no file has a known size.
     """
     if not elements:
         return None if elements is None else 1

@@ -98,7 +98,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         choice_dataset: Dataset,
         stop_on_empty_dataset: bool = True,
     ) -> Dataset:
-        """Takes each element from the dataset that the next row of `choice_dataset` numbers."""
+        """Takes each element from the dataset whose index is the next row of `choice_dataset`."""
         nodes = nodes_of(datasets, "choose_from_datasets")
         (choice,) = nodes_of([choice_dataset], "choose_from_datasets")
         return Dataset(ops.ChooseFromDatasets(nodes, stop_on_empty_dataset, choice=choice))

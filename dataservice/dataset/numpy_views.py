@@ -204,7 +204,7 @@ def _is_extension(kind: pa.DataType | None) -> bool:
 
 
 def _is_view(kind: pa.DataType) -> bool:
-    """True if NumPy and Arrow have the type alike in memory; NumPy's dates and times are wider."""
+    """True if NumPy and Arrow store the type alike; NumPy's dates and times of day are wider."""
     types = pa.types
     is_number = types.is_integer(kind) or types.is_floating(kind)
     return is_number or types.is_timestamp(kind) or types.is_duration(kind)

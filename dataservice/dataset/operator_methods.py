@@ -310,7 +310,7 @@ class OperatorMethods:
         padding_values: Mapping[str, Any] | None = None,
         drop_remainder: bool = False,
     ) -> Self:
-        """Batches rows and pads the lists of a batch to one length, so NumPy gets 2-D arrays.
+        """Batches rows and pads the lists of a batch to one length, as 2-D arrays for NumPy.
 
         Lists are padded to the longest of the batch, or to the length that `padded_shapes` gives
         for the column; a longer list is an error. If functions return arrays of two or more

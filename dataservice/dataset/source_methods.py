@@ -77,7 +77,7 @@ class SourceMethods:
 
     @classmethod
     def from_tensor_slices(cls, tensors: Mapping[str, Any]) -> Self:
-        """Creates a dataset as `from_numpy` does, whose name in tf.data this is."""
+        """Creates a dataset as `from_numpy` does; the name is the one that tf.data uses."""
         if not isinstance(tensors, Mapping):
             raise InvalidTypeError(
                 "from_tensor_slices takes a dict of arrays, since columns have names here, got "
