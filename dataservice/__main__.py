@@ -1,7 +1,8 @@
 """The command line of the data service: run its servers, look at them, tidy up.
 
-Picks the command; what it does is in `dataservice.commands`. Errors that a user can act on end
-with one line on standard error and exit status 2, those of the operating system with status 1.
+Responsible for parsing arguments and for exit statuses; the commands are in `dataservice.commands`.
+An error that the user can act on ends with one line on standard error and exit status 2, an error
+of the operating system with exit status 1.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of jobs and files may have letters that the terminal has not.
+        # Names of jobs and files may have characters that the terminal cannot show.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        # Commands are imported here: an interrupt meanwhile ends as quietly as later.
+        # `_parser` imports the commands; inside the try, Ctrl-C during the imports is handled too.
         options = _parser().parse_args(_action_first(arguments))
         options.arguments = arguments
         logging.basicConfig(
@@ -35,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
         status = int(options.run(options) or 0)
-        # Else what is left would be written at the exit, where nobody tells its errors.
+        # Flushes here: errors of the flush at interpreter exit would not be handled.
         print(end="", flush=True)
         return status
     except DataServiceError as error:
@@ -44,17 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     except BrokenPipeError:
-        # The reader of a pipe, such as `head`, has seen enough.
+        # The process that reads our output, such as `head`, has closed the pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
-        # Of a full disk behind standard output, for example.
+        # For example, standard output is a file on a full disk.
         print(f"dataservice: {error}", file=sys.stderr)
         return 1
 
 
 def _action_first(arguments: Sequence[str]) -> list[str]:
-    """Also `jobs HOST:PORT list` is understood, as `jobs list HOST:PORT`."""
+    """Rewrites `jobs HOST:PORT list`, which is accepted too, as `jobs list HOST:PORT`."""
     words = list(arguments)
     for index, (group, first, second) in enumerate(zip(words, words[1:], words[2:], strict=False)):
         if group in _GROUPS and second in _ACTIONS and ":" in first:
@@ -64,14 +65,14 @@ def _action_first(arguments: Sequence[str]) -> list[str]:
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when asked, so that a tree that is not installed runs too."""
+    """Looks the version up only when asked for it, so that an uninstalled source tree runs too."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        # As long to import as all that it takes to read the arguments.
+        # Importing it takes as long as everything else that parsing the arguments needs.
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            # The one distribution that holds both packages.
+            # One distribution, named pstrain, holds both packages.
             print(f"dataservice {version('pstrain')}")
         except PackageNotFoundError:
             print("dataservice, not installed")

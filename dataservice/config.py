@@ -1,8 +1,8 @@
-"""Settings of the servers, with their defaults and the reasons for them.
+"""Settings of the servers, with their defaults and the reasons for the defaults.
 
-Knows nothing of servers, sockets or files: it checks values, it does not use them. Invariant: a
-configuration that exists is valid; what a user left as None has its default in a property whose
-name ends in its unit.
+Responsible for checking the values, not for using them. Knows nothing of servers, sockets or files.
+Invariant: a configuration that exists is valid; where the user left a setting as None, the property
+whose name ends in the unit returns its default.
 """
 
 from __future__ import annotations
@@ -21,58 +21,61 @@ from dataservice.runtime.exposure import check_exposure
 from dataservice.runtime.memory import available_memory_bytes
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS, PROTOCOL, parse_target
 
-# Plans may embed tables, so well above gRPC's 4 MiB; small enough that a bad peer cannot fill
-# the memory with a few calls.
+# Well above gRPC's default of 4 MiB, since plans may embed tables; small enough that a malicious
+# peer cannot fill the memory with a few calls.
 CONTROL_MESSAGE_MAX_BYTES: Final = 64 << 20
 # A remote traceback travels in the trailing metadata, for which gRPC allows 8 KiB by default.
 CONTROL_METADATA_MAX_BYTES: Final = 1 << 20
 CONTROL_CALL_TIMEOUT_S: Final = 30.0
-# A call holds a thread while it runs; so many at once are a burst that is over in a second.
+# A call occupies a thread while it runs. The server completes this many calls within a second.
 CONTROL_MAX_THREADS: Final = 1_024
-# Calls that came and nobody looked at yet. From 1,000 on gRPC cancels some of them by chance, and a
-# tenth of a second is enough for so many; those that are looked at are refused by name.
+# Calls that have arrived but are not dispatched yet. By default gRPC cancels pending calls at
+# random from 1,000 on, and 1,000 arrive within a tenth of a second. A call that is dispatched while
+# all threads are busy is refused with an error that says so.
 CONTROL_MAX_UNREAD_CALLS: Final = 1 << 14
-# Of these, for long polls: each pair of a reader and a worker has one where nothing is left to
-# lease. Those beyond are told to come again, so many in a second beside the heartbeats.
+# The threads that long polls may occupy: each pair of a reader and a worker has one long poll while
+# nothing is left to lease. Requests beyond this limit are told when to come again, spread so that
+# POLLS_REFUSED_PER_S of them return each second, beside the heartbeats.
 CONTROL_MAX_POLLS: Final = 512
 POLLS_REFUSED_PER_S: Final = 400
-# And for those who join while the sources of their dataset are being listed.
+# The threads that clients may occupy who join a job while the sources of its dataset are listed.
 CONTROL_MAX_PLANNERS: Final = 256
-# Less than an attempt of a client takes, which asks again: none stands in line twice.
+# Shorter than one attempt of a client, which retries: so no client waits in the queue twice.
 PLAN_WAIT_S: Final = 8.0
-# A frozen peer is noticed after time + timeout. gRPC waits a minute for the answer to a ping
-# unless ping_timeout is set as well.
+# A frozen peer is noticed after KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS. gRPC waits a minute for
+# the answer to a ping unless grpc.http2.ping_timeout_ms is set as well.
 KEEPALIVE_TIME_MS: Final = 3_000
 KEEPALIVE_TIMEOUT_MS: Final = 2_000
 KEEPALIVE_MIN_RECEIVE_INTERVAL_MS: Final = 1_000
 RECONNECT_BACKOFF_MIN_MS: Final = 100
 RECONNECT_BACKOFF_MAX_MS: Final = 1_000
 
-# Ten missed heartbeats: a busy worker is not taken for dead. A killed one is reported at once by
-# its readers, so this only bounds a freeze.
+# Ten missed heartbeats, so that a busy worker is not taken for lost. Readers report a killed worker
+# at once, so this time-out only matters for a frozen one.
 DEFAULT_WORKER_TIMEOUT_MS: Final = 10_000
-# Readers that stall in a long training step still send Syncs from their own thread.
+# A reader whose trainer is in a long training step still sends Syncs, from a thread of its own.
 DEFAULT_CLIENT_TIMEOUT_MS: Final = 60_000
-# A coordinator speaks for the readers of a lost trainer within seconds; this bounds its own loss.
+# A coordinator reports within seconds which rows a lost trainer used; this time-out matters only
+# when the coordinator is lost too.
 DEFAULT_OWNER_TIMEOUT_MS: Final = 60_000
 DEFAULT_JOB_GC_CHECK_INTERVAL_MS: Final = 600_000
 DEFAULT_JOB_GC_TIMEOUT_MS: Final = 300_000
 DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 1_000
-# Of all workers and readers together. Beyond that number each of them is told to speak less often,
-# and is waited for accordingly longer: Python's gRPC server answers about 1,600 calls in a second,
-# and the greater part of them is for leases and for rows that were consumed.
+# Heartbeats of all workers and readers together. If there are more clients than this, each is told
+# a longer heartbeat interval, and its time-out grows with it: Python's gRPC server answers about
+# 1,600 calls a second, and most of these must be left for leases and acknowledgements.
 HEARTBEATS_PER_S: Final = 500
-# How long a worker or reader outlives a dispatcher that is being restarted.
+# How long a worker or reader waits for a dispatcher that is being restarted.
 DEFAULT_DISPATCHER_TIMEOUT_MS: Final = 3_600_000
 DEFAULT_BUFFER_BYTES: Final = 64 << 20
-# tf.data service's own. It fills up in time whatever the trainers do, so it is also bounded by a
-# part of the memory there is.
+# The default of tf.data service. The cache fills up in time whatever the trainers do, so
+# `cache_bytes` also bounds it by a part of the available memory.
 DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES: Final = 10 << 30
-# A step that is slow once, or a checkpoint, should start or stop no worker.
+# A single slow step, or a checkpoint, should neither start nor stop a worker.
 DEFAULT_WORKERS_ENOUGH_STAY_MS: Final = 30_000
 DEFAULT_WORKERS_ENOUGH_TIMEOUT_MS: Final = 60_000
 NEVER_COLLECT: Final = -1
-# Stands in an address for the port that a worker has bound.
+# The placeholder in an address for the port that a worker has bound.
 PORT_PLACEHOLDER: Final = re.compile(r"%(?:dts_)?port(?:_\w+)?%")
 _NAMED_PORT: Final = re.compile(r":[^\W\d]\w*$")
 
@@ -81,24 +84,24 @@ Checked = TypeVar("Checked")
 
 @dataclass(frozen=True, slots=True)
 class DispatcherConfig:
-    """Settings of a dispatcher; ``port=0`` takes a free one.
+    """Settings of a dispatcher; ``port=0`` binds any free port.
 
-    ``worker_addresses`` is the fixed list of workers that static sharding divides by, in order;
-    others may not register then. An entry is an address, or a host whose port is left out or
-    stands as ``%port%`` or ``%port_name%``, which the first worker from there takes for good;
-    ``localhost``, ``127.0.0.1`` and ``::1`` are one host.
+    ``worker_addresses`` is the fixed list of workers, in order, by which static sharding divides;
+    with such a list no other worker may register. An entry is an address, or a host without a port
+    or with ``%port%`` or ``%port_name%`` as its port: the first worker from that host takes the
+    entry for good. ``localhost``, ``127.0.0.1`` and ``::1`` count as the same host.
     ``job_gc_timeout_ms=-1`` keeps idle jobs for ever. ``on_workers_enough`` is a shell command that
-    is run when the number of workers that would be enough has changed for
-    ``workers_enough_stay_ms``, with the numbers in DATASERVICE_WORKERS_NOW,
-    DATASERVICE_WORKERS_ENOUGH and DATASERVICE_WORKERS_REASON; it is killed after
-    ``workers_enough_timeout_ms``. ``owner_timeout_ms``: how long the rows of a lost trainer's
-    reader wait for its coordinator to say which were used. With ``fault_tolerant_mode`` the state
-    survives a restart in ``work_dir``.
+    runs when the number of workers that would be enough has changed and stayed changed for
+    ``workers_enough_stay_ms``. It gets the numbers and the reason in the environment variables
+    DATASERVICE_WORKERS_NOW, DATASERVICE_WORKERS_ENOUGH and DATASERVICE_WORKERS_REASON, and is
+    killed after ``workers_enough_timeout_ms``. ``owner_timeout_ms`` is how long the rows of a lost
+    trainer's reader wait for its coordinator to report which of them were used. With
+    ``fault_tolerant_mode`` the state survives a restart, in ``work_dir``.
 
     ``worker_timeout_ms`` (10 s) and ``client_timeout_ms`` (60 s) are the shortest silence after
-    which a worker or a reader is taken for lost. Clusters of more than 500 workers and readers are
-    told longer intervals between heartbeats (a second for each 500), and are lost after three of
-    them at the earliest.
+    which a worker or a reader counts as lost. If a cluster has more than 500 workers and readers,
+    they are told longer heartbeat intervals (a second for every 500 of them), and count as lost
+    after three intervals at the earliest.
     """
 
     port: int = 0
@@ -135,7 +138,7 @@ class DispatcherConfig:
             )
         if self.work_dir:
             path_of(self.work_dir, "work_dir")
-        # Zero is allowed for the two collector settings: it asks for collection at once.
+        # Zero is allowed for both garbage-collection settings: idle jobs are collected at once.
         _check_optional_int("job_gc_check_interval_ms", self.job_gc_check_interval_ms, 0)
         _check_optional_int("job_gc_timeout_ms", self.job_gc_timeout_ms, NEVER_COLLECT)
         _check_optional_int("worker_timeout_ms", self.worker_timeout_ms, 1)
@@ -152,7 +155,7 @@ class DispatcherConfig:
 
     @property
     def job_gc_timeout_s(self) -> float | None:
-        """None: idle jobs are never collected."""
+        """The idle time after which a job is collected; None if idle jobs are kept for ever."""
         chosen = _or_default(self.job_gc_timeout_ms, DEFAULT_JOB_GC_TIMEOUT_MS)
         return None if chosen == NEVER_COLLECT else max(chosen, 1) / 1_000
 
@@ -182,19 +185,20 @@ class DispatcherConfig:
 class WorkerConfig:
     """Settings of a data worker.
 
-    ``worker_address`` is what readers are told to connect to; None means the host and port that
-    were bound, ``%port%`` and ``%port_name%`` stand for the bound port. With a fixed list of
-    workers it decides the worker's place on the list. ``threads`` is per pipeline, None for the
-    cores of this process. ``buffer_bytes`` bounds the elements waiting for readers.
+    ``worker_address`` is the address that readers are told to connect to; None means the bound host
+    and port, and ``%port%`` and ``%port_name%`` stand for the bound port. If the dispatcher has a
+    fixed list of workers, this address decides the worker's position on the list. ``threads`` is
+    the number of threads per pipeline; None means the cores that this process may use.
+    ``buffer_bytes`` bounds the elements waiting for readers.
     ``cross_trainer_cache_size_bytes`` bounds the elements that a job with a cross-trainer cache
-    keeps for slower trainers; None: 10 GiB, or a quarter of the memory if that is less.
+    keeps for slower trainers; None means 10 GiB, or a quarter of the memory if that is less.
     ``allow_functions=False`` refuses datasets that carry pickled functions.
-    ``heartbeat_interval_ms`` is the shortest pause between heartbeats, 1 s unless given; a
-    dispatcher of many clients asks for longer ones.
-    ``data_transfer_protocol``: readers in this process get elements as they are, and those on this
-    host through shared memory where that is possible (None), or the worker does not start without
-    shared memory ("shared_memory"), or they get them through Flight as all others do ("flight",
-    "grpc").
+    ``heartbeat_interval_ms`` is the shortest pause between heartbeats, 1 s by default; a dispatcher
+    of many clients asks for longer pauses.
+    ``data_transfer_protocol`` says how elements travel. With None, readers in this process get
+    elements by reference, and readers on this host through shared memory where that is possible.
+    With "shared_memory" the worker refuses to start where shared memory is impossible. With
+    "flight" or "grpc" readers on this host get elements through Flight, as remote readers do.
     """
 
     dispatcher_address: str
@@ -251,18 +255,18 @@ class WorkerConfig:
 
     @property
     def cache_bytes(self) -> int:
-        """Bytes of elements that the window of a cross-trainer cache holds at most."""
+        """The most bytes of elements that the window of a cross-trainer cache holds."""
         default = min(DEFAULT_CROSS_TRAINER_CACHE_SIZE_BYTES, available_memory_bytes() // 4)
         return _or_default(self.cross_trainer_cache_size_bytes, default)
 
     @property
     def pipeline_threads(self) -> int:
-        """``threads``, or the number of cores this process may use."""
+        """The value of ``threads``, or the number of cores that this process may use."""
         return _or_default(self.threads, available_cores())
 
 
 def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:
-    """Check the fields that both servers have."""
+    """Checks the fields that both configurations have."""
     _check_int("port", config.port, 0)
     if config.port > 65_535:
         raise InvalidArgumentError(f"port must be at most 65535, got {config.port}")
@@ -272,7 +276,7 @@ def _check_listener(config: DispatcherConfig | WorkerConfig) -> None:
             f"host must be a non-empty string such as '127.0.0.1', got {config.host!r}"
         )
     _check_bool("insecure_network", config.insecure_network)
-    # The value stays out of the message: it may be the token in some other type.
+    # The message leaves the value out, since it may be the secret token as another type.
     if config.token is not None and not isinstance(config.token, str):
         raise InvalidTypeError(f"token must be None or text, got {type(config.token).__name__}")
     for name in ("tls_cert_path", "tls_key_path", "tls_ca_path"):
@@ -318,7 +322,7 @@ def _check_optional_text(name: str, value: object) -> None:
 
 
 def _check_announced(name: str, value: object) -> None:
-    """Check what readers are to connect to, with any port in the place of a placeholder."""
+    """Checks an address that readers are told to connect to; it may have a placeholder as port."""
     _check_optional_text(name, value)
     if isinstance(value, str):
         try:

@@ -1,6 +1,7 @@
 """The error tree of the data service, and its JSON form for the wire.
 
-Each class also derives from the nearest built-in, so ``except ValueError`` works as expected::
+Each class also derives from the nearest built-in exception, so ``except ValueError`` works as
+expected::
 
     DataServiceError
     ├── InvalidArgumentError      ValueError           a bad argument; retrying cannot help
@@ -23,7 +24,7 @@ Each class also derives from the nearest built-in, so ``except ValueError`` work
     ├── SourceError               OSError              input file missing, unreadable or corrupt
     └── UserFunctionError         RuntimeError         a user's function raised
 
-DataServiceWarning, a UserWarning, is the one category of what the user should know and is no error.
+DataServiceWarning, a UserWarning, is the category of all warnings of the data service.
 Knows nothing of gRPC or Flight. Invariant: ``code`` values are part of the wire format.
 """
 
@@ -34,14 +35,14 @@ from typing import Any, ClassVar, TypeVar
 
 
 class DataServiceWarning(UserWarning):
-    """Something is done otherwise than a user may expect; the message says what, and the remedy."""
+    """Something differs from what a user may expect; the message says what, and the remedy."""
 
 
 class DataServiceError(Exception):
-    """Base of all errors raised on purpose; ``str()`` is the plain message.
+    """Base class of all errors that the data service raises on purpose; ``str()`` is the message.
 
-    ``detail_fields`` names the string attributes, also keyword arguments of the constructor, that
-    travel with the message.
+    ``detail_fields`` names the string attributes that travel with the message; each is also a
+    keyword argument of the constructor.
     """
 
     code: ClassVar[str] = "UNKNOWN"
@@ -52,7 +53,7 @@ class DataServiceError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        # KeyError would show the repr, OSError would look for an errno.
+        # KeyError.__str__ would return the repr, and OSError.__str__ would look for an errno.
         return self.message
 
 
@@ -62,9 +63,9 @@ _classes_by_code: dict[str, type[DataServiceError]] = {DataServiceError.code: Da
 
 
 def register_error(cls: ErrorClass) -> ErrorClass:
-    """Class decorator: let errors with ``cls.code`` come back from the wire as ``cls``.
+    """Registers an error class (as its decorator), so that ``error_from_dict`` returns it by code.
 
-    Raises InvalidArgumentError when ``cls`` has no code of its own or the code is taken.
+    Raises InvalidArgumentError if ``cls`` has no ``code`` of its own or the code is taken.
     """
     code = cls.__dict__.get("code")
     if not isinstance(code, str) or not code:
@@ -79,20 +80,20 @@ def register_error(cls: ErrorClass) -> ErrorClass:
 
 
 def is_registered(cls: type[BaseException]) -> bool:
-    """Whether errors of exactly this class come back from the wire as what they are."""
+    """True if ``error_from_dict`` returns errors of exactly this class as this class."""
     return issubclass(cls, DataServiceError) and _classes_by_code.get(cls.code) is cls
 
 
 @register_error
 class InvalidArgumentError(DataServiceError, ValueError):
-    """An argument is wrong whatever the state of the system."""
+    """An argument is wrong, whatever the state of the system."""
 
     code = "INVALID_ARGUMENT"
 
 
 @register_error
 class InvalidTypeError(InvalidArgumentError, TypeError):
-    """An argument of a type that cannot be right."""
+    """An argument has a type that cannot be right."""
 
     code = "INVALID_TYPE"
 
@@ -113,7 +114,7 @@ class SchemaError(InvalidArgumentError):
 
 @register_error
 class MissingColumnError(SchemaError, KeyError):
-    """There is no column of a name; the message lists those that there are."""
+    """No column has the given name; the message lists the columns that exist."""
 
     code = "MISSING_COLUMN"
 
@@ -127,14 +128,14 @@ class NotFoundError(DataServiceError, KeyError):
 
 @register_error
 class AlreadyExistsError(DataServiceError, ValueError):
-    """A thing of that name exists with other contents."""
+    """A thing of the same name exists with other contents."""
 
     code = "ALREADY_EXISTS"
 
 
 @register_error
 class FailedPreconditionError(DataServiceError, RuntimeError):
-    """The call is right but the state of the system forbids it."""
+    """The call is valid, but the state of the system forbids it."""
 
     code = "FAILED_PRECONDITION"
 
@@ -162,7 +163,7 @@ class UnavailableError(DataServiceError, ConnectionError):
 
 @register_error
 class CancelledError(DataServiceError):
-    """The caller gave the work up."""
+    """The caller cancelled the work."""
 
     code = "CANCELLED"
 
@@ -176,7 +177,7 @@ class UnauthenticatedError(DataServiceError, PermissionError):
 
 @register_error
 class ResourceExhaustedError(DataServiceError, RuntimeError):
-    """A stated limit (message size, calls at once, memory) was reached."""
+    """A stated limit (message size, concurrent calls, memory) was reached."""
 
     code = "RESOURCE_EXHAUSTED"
 
@@ -190,21 +191,21 @@ class DataLossError(DataServiceError, OSError):
 
 @register_error
 class QuarantinedError(DataLossError):
-    """Rows that kill the workers which process them were left out; the message names them."""
+    """Rows that kill every worker that processes them were left out; the message names the rows."""
 
     code = "QUARANTINED"
 
 
 @register_error
 class InternalError(DataServiceError, RuntimeError):
-    """A defect: something that must not happen did."""
+    """Something happened that must not happen: a defect of the data service."""
 
     code = "INTERNAL"
 
 
 @register_error
 class UnimplementedError(DataServiceError, NotImplementedError):
-    """Known, but not offered; the message names what to use instead."""
+    """A feature is not offered; the message names what to use instead."""
 
     code = "UNIMPLEMENTED"
 
@@ -218,17 +219,17 @@ class SourceError(DataServiceError, OSError):
 
 @register_error
 class MissingFileError(SourceError, NotFoundError, FileNotFoundError):
-    """An input file or a checkpoint is not there, or none matches a pattern."""
+    """An input file or a checkpoint does not exist, or no file matches a pattern."""
 
     code = "MISSING_FILE"
 
 
 @register_error
 class UserFunctionError(DataServiceError, RuntimeError):
-    """A function given by the user raised.
+    """A function given by the user raised an exception.
 
-    ``user_traceback`` holds the user's frames only, ``source`` the file and row range that was
-    being processed, ``worker`` the address of the data worker ("" when it ran locally).
+    ``user_traceback`` holds the user's frames only, ``source`` names the file and row range that
+    were being processed, and ``worker`` is the address of the data worker ("" for a local run).
     """
 
     code = "USER_FUNCTION"
@@ -247,10 +248,10 @@ class UserFunctionError(DataServiceError, RuntimeError):
 
 
 def error_to_dict(error: BaseException) -> dict[str, Any]:
-    """JSON-able form of ``error``.
+    """Returns the JSON-able form of ``error``.
 
-    An exception from outside the tree becomes INTERNAL with its class name and message, one of
-    memory RESOURCE_EXHAUSTED.
+    A MemoryError becomes RESOURCE_EXHAUSTED, and any other exception from outside the tree becomes
+    INTERNAL; the message then holds the name of its class too.
     """
     if not isinstance(error, DataServiceError):
         text = str(error)
@@ -265,10 +266,10 @@ def error_to_dict(error: BaseException) -> dict[str, Any]:
 
 
 def error_from_dict(encoded: Mapping[str, Any]) -> DataServiceError:
-    """The error ``error_to_dict`` was given, for the caller to raise.
+    """Returns the error that ``error_to_dict`` encoded, for the caller to raise.
 
-    An unknown code (a peer of another version) gives the base class; unknown details are dropped.
-    A malformed mapping gives an InternalError, since there is an error to report all the same.
+    An unknown code, as from a peer of another version, gives a DataServiceError; unknown details
+    are dropped. A malformed mapping gives an InternalError, so that some error is reported.
     """
     code, message = encoded.get("code"), encoded.get("message")
     details = encoded.get("details", {})

@@ -1,7 +1,8 @@
-"""How a job is read, beyond its dataset, policy and delivery: one value for the whole way.
+"""The options of a job, beyond its dataset, sharding policy and delivery guarantee.
 
-Pure. The same value is checked where the user gives it, compared where a job of that name exists,
-journaled, and told to workers. Invariant: a value that exists is valid.
+Pure. The same value is checked where the user gives it, compared with the options of an existing
+job of the same name, written to the journal, and sent to workers. Invariant: a value that exists is
+valid.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ ON_ERROR: Final = ("raise", "skip")
 class JobOptions:
     """Options that all readers of a job share.
 
-    `ordered`: rows come in an order that the seed alone decides. `num_consumers`: 0, or how many
-    consumers read in rounds. `target_workers`: "LOCAL" reads only from workers on the reader's
-    host. `cross_trainer_cache`: trainers read the same elements instead of sharing them.
-    `on_error`: "skip" leaves out, and counts, what cannot be read or what a function fails on.
+    `ordered`: the order of rows depends on the seed alone. `num_consumers`: the number of consumers
+    that read in rounds, or 0 for reads that are not coordinated. `target_workers`: "LOCAL" reads
+    only from workers on the reader's host. `cross_trainer_cache`: every trainer reads the same
+    elements, instead of the trainers sharing them out. `on_error`: "skip" leaves out, and counts,
+    the sources that cannot be read and the rows that a function fails on.
     """
 
     ordered: bool = False
@@ -43,7 +45,7 @@ class JobOptions:
         check_choice("on_error", self.on_error, ON_ERROR)
 
     def differences(self, other: JobOptions) -> list[str]:
-        """What an `other` asks for that this one, of an existing job, is not."""
+        """Describes each option of the existing job (`self`) that has another value in `other`."""
         return [
             f"{entry.name} (existing {mine}, got {theirs})"
             for entry in fields(self)
@@ -51,12 +53,12 @@ class JobOptions:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form for journals and commands."""
+        """Returns the JSON-able form, for the journal and for commands to workers."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> JobOptions:
-        """The options that `to_json` was given; InvalidArgumentError where they are malformed."""
+        """Decodes the result of `to_json`; raises InvalidArgumentError if it is malformed."""
         try:
             return cls(**encoded)
         except TypeError as error:

@@ -1,7 +1,7 @@
-"""What on_error="skip" left out: counts, and some words about them.
+"""What on_error="skip" left out: counts of rows and splits, with some of the files and messages.
 
-Pure. The value is counted where rows are made, travels to the reader, and is shown to people.
-Invariant: sums keep every count; of files and messages they keep the first few.
+Pure. The value is made where the rows are made, travels to the reader, and is shown to the user.
+Invariant: a sum adds up all counts, and keeps the first few of the files and messages.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MESSAGE_CHARS: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Omitted:
-    """Rows that a function failed on, and parts of sources that could not be read.
+    """Counts of the rows that a function failed on, and of the splits that could not be read.
 
-    `splits` were left out from their first unreadable row on; `source_rows` counts the rows of
-    those whose number is known without reading. `files` are paths, each once.
+    A split is left out from its first unreadable row on. `source_rows` counts the rows left out of
+    those splits whose number of rows is known without reading. `files` holds each path once.
     """
 
     function_rows: int = 0
@@ -31,12 +31,15 @@ class Omitted:
 
     @classmethod
     def of_function(cls, rows: int, message: str) -> Omitted:
-        """Rows that a function failed on."""
+        """Returns the value for `rows` rows that a function failed on."""
         return cls(function_rows=rows, messages=(message[:_MESSAGE_CHARS],))
 
     @classmethod
     def of_split(cls, path: str | None, rows: int | None, message: str) -> Omitted:
-        """A split that cannot be read from some row on; `rows` None when they are not known."""
+        """Returns the value for a split that is unreadable from some row on.
+
+        `rows` is the number of rows left out, or None if it is not known.
+        """
         return cls(
             source_rows=rows or 0,
             splits=1,
@@ -57,9 +60,10 @@ class Omitted:
         )
 
     def exchanged(self, before: Omitted, now: Omitted) -> Omitted | None:
-        """The sum with `now` in the place of `before`, which is a part of it.
+        """Returns this sum with `now` in place of its summand `before`.
 
-        None where a file or message of `before` is not in `now`: others may have it too.
+        None if a file or message of `before` is missing in `now`: other summands may have it too,
+        so the sum has to be made anew.
         """
         if set(before.files) - set(now.files) or set(before.messages) - set(now.messages):
             return None
@@ -81,7 +85,7 @@ class Omitted:
         return " and ".join(parts) or "nothing"
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """Returns the JSON-able form."""
         return {
             "function_rows": self.function_rows,
             "source_rows": self.source_rows,
@@ -92,7 +96,7 @@ class Omitted:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Omitted:
-        """The value that `to_json` was given."""
+        """Decodes the result of `to_json`."""
         return cls(
             function_rows=int(encoded["function_rows"]),
             source_rows=int(encoded["source_rows"]),

@@ -1,8 +1,8 @@
-"""Where each public name lives, and the one way to it that loads its module on first use; what
-stands for names of tf.data that are none here.
+"""The module of each public name, loaded on first use, and hints for tf.data names that are absent.
 
-The package's face asks here, and so does a lower floor that must call a higher one: a dataset,
-which is built and run without the service, for what distributes it. Imports nothing of its own.
+`dataservice/__init__.py` resolves names here. So does a lower layer that has to call a higher one:
+a Dataset, which is built and run without the service, resolves `distribute`. Invariant: this module
+imports no other module of the package until a name is resolved.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ FOREIGN: Final = {
 
 
 def resolve(name: str) -> Any:
-    """What a public name stands for; imports its home."""
+    """Returns the object that a public name stands for; imports its module."""
     if name in MODULES:
         return importlib.import_module(MODULES[name])
     return getattr(importlib.import_module(HOMES[name]), name)

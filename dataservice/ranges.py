@@ -1,8 +1,8 @@
-"""Sets of window indices, kept as ranges, and how much of an iteration was consumed.
+"""Sets of window indices, stored as ranges, and the consumed part of an iteration.
 
-Pure, standard library only. Windows are finished nearly in order, so a set of them is a few ranges
-however long the iteration is. Invariant: the ranges of a set are ascending, not empty, and neither
-overlap nor touch, so equal sets have equal ranges.
+Pure, standard library only. Windows finish nearly in order, so a set of finished windows is a few
+ranges, however long the iteration is. Invariant: the ranges of a set are ascending and not empty,
+and neither overlap nor touch, so equal sets have equal ranges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 class Ranges:
-    """A set of integers from 0 on, as ranges [first, end)."""
+    """A set of integers >= 0, stored as ranges [first, end)."""
 
     def __init__(self, pairs: Iterable[Iterable[int]] = ()) -> None:
         self._firsts: list[int] = []
@@ -27,7 +27,7 @@ class Ranges:
             self.add(first, end)
 
     def add(self, first: int, end: int) -> None:
-        """Puts [first, end) in."""
+        """Adds the integers of [first, end)."""
         if first >= end:
             return
         low = bisect_left(self._ends, first)
@@ -39,7 +39,7 @@ class Ranges:
         self._ends[low:high] = [end]
 
     def discard(self, first: int, end: int) -> None:
-        """Takes [first, end) out."""
+        """Removes the integers of [first, end)."""
         if first >= end:
             return
         low = bisect_right(self._ends, first)
@@ -56,12 +56,12 @@ class Ranges:
         return at >= 0 and index < self._ends[at]
 
     def __iter__(self) -> Iterator[int]:
-        """Every integer in it, ascending."""
+        """Yields the integers of the set, ascending."""
         for first, end in self.pairs():
             yield from range(first, end)
 
     def __len__(self) -> int:
-        """How many integers are in it."""
+        """Returns the number of integers in the set."""
         return sum(end - first for first, end in self.pairs())
 
     def __bool__(self) -> bool:
@@ -76,15 +76,15 @@ class Ranges:
         return f"Ranges({list(self.pairs())})"
 
     def pairs(self) -> Pairs:
-        """Its ranges."""
+        """Returns the ranges (first, end) of the set."""
         return tuple(zip(self._firsts, self._ends, strict=True))
 
     def end(self) -> int:
-        """One more than its largest, 0 when it is empty."""
+        """Returns the largest integer plus one, or 0 if the set is empty."""
         return self._ends[-1] if self._ends else 0
 
     def gaps(self, end: int) -> Iterator[int]:
-        """The integers of [0, end) that are not in it."""
+        """Yields the integers of [0, end) that are not in the set, ascending."""
         at = 0
         for first, last in self.pairs():
             yield from range(at, min(first, end))
@@ -92,7 +92,7 @@ class Ranges:
         yield from range(at, end)
 
     def missing(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """The ranges of [first, end) that are not in it."""
+        """Yields the maximal ranges within [first, end) that are not in the set."""
         low = bisect_right(self._ends, first)
         for known, known_end in zip(self._firsts[low:], self._ends[low:], strict=True):
             if known >= end:
@@ -109,27 +109,27 @@ class Ranges:
 
 @dataclass(slots=True)
 class Consumed:
-    """Windows that are done, and rows [0, row) of others.
+    """The windows that are consumed whole (`done`), and rows [0, row) of others (`rows`).
 
-    Invariant: no window is in both, and no row is 0.
+    Invariant: no window is in both `done` and `rows`, and no value in `rows` is 0.
     """
 
     done: Ranges = field(default_factory=Ranges)
     rows: dict[int, int] = field(default_factory=dict)
 
     def note(self, window: int, row: int) -> None:
-        """Rows [0, row) of a window are consumed too."""
+        """Records that rows [0, row) of a window are consumed; never lowers what is recorded."""
         if row > self.rows.get(window, 0) and window not in self.done:
             self.rows[window] = row
 
     def finish(self, first: int, end: int) -> None:
-        """Windows [first, end) are done."""
+        """Records that windows [first, end) are consumed whole."""
         self.done.add(first, end)
         for window in [known for known in self.rows if first <= known < end]:
             del self.rows[window]
 
     def rewind(self, window: int, row: int) -> None:
-        """Rows from `row` on of a window are not consumed after all."""
+        """Takes back that the rows of a window from `row` on are consumed."""
         known = None if window in self.done else self.rows.get(window, 0)
         if known is not None and known <= row:
             return
@@ -138,21 +138,21 @@ class Consumed:
         self.note(window, row)
 
     def merge(self, other: Consumed) -> None:
-        """What is consumed in the other is consumed here."""
+        """Adds everything that is consumed in `other`."""
         for first, end in other.done.pairs():
             self.finish(first, end)
         for window, row in other.rows.items():
             self.note(window, row)
 
     def end(self) -> int:
-        """One more than the last window that anything is known of."""
+        """Returns the index of the last window in `done` or `rows` plus one, or 0 without any."""
         return max(self.done.end(), max(self.rows, default=-1) + 1)
 
     def copy(self) -> Consumed:
         return Consumed(self.done.copy(), dict(self.rows))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form; equal sets have equal ones."""
+        """Returns the JSON-able form; equal values have equal forms."""
         return {
             "done": [list(pair) for pair in self.done.pairs()],
             "rows": [list(item) for item in sorted(self.rows.items())],
@@ -160,7 +160,7 @@ class Consumed:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Consumed:
-        """What `to_json` was given; InvalidArgumentError where it is malformed."""
+        """Decodes the result of `to_json`; raises InvalidArgumentError if it is malformed."""
         consumed = cls()
         try:
             for first, end in encoded["done"]:

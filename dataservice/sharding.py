@@ -1,8 +1,8 @@
-"""How rows are divided: splits of sources, windows of splits, and the keys of their orders.
+"""How rows are divided: splits of sources, windows of splits, and the keys of shuffled orders.
 
-Pure functions and frozen values, standard library only: whoever holds the same arguments gets the
-same division, in any process, in any version of Python. It knows nothing of files, of Arrow or of
-workers, nor how many splits are kept (`split_table`) and cut into windows (`windowing`).
+Pure functions and frozen values, standard library only. Knows nothing of files, of Arrow or of
+workers, nor how splits are stored (`split_table`) and cut into windows (`windowing`). Invariant:
+the same arguments give the same division in any process and any version of Python.
 """
 
 from __future__ import annotations
@@ -21,27 +21,28 @@ WINDOW_ROWS: Final = 65_536
 WINDOWS_PER_EPOCH: Final = 64
 # A shuffle buffer as large as the data must still leave work for this many workers.
 SHUFFLED_WINDOWS_PER_EPOCH: Final = 16
-# Where the end of a window cuts groups of rows short, that there are few windows matters more.
+# A window's end cuts groups of rows short, so plans that group rows get fewer, larger windows.
 GROUPING_WINDOWS_PER_EPOCH: Final = 4
-# Of sources whose elements, such as names of files, stand for rows that nobody has counted.
+# Limits for sources whose elements, such as file names, stand for an unknown number of rows.
 MAX_ELEMENT_WINDOWS: Final = 4_096
 MAX_ELEMENT_SPLITS: Final = 65_536
-# Files whose rows nobody has counted are measured in bytes. Finding and opening one counts as so
-# many more, so that a window of tiny files is still read within a second from a distant store.
+# Files with an unknown number of rows are measured in bytes. Finding and opening a file counts as
+# FILE_COST_BYTES, so that a window of tiny files is still read within a second from remote storage.
 WINDOW_BYTES: Final = 8 << 20
 FILE_COST_BYTES: Final = 128 << 10
-# The last tenth of an epoch is cut finer, so that all workers end at about the same time.
+# The last tenth of an epoch is cut into smaller windows, so that all workers end at about the same
+# time.
 TAIL_SHARE: Final = 10
 TAIL_PARTS: Final = 4
 
 
 class Split(NamedTuple):
-    """A part of a source that is read as one piece. A tuple: there are millions.
+    """A part of a source that is read as one piece. A tuple, since there may be millions of them.
 
-    With a path: rows [start, stop) of `row_groups`, counted over these groups, or the whole file
-    when `row_groups` is None. Without: the index range [start, stop) of a source in memory.
-    `rows` is None where it is not known without reading. `version` tells whether the file is
-    still the one that was planned.
+    With a path, a split is rows [start, stop) of `row_groups`, counted over these groups, or the
+    whole file if `row_groups` is None. Without a path it is the index range [start, stop) of a
+    source in memory. `rows` is None if it is not known without reading. `version` shows whether the
+    file is still the one that was planned.
     """
 
     segment: int = 0
@@ -54,12 +55,12 @@ class Split(NamedTuple):
     version: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form for journals."""
+        """Returns the JSON-able form for journals."""
         return self._asdict()
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Split:
-        """The split that `to_json` was given; InvalidArgumentError where it is malformed."""
+        """Decodes the result of `to_json`; raises InvalidArgumentError if it is malformed."""
         try:
             groups = encoded["row_groups"]
             return cls(**{**encoded, "row_groups": None if groups is None else tuple(groups)})
@@ -69,20 +70,20 @@ class Split(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """Splits that one worker reads in order: the unit of leasing and of shuffling."""
+    """A run of splits that one worker reads in order: the unit of leasing and of shuffling."""
 
     index: int
     splits: tuple[Split, ...]
     rows: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form for journals."""
+        """Returns the JSON-able form for journals."""
         splits = [split.to_json() for split in self.splits]
         return {"index": self.index, "splits": splits, "rows": self.rows}
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Window:
-        """The window that `to_json` was given; InvalidArgumentError where it is malformed."""
+        """Decodes the result of `to_json`; raises InvalidArgumentError if it is malformed."""
         try:
             splits = tuple(Split.from_json(split) for split in encoded["splits"])
             return cls(index=encoded["index"], splits=splits, rows=encoded["rows"])
@@ -91,7 +92,7 @@ class Window:
 
 
 def splitmix64(value: int) -> int:
-    """First output of the generator SplitMix64 (Steele, Lea and Flood 2014) seeded with `value`."""
+    """Returns the first output of SplitMix64 (Steele, Lea and Flood 2014) seeded with `value`."""
     z = (value + GOLDEN_GAMMA) & MASK64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & MASK64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & MASK64
@@ -99,7 +100,7 @@ def splitmix64(value: int) -> int:
 
 
 def order_key(*parts: int) -> int:
-    """One 64-bit key of several integers, of any sign; their order matters."""
+    """Hashes several integers, of any sign, to one 64-bit key; their order matters."""
     key = 0
     for part in parts:
         key = splitmix64(key ^ (part & MASK64))
@@ -107,11 +108,11 @@ def order_key(*parts: int) -> int:
 
 
 def permuted(items: Sequence[T], key: int) -> list[T]:
-    """A permutation of `items` that depends on `key` alone (Fisher and Yates)."""
+    """Returns a permutation of `items` that depends on `key` alone (Fisher and Yates)."""
     result = list(items)
     state = key & MASK64
     for last in range(len(result) - 1, 0, -1):
-        # Taking the high half of a product avoids a modulo's bias towards small indices.
+        # The high half of the product has no bias towards small indices, unlike a modulo.
         other = (splitmix64(state) * (last + 1)) >> 64
         state = (state + GOLDEN_GAMMA) & MASK64
         result[last], result[other] = result[other], result[last]
@@ -119,19 +120,22 @@ def permuted(items: Sequence[T], key: int) -> list[T]:
 
 
 def epoch_of(repetition: int, repeat: int, repeats: int | None) -> int:
-    """Epoch number that keys the shuffles of pass `repeat` in a run of a repeated plan.
+    """Returns the epoch number that keys the shuffles of pass `repeat` in a run of a repeated plan.
 
-    `repetition` counts the runs; `repeats` is the number of passes in each, None for endless.
+    `repetition` is the number of the run; `repeats` is the number of passes in each run, None if
+    they are endless.
     """
     return (repetition << 32 if repeats is None else repetition * repeats) + repeat
 
 
 def window_target_rows(total_rows: int | None, buffer_size: int = 0, group_rows: int = 0) -> int:
-    """Rows that a window should have, from the epoch's rows and the largest shuffle buffer.
+    """Returns how many rows a window should have.
 
-    Small enough that several workers share an epoch: a buffer larger than a sixteenth of the
-    data is cut to that, since the order of the splits is shuffled as well. `group_rows`: what
-    groups should be made of, down to a quarter of the data.
+    `total_rows` are the rows of the epoch, None if not known. A window has `WINDOW_ROWS`, or less
+    so that an epoch has `WINDOWS_PER_EPOCH` windows. It has at least `buffer_size`, the largest
+    shuffle buffer, or a sixteenth of the epoch if that is less: several workers should share an
+    epoch, and the order of the splits is shuffled as well. It has at least `group_rows`, the rows
+    from which groups are formed, or a quarter of the epoch if that is less.
     """
     if total_rows is None:
         return max(WINDOW_ROWS, buffer_size, group_rows)
@@ -144,11 +148,13 @@ def window_target_rows(total_rows: int | None, buffer_size: int = 0, group_rows:
 def window_target_elements(
     elements: int | None, size_bytes: int | None, cycle: int, windows: int
 ) -> int | None:
-    """Elements that a window should have whose rows are interleaved, `cycle` of them at a time.
+    """Returns how many elements a window should have if `cycle` elements at a time are interleaved.
 
-    As many as are read at a time, unless fewer than sixteen windows came of it; more where files
-    are known to be small, down to `windows` of them. None where nobody has counted the elements.
-    `size_bytes` as in `window_target_bytes`, None where no file has a known size.
+    A window has `cycle` elements, or fewer so that an epoch still has sixteen windows. It has more
+    if the files are known to be small, as long as the epoch still has `windows` windows, and so
+    that an epoch of unknown size has at most `MAX_ELEMENT_WINDOWS`. None if the number of elements
+    is not known. `size_bytes` is counted as `total_bytes` in `window_target_bytes`; it is None if
+    no file has a known size.
     """
     if not elements:
         return None if elements is None else 1
@@ -159,10 +165,10 @@ def window_target_elements(
 
 
 def divided(splits: Sequence[Split], target_elements: int) -> list[Split]:
-    """The same in splits of one element each where that does not make too many.
+    """Cuts splits into splits of one element each, or of a few if that would make too many.
 
-    So that windows of few elements can be made of them, in any order; parts of files are cut to
-    whole windows, since a row group is decoded for each.
+    Windows of few elements, in any order, can then be made of them. Parts of files are cut into
+    pieces of `target_elements` (a whole window) only, since each piece decodes its row group again.
     """
     finest = -(-(total_rows(splits) or 0) // MAX_ELEMENT_SPLITS)
     pieces: list[Split] = []
@@ -178,21 +184,22 @@ def divided(splits: Sequence[Split], target_elements: int) -> list[Split]:
 
 
 def tail_target_rows(target_rows: int, buffer_size: int) -> int:
-    """Rows of a window near the end of an epoch; no shuffle is cut shorter for it."""
+    """Returns the rows of a window near the end of an epoch; they still fill a shuffle buffer."""
     return max(-(-target_rows // TAIL_PARTS), min(buffer_size, target_rows))
 
 
 def window_target_bytes(total_bytes: int, windows: int = WINDOWS_PER_EPOCH) -> int:
-    """Bytes that a window of files should have whose rows are not counted.
+    """Returns how many bytes a window should have if the number of rows of its files is not known.
 
-    From those of the epoch; each file counts as `FILE_COST_BYTES` more than it has. At least
-    `windows` of them come of large files.
+    `total_bytes` are the bytes of the epoch, in which each file counts as `FILE_COST_BYTES` more
+    than its size. The result is at most `WINDOW_BYTES`, and so small that an epoch of many files
+    has about `windows` windows or more.
     """
     return max(1, min(WINDOW_BYTES, -(-total_bytes // windows)))
 
 
 def total_rows(splits: Sequence[Split]) -> int | None:
-    """Sum of the rows, None when one split does not know its own."""
+    """Returns the sum of the rows, or None if the rows of some split are not known."""
     total = 0
     for split in splits:
         if split.rows is None:

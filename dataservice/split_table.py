@@ -1,9 +1,9 @@
-"""The splits of a plan as columns: a million of them in about a hundred bytes each.
+"""The splits of a plan, stored as columns: about a hundred bytes for each of a million splits.
 
-A `SplitTable` is a sequence of `Split`s that makes each of them when it is asked for. It knows
-what a split holds, not what it is for: neither windows nor journals. Invariant: a table never
-changes; it has the same splits, in the same order, as what it was made of, also after it was
-written as bytes and read again.
+A `SplitTable` is a sequence that makes a `Split` when it is asked for it. Knows the fields of a
+split, not what splits are used for: neither windows nor journals. Invariant: a table never changes;
+it has the same splits, in the same order, as those it was made from, also after it was encoded and
+decoded.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ import numpy as np
 from dataservice.packed_columns import LENGTH, PackedTexts, folded, is_folded
 from dataservice.sharding import FILE_COST_BYTES, Split
 
-# What stands for None in columns of numbers that are never negative.
+# Stands for None in columns of numbers that are never negative.
 NOT_KNOWN: Final = -1
-# As `Split._make`, without a call of Python for each of a million.
+# Does what `Split._make` does, but without a Python call for each of a million splits.
 _SPLIT_OF: Final[Callable[[tuple[Any, ...]], Split]] = partial(tuple.__new__, Split)
-# So many are made at once where all are wanted, and no step over all of them holds the
-# interpreter for longer.
+# An iteration makes this many splits at once, so that it never holds the interpreter lock for long.
 _CHUNK: Final = 4_096
 
 _COLUMNS: Final[dict[str, np.dtype[Any]]] = {
@@ -45,19 +44,22 @@ _TEXT_COLUMNS: Final = ("path", "version")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitTable(Sequence[Split]):
-    """Columns by name: `columns` has an entry for each split, `files` one for each file."""
+    """A sequence of splits as columns by name, with entries per split (`columns`) or per file.
+
+    Neighbouring splits of one file share its entry in `files` and `texts`.
+    """
 
     columns: dict[str, np.ndarray]
     groups: np.ndarray
     files: dict[str, np.ndarray]
     texts: dict[str, PackedTexts]
-    # Derived: the file of each split and the end of its row groups in `groups`.
+    # Derived from the columns: the file of each split, and where its row groups end in `groups`.
     file_of: np.ndarray
     group_ends: np.ndarray | None
 
     @classmethod
     def of(cls, splits: Iterable[Split]) -> SplitTable:
-        """The same splits as a table."""
+        """Returns a table of the given splits."""
         if isinstance(splits, SplitTable):
             return splits
         splits = splits if isinstance(splits, list | tuple) else list(splits)
@@ -84,7 +86,7 @@ class SplitTable(Sequence[Split]):
 
     @classmethod
     def of_files(cls, files: Iterable[tuple[str, int, str]]) -> SplitTable:
-        """One split for each file (path, size, version), as a whole and of unknown length."""
+        """Returns a table with one split per file (path, size, version): whole, rows not known."""
         described, texts = _file_columns(files)
         count = len(described["size_bytes"])
         unknown = {"rows": NOT_KNOWN, "group_count": NOT_KNOWN, "begins_file": 1}
@@ -96,7 +98,7 @@ class SplitTable(Sequence[Split]):
 
     @classmethod
     def joined(cls, tables: Sequence[SplitTable]) -> SplitTable:
-        """The splits of all tables, one table after the other."""
+        """Returns the splits of all tables, one table after the other."""
         if len(tables) == 1:
             return tables[0]
         if not tables:
@@ -162,7 +164,7 @@ class SplitTable(Sequence[Split]):
         return f"SplitTable({len(self):,} splits)"
 
     def take(self, at: np.ndarray) -> tuple[Split, ...]:
-        """The splits at these places."""
+        """Returns the splits at the given indices."""
         file_of = self.file_of[at]
         paths: list[str | None] = [*self.texts["path"].take(file_of)]
         for place in np.flatnonzero(self.files["has_path"][file_of] == 0).tolist():
@@ -196,44 +198,44 @@ class SplitTable(Sequence[Split]):
     # As columns
 
     def in_segment(self, segment: int) -> SplitTable:
-        """The same splits, in another segment."""
+        """Returns the same splits as parts of another segment."""
         column = np.broadcast_to(np.array(segment, _COLUMNS["segment"]), (len(self),))
         return replace(self, columns={**self.columns, "segment": column})
 
     @property
     def rows(self) -> np.ndarray:
-        """The rows of each split, NOT_KNOWN for None."""
+        """The number of rows of each split, or NOT_KNOWN."""
         return self.columns["rows"]
 
     def costs_bytes(self) -> np.ndarray:
-        """What reading each split costs where its rows are not known."""
+        """Returns the cost of reading each split: its file's size and FILE_COST_BYTES."""
         return self.files["size_bytes"][self.file_of] + FILE_COST_BYTES
 
     def have_path(self) -> np.ndarray:
-        """Whether each split is of a file."""
+        """Returns for each split whether it is a part of a file."""
         return self.files["has_path"][self.file_of] != 0
 
     def total_rows(self) -> int | None:
-        """Sum of the rows, None when one split does not know its own."""
+        """Returns the sum of the rows, or None if the rows of some split are not known."""
         rows = self.rows
         return None if (rows == NOT_KNOWN).any() else int(rows.sum())
 
     def total_unknown_bytes(self) -> int:
-        """What reading those splits costs whose rows are not known."""
+        """Returns the cost of reading those splits whose rows are not known."""
         return int(self.costs_bytes()[self.rows == NOT_KNOWN].sum())
 
     def total_bytes(self) -> int:
-        """What reading all splits costs."""
+        """Returns the cost of reading all splits."""
         return int(self.costs_bytes().sum())
 
     def has_sizes(self) -> bool:
-        """Whether the size of some file is known."""
+        """True if the size of some file is known."""
         return bool(self.files["size_bytes"].any())
 
     # As bytes
 
     def encoded(self, *, with_versions: bool = True) -> bytes:
-        """The table as bytes, not compressed; a column of one value takes none."""
+        """Encodes the table, uncompressed; of a constant column only its value is stored."""
         arrays = {**self.columns, **self.files, "groups": self.groups}
         arrays |= {name: self.texts[name].lengths for name in _TEXT_COLUMNS}
         left_out = () if with_versions else ("version",)
@@ -252,7 +254,10 @@ class SplitTable(Sequence[Split]):
 
     @classmethod
     def decoded(cls, encoded: bytes) -> SplitTable:
-        """The table that `encoded` wrote, with versions; ValueError or KeyError for others."""
+        """Decodes the result of `encoded()`, which must have its versions.
+
+        Raises ValueError or KeyError for other bytes.
+        """
         end = encoded.index(b"\n")
         head = json.loads(encoded[:end])
         at = end + 1

@@ -23,27 +23,28 @@ SnapshotId = NewType("SnapshotId", str)
 SHARD_HINT: Final = -1
 AUTOTUNE: Final = -1
 INFINITE_CARDINALITY: Final = -1
-# What a DYNAMIC job does about rows that a lost worker had: runs them again, or leaves them out.
+# What a DYNAMIC job does with the rows that a lost worker had in flight: replays or drops them.
 EXACTLY_ONCE: Final = "exactly_once"
 AT_MOST_ONCE: Final = "at_most_once"
 ANY_DIVISION: Final = "*"
-"""Of a position that counts nothing, which is the beginning whatever the windows are."""
+"""The division recorded in a position at the beginning, which is valid for any windows."""
 PROTOCOL: Final = "grpc"
 SHARED_MEMORY: Final = "shared_memory"
-# Not through a network: by reference within a process, through shared memory on one host.
+# The protocols without a network: by reference in a process, or shared memory on one host.
 LOCAL: Final = "local"
-# How elements travel; "grpc" is what tf.data calls its default, here it is Flight, which uses gRPC.
+# How elements travel. "grpc" is tf.data's name for its default; here it means Flight, over gRPC.
 DATA_TRANSFER_PROTOCOLS: Final = (SHARED_MEMORY, "flight", "grpc")
 
 
 class ShardingPolicy(IntEnum, metaclass=Choices):
     """How the rows of a dataset are divided among the data workers.
 
-    OFF: every worker runs the whole dataset. DYNAMIC: the dispatcher hands parts of the sources to
-    whichever worker is free. The others are static; they need the dispatcher's `worker_addresses`,
-    of which worker i of N is at position i. FILE: worker i reads files i, i + N, ... of each file
-    source. DATA: each worker runs everything and keeps elements i, i + N, ... FILE_OR_DATA: FILE,
-    or DATA where a source has no files. HINT: `shard(SHARD_HINT, ...)` becomes `shard(N, i)`.
+    OFF: every worker runs the whole dataset. DYNAMIC: the dispatcher hands splits of the sources to
+    whichever worker is free. The other policies are static: they need `worker_addresses` in the
+    dispatcher's configuration, a list of N workers with worker i at position i. FILE: worker i
+    reads files i, i + N, ... of each file source. DATA: each worker runs the whole dataset and
+    keeps elements i, i + N, ... FILE_OR_DATA: FILE, or DATA if a source has no files. HINT:
+    `shard(SHARD_HINT, ...)` becomes `shard(N, i)`.
     """
 
     OFF = 0
@@ -55,12 +56,12 @@ class ShardingPolicy(IntEnum, metaclass=Choices):
 
     @property
     def is_static(self) -> bool:
-        """Whether each worker of a fixed list has a share of its own."""
+        """True if each worker of a fixed list has a share of its own."""
         return self not in (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC)
 
 
 def parse_target(service: str | tuple[str, str]) -> str:
-    """``host:port`` of ``"host:port"``, ``"grpc://host:port"`` or ``("grpc", "host:port")``.
+    """Returns ``host:port`` for ``"host:port"``, ``"grpc://host:port"``, ``("grpc", "host:port")``.
 
     An IPv6 host is written in brackets. Raises InvalidArgumentError for anything else.
     """

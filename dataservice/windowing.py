@@ -1,8 +1,8 @@
-"""Cutting the splits of an epoch into windows, whose splits are made only when they are asked for.
+"""Cuts the splits of an epoch into windows, which make their `Split` objects when asked for.
 
-Pure functions over the columns of a `SplitTable`: no Python object for each split. Knows nothing
-of leases. Invariant: the windows of an epoch follow from the arguments alone, hold every split
-exactly once, in an order that `permuted` would give, and none spans segments.
+Pure functions over the columns of a `SplitTable`, without a Python object for each split. Knows
+nothing of leases. Invariant: the windows of an epoch depend on the arguments alone, hold every
+split exactly once, in the order that `permuted` gives, and no window spans segments.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from dataservice.sharding import (
 )
 from dataservice.split_table import NOT_KNOWN, SplitTable
 
-# The windows of so many splits are kept as objects.
+# Up to this many splits, all windows are kept as objects.
 _FEW: Final = 4_096
-# Into which the tail of an epoch is cut at most: all of them are in memory.
+# The most pieces that the tail of an epoch is cut into, since all of them are kept in memory.
 _MAX_TAIL_PIECES: Final = 65_536
 
 
 class _Cuts(NamedTuple):
-    """Pieces of index ranges: `places` in the order of the epoch, and what each covers."""
+    """Pieces of index ranges: their indices in the epoch's order, and the range of each."""
 
     places: np.ndarray
     starts: np.ndarray
@@ -44,7 +44,11 @@ _NO_CUTS = _Cuts(*(np.zeros(0, np.int64) for _ in range(3)))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Windows(Sequence[Window]):
-    """The windows of one epoch: `order` has the places of splits, `firsts` where windows begin."""
+    """The windows of one epoch, made when asked for.
+
+    `order` holds indices of splits in `table`, one entry for each piece of a split that is cut;
+    `firsts` holds the index in `order` at which each window begins.
+    """
 
     table: SplitTable
     order: np.ndarray
@@ -71,7 +75,7 @@ class Windows(Sequence[Window]):
         return Window(index=places, splits=splits, rows=total_rows(splits))
 
     def _all(self) -> list[Window]:
-        """All of them, made at once: they are small, and each is asked for several times."""
+        """Returns all windows, made at once: there are few splits, and callers ask repeatedly."""
         if not self.made:
             splits = self._pieces(0, self.table.take(self.order))
             ends = (*self.firsts[1:].tolist(), len(splits))
@@ -83,7 +87,7 @@ class Windows(Sequence[Window]):
         return self.made
 
     def _pieces(self, first: int, splits: tuple[Split, ...]) -> tuple[Split, ...]:
-        """The splits, which begin at `first` of the order, cut as they are to be."""
+        """Applies `cuts` to splits that stand in `order` from index `first` on."""
         cuts = self.cuts
         low, high = np.searchsorted(cuts.places, (first, first + len(splits))).tolist()
         if low == high:
@@ -115,11 +119,12 @@ def make_windows(
     tail_rows: int = 0,
     target_bytes: int = 0,
 ) -> Windows:
-    """The windows of one epoch, in segment order.
+    """Cuts the splits of one epoch into windows, in segment order.
 
-    With a seed, the splits of each segment are first permuted by (seed, epoch, segment). Windows
-    of the last tenth have about `tail_rows`, for which index ranges are cut; 0 leaves them as they
-    are. Files whose rows are not known share a window of `target_bytes`; 0 gives each its own.
+    With `shuffle_seed`, the splits of each segment are first permuted by (seed, epoch, segment).
+    Windows in the last tenth of the rows have about `tail_rows` rows, and index ranges are cut for
+    that; 0 gives them `target_rows` as well. Files whose rows are not known share windows of
+    `target_bytes`; 0 gives each such file a window of its own.
     """
     if target_rows < 1:
         raise InvalidArgumentError(f"target_rows must be at least 1, got {target_rows}")
@@ -135,14 +140,14 @@ def make_windows(
 
 
 def permutation(count: int, key: int) -> np.ndarray:
-    """The places that `permuted` would give to `range(count)`, and as quick as can be."""
+    """Returns what `permuted(range(count), key)` returns, much faster."""
     steps = np.arange(max(count - 1, 0), dtype=np.uint64)
-    # SplitMix64 of all states at once.
+    # SplitMix64 of all states at once, vectorised.
     z = steps * np.uint64(GOLDEN_GAMMA) + np.uint64((key + GOLDEN_GAMMA) & MASK64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    # The high half of a product of 128 bits, from halves of 32.
+    # The high half of a 128-bit product, computed from 32-bit halves.
     sizes = np.uint64(count) - steps
     low = ((z & np.uint64(0xFFFFFFFF)) * sizes) >> np.uint64(32)
     others = ((z >> np.uint64(32)) * sizes + low) >> np.uint64(32)
@@ -153,9 +158,10 @@ def permutation(count: int, key: int) -> np.ndarray:
 
 
 class _Cutter:
-    """Groups the splits of an epoch, which come in order, segment by segment.
+    """Groups the splits of an epoch into windows, given their order segment by segment.
 
-    A group is full once its weight, in rows or in bytes, has reached the target of the moment.
+    A window is full once its weight, in rows or in bytes, has reached the target, which for rows
+    becomes smaller in the tail of the epoch.
     """
 
     def __init__(
@@ -173,7 +179,7 @@ class _Cutter:
         self._cuts: list[_Cuts] = []
 
     def windows(self) -> Windows:
-        """All of them."""
+        """Returns the windows of all segments that were added."""
         nothing = np.zeros(0, np.int32)
         cuts = zip(*(self._cuts or [_NO_CUTS]), strict=True)
         return Windows(
@@ -184,7 +190,7 @@ class _Cutter:
         )
 
     def cut(self, order: np.ndarray) -> None:
-        """Adds the groups of one segment."""
+        """Adds the windows of one segment."""
         known = self._table.rows[order] != NOT_KNOWN
         turns = np.flatnonzero(known[1:] != known[:-1]) + 1
         for run in np.split(order, turns):
@@ -195,7 +201,7 @@ class _Cutter:
 
     def _cut_by_bytes(self, run: np.ndarray) -> None:
         following = _next_firsts(self._table.costs_bytes()[run], self._target_bytes)
-        # Without a path it is a source of its own, such as a generator.
+        # A split without a path is a whole source, such as a generator, and has its own window.
         alone = np.flatnonzero(~self._table.have_path()[run])
         if len(alone):
             next_alone = np.append(alone, len(run))
@@ -220,7 +226,7 @@ class _Cutter:
         self._add(run, following)
 
     def _parts(self, run: np.ndarray) -> np.ndarray:
-        """Into how many pieces each is cut: index ranges that are too large for the tail."""
+        """Returns into how many pieces each split is cut: more than 1 for large index ranges."""
         columns = self._table.columns
         rows = columns["rows"][run]
         is_range = rows == columns["stop"][run] - columns["start"][run]
@@ -230,7 +236,7 @@ class _Cutter:
     def _in_pieces(
         self, run: np.ndarray, rows: np.ndarray, parts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The run and its rows, with a place for each piece."""
+        """Returns the run and its rows with an entry for each piece; records the cuts."""
         step = self._tail_rows
         number = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         run, rows, is_cut = (np.repeat(some, parts) for some in (run, rows, parts > 1))
@@ -241,7 +247,7 @@ class _Cutter:
         return run, np.where(is_cut, stops - starts, rows)
 
     def _add(self, run: np.ndarray, following: np.ndarray) -> None:
-        """Groups of a run in which a group that begins at a place ends before `following` it."""
+        """Adds a run's windows: a window that begins at index i ends before `following[i]`."""
         firsts = []
         place, steps = 0, following.tolist()
         while place < len(steps):
@@ -253,7 +259,10 @@ class _Cutter:
 
 
 def _next_firsts(weights: np.ndarray, target: int) -> np.ndarray:
-    """For a group that begins at each place, the place at which it has reached the target."""
+    """Returns, for a window that begins at each index, the first index after it.
+
+    The window ends with the split at which its weight reaches the target.
+    """
     reached = np.cumsum(weights)
     following = np.searchsorted(reached, reached - weights + target) + 1
     return np.maximum(following, np.arange(1, len(weights) + 1))

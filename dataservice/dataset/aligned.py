@@ -1,8 +1,8 @@
 """Zipped datasets as one source that can be divided: splits are ranges of the common row numbers.
 
-Each branch is planned as a whole wherever a split is read, and the ranges are cut from its own
-splits. Invariant: a split names the plan that it is a range of, so that row i is put beside row i
-although planning and reading machines list the files on their own.
+Each machine that reads a split plans every branch as a whole, and cuts the range from the branch's
+own splits. Invariant: a split carries a digest of the plan that it is a range of, so that row i is
+put beside row i although the planning and the reading machine list the files separately.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class Branch:
 
     @functools.cached_property
     def splits(self) -> SplitTable:
-        """All its splits, planned once."""
+        """All splits of the branch, planned once."""
         return plan_segments(self.segments, self.skip, self.take)
 
     def open(self, first_row: int, end_row: int, context: RunContext) -> BatchStream:
-        """Its rows [first_row, end_row)."""
+        """Opens a stream of rows [first_row, end_row) of the branch."""
         parts = limited(self.splits, first_row, end_row - first_row)
         grouped = itertools.groupby(parts, key=operator.attrgetter("segment"))
         return _Chain(
@@ -57,7 +57,7 @@ class Branch:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AlignedSource(Source):
-    """The rows of several branches side by side. It exists only inside a divided plan."""
+    """A source with the rows of several branches side by side; exists only in a divided plan."""
 
     kind: ClassVar[str] = "zip"
     reads_files: ClassVar[bool] = True
@@ -113,7 +113,7 @@ class AlignedSource(Source):
 
 
 class _Chain(BatchStream):
-    """Streams one after the other. It is read once from its beginning, and has no position."""
+    """Streams one after the other. The chain is read once, from its beginning; has no position."""
 
     def __init__(self, streams: Iterator[BatchStream]) -> None:
         self._streams = streams

@@ -1,7 +1,8 @@
-"""Where an iterator goes back to when an interrupt breaks off what it reads.
+"""The position to which an iterator goes back when an interrupt breaks off its stream.
 
-To take a position costs as much as some elements do, so there is one now and then, and a count of
-the elements since. Knows streams alone. Invariant: it stands for the place before the next element.
+Taking a position costs as much as reading several elements, so a position is taken every 50 ms, and
+the elements after it are counted. Knows only streams. Invariant: the anchor stands for the position
+before the next element.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Final
 
 from dataservice.dataset.stream import BatchStream, State
 
-# As long as it takes to read again at most, besides what the stream itself reads again.
+# Bounds the time to read elements again, besides what the stream itself reads again.
 _MOVES_EVERY_S: Final = 0.05
 
 
 class Anchor:
-    """Of one pass. To be moved before each element, and told of each that came."""
+    """The anchor of one pass: call `move` before each element, and `passed` after it."""
 
     def __init__(self) -> None:
         self._state: State | None = None
@@ -29,17 +30,17 @@ class Anchor:
         return self._state is not None
 
     def move(self, position: Callable[[], State]) -> None:
-        """Takes the position where the last one is too old."""
+        """Takes the position anew if the last one is too old."""
         now_s = time.perf_counter()
         if self._state is None or now_s - self._taken_s > _MOVES_EVERY_S:
             self._state, self._taken_s, self._elements = position(), now_s, 0
 
     def passed(self) -> None:
-        """One more element came."""
+        """Counts one more element after the position."""
         self._elements += 1
 
     def restore(self, stream: BatchStream) -> None:
-        """Moves a fresh stream to the place."""
+        """Moves a fresh stream to the anchor: restores the position, skips the counted elements."""
         assert self._state is not None
         stream.restore(self._state)
         for _ in range(self._elements):

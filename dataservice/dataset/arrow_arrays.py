@@ -1,7 +1,8 @@
-"""NumPy arrays, and what users return in their place, as Arrow's columns; numbers without copies.
+"""Converts NumPy arrays, and what users return in their place, to Arrow; numbers without copies.
 
-Knows nothing of plans or streams, nor of the way back. Invariant: a column made here is not encoded
-by dictionaries, runs or views: rows travel without them, and Arrow cannot take rows of the latter.
+Knows nothing of plans or streams, nor of the conversion to NumPy (`numpy_views`). Invariant: a
+column made here is not encoded as a dictionary, runs or views: rows travel without these encodings,
+and Arrow cannot take rows of views.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
 from dataservice.runtime.number_arrays import from_numbers
 
-# Numbers that lie in memory as Arrow has them.
+# The types of numbers that have the same form in memory in NumPy and in Arrow.
 PLAIN: Final = {
     np.dtype(kind): pa.from_numpy_dtype(np.dtype(kind))
     for kind in ("i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
@@ -37,11 +38,12 @@ def from_numpy(
     what: str = "the columns",
     kinds: Mapping[str, pa.DataType] = MappingProxyType({}),
 ) -> pa.RecordBatch:
-    """A record batch of 1-D and n-D arrays of equal length; numbers are not copied.
+    """Returns a record batch of 1-D and n-D arrays of equal length; numbers are not copied.
 
-    Further dimensions become fixed-size lists. `kinds`: what columns become where their values
-    allow, instead of what their values look like. With a schema, columns are put in its order and
-    cast to its types. SchemaError, naming `what`, for a missing, extra or unequal column.
+    Further dimensions become fixed-size lists. `kinds` gives types by column, which are used
+    instead of inferred types if the values allow it. With `schema`, columns are put in its order
+    and cast to its types. Raises SchemaError, naming `what`, for a column that is missing, not
+    expected, or of another length.
     """
     for name in columns:
         if not isinstance(name, str):
@@ -59,9 +61,9 @@ def _listed(lengths: Mapping[str, int]) -> str:
 
 
 def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Array:
-    """An Arrow array of a NumPy array, a sequence or an Arrow array; SchemaError if impossible.
+    """Converts a NumPy array, a sequence or an Arrow array to Arrow; SchemaError if impossible.
 
-    Of type `kind`, where the values allow it. What a masked array masks is null.
+    The result is of type `kind` if the values allow it. Masked values become null.
     """
     if kind is None and isinstance(values, pa.Array) and pa.types.is_primitive(values.type):
         return values
@@ -76,7 +78,7 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
     is_flat = type(values) is np.ndarray and values.ndim == 1
     if is_flat and kind is not None and kind == PLAIN.get(values.dtype):
         return from_numbers(values)
-    # NumPy has the nulls in a list of integers as NaN, which is a value in a list of floats.
+    # NaN is tried as a value first, and then as null: NumPy has nulls of integer lists as NaN.
     for nan_is_null in () if kind is None else (False, True):
         with contextlib.suppress(pa.ArrowException, ValueError, TypeError, OverflowError):
             return pa.array(values, kind, from_pandas=nan_is_null)
@@ -86,7 +88,7 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
         values = values.combine_chunks()
     if isinstance(values, pa.Array):
         return plain_array(values, plain_type(values.type))
-    # A pandas.Series has its nulls in an array of its own, NumPy would not have them.
+    # A pandas.Series keeps its nulls in its own array type; converting to NumPy would lose them.
     extended = getattr(values, "array", values)
     try:
         if isinstance(values, list | tuple):
@@ -103,7 +105,7 @@ def to_arrow(values: Any, name: str, kind: pa.DataType | None = None) -> pa.Arra
 
 
 def _to_lists(values: np.ndarray, name: str, kind: pa.DataType) -> pa.Array | None:
-    """Of an array with a dimension for them; None where the type is not that of the values."""
+    """Converts an n-D array to lists of type `kind`; None if the values are not of that type."""
     width, is_fixed = values.shape[1], pa.types.is_fixed_size_list(kind)
     is_large = pa.types.is_large_list(kind)
     if not ((is_fixed and width == kind.list_size) or is_large or pa.types.is_list(kind)):
@@ -119,7 +121,7 @@ def _to_lists(values: np.ndarray, name: str, kind: pa.DataType) -> pa.Array | No
 
 
 def _to_extension(values: np.ndarray, name: str, kind: pa.BaseExtensionType) -> pa.Array | None:
-    """Of what NumPy got of such a column; None where something else has been written into it."""
+    """Converts the NumPy form of an extension column back; None if its storage does not fit."""
     flat = values.reshape((len(values), math.prod(values.shape[1:]))) if values.ndim > 1 else values
     storage = to_arrow(flat, name, None if values.ndim > 1 else kind.storage_type)
     with contextlib.suppress(pa.ArrowException):
@@ -131,10 +133,10 @@ def _sequence_to_arrow(values: Sequence[Any], name: str) -> pa.Array:
     try:
         array = np.asarray(values)
     except ValueError:
-        # Rows of several lengths have no form in NumPy.
+        # NumPy has no arrays with rows of different lengths.
         return pa.array(values)
     if array.dtype.kind in "SU":
-        # NumPy drops the zeros at the end of texts of a fixed width.
+        # NumPy drops trailing NULs of strings of a fixed width.
         texts = np.asarray(values, dtype=object)
         array = texts if all(isinstance(text, str | bytes) for text in texts.flat) else array
     return pa.array(values) if 0 in array.shape[1:] else _ndarray_to_arrow(array, name)
@@ -151,7 +153,7 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
         return pa.array(values.tolist()) if has_zeros_inside(values) else from_numbers(values)
     if 0 in values.shape[1:]:
         raise SchemaError(f"column {name!r} has shape {values.shape}; each row must hold values")
-    # NumPy's own would leave out the mask.
+    # np.ascontiguousarray would drop the mask.
     whole = values if is_masked(values) else np.ascontiguousarray(values)
     flat = _ndarray_to_arrow(whole.reshape(-1), name)
     for width in reversed(values.shape[1:]):
@@ -162,10 +164,10 @@ def _ndarray_to_arrow(values: np.ndarray, name: str) -> pa.Array:
 def apply_in_pool(
     compute: Callable[[np.ndarray], object], array: pa.Array, kind: pa.DataType
 ) -> pa.Array:
-    """An array of numbers of type `kind` that `compute` writes; null where `array` is.
+    """Returns an array of type `kind` whose numbers `compute` writes; null where `array` is null.
 
-    It lies in Arrow's memory pool, which keeps its pages: the C library would give large arrays
-    back at once, and every chunk would pay for fresh pages.
+    It is allocated in Arrow's memory pool, which keeps its pages. The C library would return large
+    arrays to the system at once, and every chunk would pay for fresh pages.
     """
     dtype = np.dtype(kind.to_pandas_dtype())
     buffer = pa.allocate_buffer(len(array) * dtype.itemsize)

@@ -1,9 +1,10 @@
 """A folder, on any file system that fsspec knows, in which files appear whole or not at all.
 
-A file is written as a draft and gets its name when it is on the disk. Knows nothing of what files
-mean. Invariants: a file under its final name is whole, and stays so if the host loses power; with
-``replaces`` False it is of whoever was first, which only local file systems with hard links assure:
-on others, such as object stores, who was frozen while it wrote may write over it.
+A file is written as a draft and gets its final name when it is on the disk. Knows nothing of what
+the files contain. Invariants: a file under its final name is whole, and stays so if the host loses
+power. With ``replaces`` False the first writer wins; only local file systems with hard links
+guarantee that. On others, such as object stores, a writer that was frozen while it wrote may
+overwrite the file.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from dataservice.errors import (
 )
 from dataservice.runtime.durable import sync_folder
 
-# Object stores: an object appears once it is whole, and a rename would copy it.
+# Object stores, where an object becomes visible when it is whole, and a rename would copy it.
 _APPEARS_WHOLE: Final = frozenset(
     {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "cos", "r2"}
 )
-# What file systems say that have no hard links.
+# Errors of file systems that have no hard links.
 _NO_LINKS: Final = (
     errno.EPERM,
     errno.ENOTSUP,
@@ -41,19 +42,19 @@ _NO_LINKS: Final = (
 
 
 class AtomicFolder:
-    """``drafts`` is the name, in the folder, of the one for what is being written."""
+    """A folder of files that appear atomically; ``drafts`` names its subfolder for drafts."""
 
     def __init__(
         self, path: str, storage_options: Mapping[str, Any] | None, *, drafts: str
     ) -> None:
         self.path = path
         self._drafts = drafts
-        import fsspec  # when a folder is needed: it is a tenth of a data worker's start
+        import fsspec  # imported here: it takes a tenth of a data worker's start
 
         try:
             self._files, root = fsspec.core.url_to_fs(path, **(storage_options or {}))
         except (OSError, ImportError, ValueError, TypeError) as error:
-            # A TypeError is an option that the file system does not have.
+            # A TypeError means an option that the file system does not have.
             raise unreadable(path, error) from error
         self._root = str(root).rstrip("/")
         protocol = self._files.protocol
@@ -64,23 +65,23 @@ class AtomicFolder:
     # Reading
 
     def location(self, name: str) -> str:
-        """Where a file is: a local path, or a URL."""
+        """Returns the location of a file: a local path, or a URL."""
         full = f"{self._root}/{name}"
         return full if self._is_local else str(self._files.unstrip_protocol(full))
 
     def content(self, name: str) -> bytes | None:
-        """All of a file; None where there is none of that name."""
+        """Returns the content of a file; None if there is no file of that name."""
         try:
             content: bytes = self._files.cat_file(f"{self._root}/{name}")
         except (FileNotFoundError, NotADirectoryError):
             return None
         except Exception as error:
-            # Packages for object stores have classes of their own, of no common base.
+            # Packages for object stores raise classes of their own, without a common base.
             raise unreadable(f"{self.path}/{name}", error) from error
         return content
 
     def names(self) -> list[str]:
-        """What is here, sorted."""
+        """Returns the names of the files and folders in the folder, sorted."""
         names = {entry["name"].rstrip("/").rpartition("/")[2] for entry in self.listed("")}
         return sorted(names - {""})
 
@@ -93,14 +94,14 @@ class AtomicFolder:
         except (FileNotFoundError, NotADirectoryError):
             return []
         except Exception as error:
-            # Packages for object stores have classes of their own, of no common base.
+            # Packages for object stores raise classes of their own, without a common base.
             raise unreadable(f"{self.path}/{name}", error) from error
 
     # Writing
 
     @contextlib.contextmanager
     def synced(self, draft: str, name: str) -> Iterator[IO[bytes]]:
-        """A draft of a file of that name, open to be written; on the disk when the scope ends."""
+        """Opens a draft of the file `name` for writing; it is on the disk when the scope ends."""
         with named_errors(f"{self.path}/{name}"), open(draft, "wb") as to:
             yield to
             to.flush()
@@ -108,7 +109,10 @@ class AtomicFolder:
 
     @contextlib.contextmanager
     def draft(self) -> Iterator[str]:
-        """A local file to write to: where a rename reaches, if the folder is local."""
+        """Yields the path of a local draft file, which is removed when the scope ends.
+
+        If the folder is local, the draft can be renamed into it.
+        """
         folder = f"{self._root}/{self._drafts}" if self._is_local else tempfile.gettempdir()
         with named_errors(folder):
             os.makedirs(folder, exist_ok=True)
@@ -116,12 +120,12 @@ class AtomicFolder:
         try:
             yield draft
         finally:
-            # What could be written is not undone by what cannot be tidied up behind it.
+            # If the draft cannot be removed, the file that was written still counts.
             with contextlib.suppress(OSError):
                 os.remove(draft)
 
     def commit(self, draft: str, name: str, *, replaces: bool = True) -> None:
-        """Gives a draft its name; without `replaces` only if the name is free."""
+        """Gives a draft its final name; without `replaces` only if the name is free."""
         final = f"{self._root}/{name}"
         with named_errors(f"{self.path}/{name}"):
             if self._is_local:
@@ -134,7 +138,7 @@ class AtomicFolder:
                 self._put(draft, final, replaces=replaces)
             except (OSError, ImportError):
                 raise
-            except Exception as error:  # of the store's package, as above
+            except Exception as error:  # a class of the store's package, as above
                 raise FailedPreconditionError(
                     f"cannot write {self.path}/{name}: {error}; look at storage_options=, and "
                     "whether the data workers can reach the store"
@@ -151,9 +155,10 @@ class AtomicFolder:
         self._rename_once(passing, final, replaces=replaces)
 
     def _rename_once(self, passing: str, final: str, *, replaces: bool) -> None:
-        """Not every file system renames over a file.
+        """Renames a file, on file systems that may not rename over an existing file.
 
-        The same, by another writer, is as good: removed for a moment, a third would miss it.
+        An existing file of the same content is kept: it would be missing for a moment otherwise.
+        An existing file of other content is removed first, if `replaces`.
         """
         if not self._files.exists(final):
             try:
@@ -170,18 +175,18 @@ class AtomicFolder:
             self._files.rm_file(passing)
 
     def remove(self, name: str) -> None:
-        """Takes a file away, if that can be."""
+        """Removes a file, if possible."""
         with contextlib.suppress(OSError):
             self._files.rm_file(f"{self._root}/{name}")
 
     def remove_drafts(self) -> None:
-        """Takes all drafts away, if that can be."""
+        """Removes all drafts, if possible."""
         with contextlib.suppress(OSError):
             self._files.rm(f"{self._root}/{self._drafts}", recursive=True)
 
 
 def _link(draft: str, final: str) -> bool:
-    """Gives a file a name that is free, or leaves it to its owner; False without hard links."""
+    """Gives a file a second name unless that name is taken; returns False without hard links."""
     try:
         os.link(draft, final)
     except FileExistsError:
@@ -195,7 +200,7 @@ def _link(draft: str, final: str) -> bool:
 
 @contextlib.contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Errors of storage under the name of the file; those of the rows pass as they are."""
+    """Turns errors of storage into errors that name the file; any DataServiceError stays as is."""
     try:
         yield
     except DataServiceError:

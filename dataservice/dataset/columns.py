@@ -1,8 +1,7 @@
-"""The columns of record batches: brought to a schema, joined, counted in bytes, checked by name.
+"""The columns of record batches: cast to a schema, joined, measured in bytes, checked by name.
 
-Knows nothing of plans or streams, nor of other forms than Arrow's: see numpy_views and
-arrow_arrays. Invariant: what is made here has the schema that was asked for, or is an error that
-names the column.
+Knows nothing of plans or streams, nor of forms other than Arrow's (`numpy_views`, `arrow_arrays`).
+Invariant: a result has the schema that was asked for; otherwise an error names the column.
 """
 
 from __future__ import annotations
@@ -16,22 +15,23 @@ from dataservice.errors import MissingColumnError, SchemaError
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema, *, what: str) -> pa.RecordBatch:
-    """`batch` with the columns of `schema`, in its order, each safely cast to its type.
+    """Returns `batch` with the columns of `schema`, in its order, each safely cast to its type.
 
-    SchemaError, naming `what` and the column, where a column is missing or too many, or where a
-    cast would lose information.
+    Raises SchemaError, naming `what` and the column, if a column is missing or not expected, or if
+    a cast would lose information.
     """
     if batch.schema.equals(schema):
         return batch
     check_names(batch.schema.names, schema.names, what=what)
     arrays = [_cast(batch.column(field.name), field, what) for field in schema]
-    # Not the marks of the schema: what is padded in other batches need not be in this one.
+    # Field metadata comes from the batch, not the schema: a column that is padded in other batches
+    # need not be padded in this one.
     fields = [field.with_metadata(batch.schema.field(field.name).metadata) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields, schema.metadata))
 
 
 def check_names(got: Sequence[str], expected: Sequence[str], *, what: str) -> None:
-    """SchemaError unless both hold the same names, in whatever order."""
+    """Raises SchemaError unless both hold the same names, in any order."""
     given, wanted = set(got), set(expected)
     missing = [name for name in expected if name not in given]
     extra = [name for name in got if name not in wanted]
@@ -59,7 +59,10 @@ def _cast(array: pa.Array, field: pa.Field, what: str) -> pa.Array:
 
 
 def _as_tensors(array: pa.Array, kind: pa.FixedShapeTensorType) -> pa.Array:
-    """Lists of lists of the tensors' shape as these, which Arrow does not cast; others as given."""
+    """Converts lists of lists of the tensors' shape to tensors, which Arrow's cast cannot do.
+
+    Other arrays are returned unchanged.
+    """
     values, shape = array, list(kind.shape)
     if list(kind.permutation or ()) not in ([], list(range(len(shape)))):
         return array
@@ -74,7 +77,7 @@ def _as_tensors(array: pa.Array, kind: pa.FixedShapeTensorType) -> pa.Array:
 
 
 def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of the rows of at least one piece; a single piece is not copied."""
+    """Joins one or more pieces to one batch; a single piece is not copied."""
     if len(pieces) == 1:
         return pieces[0]
     columns = zip(*(piece.columns for piece in pieces), strict=True)
@@ -83,18 +86,21 @@ def concat_batches(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 def no_rows(schema: pa.Schema) -> pa.RecordBatch:
-    """A batch of that schema without rows; `RecordBatch.from_pylist` knows no unions."""
+    """Returns a batch of that schema without rows; `RecordBatch.from_pylist` knows no unions."""
     return pa.RecordBatch.from_arrays([pa.nulls(0, kind) for kind in schema.types], schema=schema)
 
 
 def encoded_bytes(batch: pa.RecordBatch) -> int:
-    """Bytes of a batch's rows when they are sent; told in a tenth of the time of `nbytes`."""
+    """Returns the bytes of a batch when it is sent; ten times as fast as `nbytes`."""
     size: int = pa.ipc.get_record_batch_size(batch)
     return size
 
 
 def require_columns(wanted: Sequence[str], available: Sequence[str], *, what: str) -> None:
-    """MissingColumnError naming the first wanted column that is not there, and those that are."""
+    """Raises MissingColumnError for the first wanted column that is not available.
+
+    The error lists the available columns.
+    """
     known = set(available)
     for name in wanted:
         if name not in known:
@@ -104,7 +110,7 @@ def require_columns(wanted: Sequence[str], available: Sequence[str], *, what: st
 
 
 def require_distinct(names: Sequence[str], *, what: str) -> None:
-    """SchemaError for a name that comes twice: of columns by name, one would be lost."""
+    """Raises SchemaError for a name that occurs twice: a dict by name would lose a column."""
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise SchemaError(f"{what} has several columns named {twice}; rename them")

@@ -1,7 +1,7 @@
-"""The constants that expressions hold: which values may be one, and their JSON form.
+"""The constants of expressions: which values are allowed, and their JSON form.
 
-Knows nothing of expressions. Invariant: what `check_constant` lets through is the same value after
-it was encoded, written as JSON and decoded.
+Knows nothing of expressions. Invariant: a value that `check_constant` accepts is the same after it
+was encoded, written as JSON and decoded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MICROSECOND: Final = datetime.timedelta(microseconds=1)
 
 
 def check_constant(value: Any) -> None:
-    """InvalidArgumentError, with the remedy, for a value that no expression holds."""
+    """Raises InvalidArgumentError, with the remedy, for a value that no expression can hold."""
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise InvalidArgumentError(
             f"an expression holds integers of 64 bits, from -2^63 to 2^64 - 1; got {value}"
@@ -44,7 +44,7 @@ def check_constant(value: Any) -> None:
 
 
 def encode_constant(value: Any) -> Any:
-    """The JSON form of a constant, or of a tuple of constants."""
+    """Returns the JSON form of a constant, or of a tuple of constants."""
     if isinstance(value, tuple):
         return {"list": [encode_constant(item) for item in value]}
     if isinstance(value, datetime.datetime):
@@ -63,7 +63,7 @@ def encode_constant(value: Any) -> Any:
 
 
 def decode_constant(encoded: Any) -> Any:
-    """The constant that `encode_constant` was given; KeyError or ValueError for others."""
+    """Decodes the result of `encode_constant`; raises KeyError or ValueError for other values."""
     if not isinstance(encoded, Mapping):
         return encoded
     ((tag, content),) = encoded.items()

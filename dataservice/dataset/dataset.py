@@ -1,7 +1,7 @@
 """The Dataset that users build: a facade whose methods only make nodes of a plan.
 
-Everything that reads, runs or divides is elsewhere. Invariant: a Dataset never changes; what grows
-is its count of passes, which keys the reshuffling, and its statistics.
+Knows nothing of how a plan is read, run or divided. Invariant: the plan of a Dataset never changes;
+only its count of passes, which keys the reshuffling, and its statistics grow.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from dataservice.vocabulary import ShardingPolicy
 
 @given_to_functions
 class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
-    """A lazy, immutable description of rows of one schema; from_* methods begin one."""
+    """A lazy, immutable description of rows with one schema; the from_* methods create one."""
 
     def __init__(self, node: Node) -> None:
         check_depth(node)
@@ -61,7 +61,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
 
     @property
     def node(self) -> Node:
-        """The plan."""
+        """The root node of the plan."""
         return self._node
 
     @staticmethod
@@ -72,10 +72,10 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         stop_on_empty_dataset: bool = False,
         rerandomize_each_iteration: bool | None = True,
     ) -> Dataset:
-        """Each element from one of the datasets, drawn with chances in proportion to `weights`.
+        """Takes each element from a dataset drawn at random, in proportion to `weights`.
 
-        The draws depend on the seed and the epoch alone. A dataset that has ended is left out,
-        or ends the result.
+        The draws depend on the seed and the epoch alone. A dataset that has ended is left out of
+        the draws, or ends the result if `stop_on_empty_dataset`.
         """
         nodes = nodes_of(datasets, "sample_from_datasets")
         drawn = secrets.randbits(63) if seed is None else None
@@ -98,13 +98,13 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         choice_dataset: Dataset,
         stop_on_empty_dataset: bool = True,
     ) -> Dataset:
-        """Each element from the dataset whose number the next row of `choice_dataset` holds."""
+        """Takes each element from the dataset whose index is the next row of `choice_dataset`."""
         nodes = nodes_of(datasets, "choose_from_datasets")
         (choice,) = nodes_of([choice_dataset], "choose_from_datasets")
         return Dataset(ops.ChooseFromDatasets(nodes, stop_on_empty_dataset, choice=choice))
 
     def apply(self, transformation: Callable[[Dataset], Dataset]) -> Dataset:
-        """`transformation(self)`, which must be a Dataset."""
+        """Returns `transformation(self)`, which must be a Dataset."""
         if not callable(transformation):
             raise InvalidTypeError(f"apply takes a function of a Dataset, got {transformation!r}")
         result = transformation(self)
@@ -117,28 +117,28 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
     def distribute(
         self, processing_mode: Any, service: Any, *arguments: Any, **options: Any
     ) -> Dataset:
-        """The same rows, read by the data workers of a service; see `dataservice.distribute`."""
+        """Returns the same dataset, run by data workers of a service: `dataservice.distribute`."""
         distribute = resolve("distribute")
         return self.apply(distribute(processing_mode, service, *arguments, **options))
 
     @property
     def is_distributed(self) -> bool:
-        """Whether some of it runs on the data service."""
+        """True if a part of the plan runs on the data service."""
         return any(node.kind == "service" for node in walk(self._node))
 
     @property
     def is_batched(self) -> bool:
-        """Whether an element is a record batch, as after `batch(n)`, rather than a row."""
+        """True if an element is a record batch, as after `batch(n)`, rather than a row."""
         return self._node.batched
 
     @property
     def has_private_job(self) -> bool:
-        """Whether some of it is a job of the data service without a name: a new one each time."""
+        """True if the plan reads a data service without a job name, so each pass is a new job."""
         jobs = [node for node in walk(self._node) if node.kind == "service"]
         return any(getattr(node, "job_name", None) is None for node in jobs)
 
     def shared(self, job_name: str) -> Dataset:
-        """The same dataset, whose private jobs are jobs of that name, shared by all readers."""
+        """Returns the dataset with `job_name` for its private jobs, so that readers share them."""
 
         def name(node: Node) -> Node:
             private = node.kind == "service" and getattr(node, "job_name", None) is None
@@ -147,33 +147,36 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         return Dataset(rewrite(self._node, name))
 
     def list_shares(self, policy: ShardingPolicy, count: int) -> str:
-        """Stands for the files that `count` readers divide; "" where there are none to list.
+        """Returns a digest of the files that `count` readers divide, or "" if no files are divided.
 
-        `policy`: FILE, DATA or FILE_OR_DATA. NotFoundError for FILE over a source without files,
-        InvalidArgumentError for one with fewer files than readers.
+        `policy` is FILE, DATA or FILE_OR_DATA. Raises NotFoundError if a source has no files under
+        FILE, and InvalidArgumentError if a source has fewer files than there are readers.
         """
         return static_sharding.list_sources(self._node, policy, count)
 
     def share(self, policy: ShardingPolicy, count: int, index: int, *, listing: str = "") -> Self:
-        """What reader `index` of `count` reads: its files, or every `count`-th element.
+        """Returns what reader `index` of `count` reads: its files, or every `count`-th element.
 
-        `listing`: what `list_shares` answered; FailedPreconditionError where the files are others
-        by now. Without it, files are listed now.
+        `listing` is the result of `list_shares`: raises FailedPreconditionError if the files have
+        changed since then. Without it, the files that exist when this is called are divided.
         """
         share = static_sharding.Share(policy, index, count, listing)
         return type(self)(static_sharding.share_of(self._node, share))
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the rows, from footers, first rows, and functions run on these."""
+        """The Arrow schema of the rows.
+
+        Found by reading file footers or first rows, and by running functions on those rows.
+        """
         return self._node.sample(RunContext()).schema
 
     def cardinality(self) -> int:
-        """Number of elements, or INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
+        """Returns the number of elements, or INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return self._node.cardinality()
 
     def __len__(self) -> int:
-        """`cardinality()`; TypeError where there is no end, or only reading tells the number."""
+        """Returns `cardinality()`; raises TypeError if it is infinite or not known in advance."""
         elements = self.cardinality()
         if elements >= 0:
             return elements
@@ -185,12 +188,12 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         )
 
     def __bool__(self) -> bool:
-        # Not whether it has elements, as for what has a length: that may take reading files.
+        # Python would ask `__len__` otherwise, and finding the length may take reading files.
         return True
 
     @property
     def is_endless(self) -> bool:
-        """Whether its cardinality is INFINITE_CARDINALITY; most that are not, say so unread."""
+        """True if the cardinality is INFINITE_CARDINALITY; seldom has to read files to tell."""
         may_be = self.is_distributed or any(
             isinstance(node, ops.Repeat) and node.count is None for node in walk(self._node)
         )
@@ -198,31 +201,31 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether nothing of it was declared deterministic=False."""
+        """True if no operator or source of the plan was declared deterministic=False."""
         return not unrepeatable(self._node)
 
     @property
     def has_cache(self) -> bool:
-        """Whether it keeps elements once a pass was read to its end."""
+        """True if the plan has a cache, which keeps elements once a pass was read to its end."""
         return any(isinstance(node, ops.Cache) for node in walk(self._node))
 
     def identity(self) -> dict[str, Any]:
-        """What a saved position says of the dataset, JSON-able: its plan and the seeds drawn."""
+        """Returns what a saved position says of the dataset, JSON-able: plan and drawn seeds."""
         return identity_of(self._node)
 
     def identified(self, identity: Mapping[str, Any]) -> Dataset:
-        """The same with the seeds of a saved `identity`, so that its elements are those of then.
+        """Returns the dataset with the seeds of a saved `identity`, to yield the same elements.
 
-        InvalidArgumentError for that of another plan.
+        Raises InvalidArgumentError if the identity is of another plan.
         """
         return Dataset(node_of_identity(self._node, identity))
 
     def settled(self) -> Dataset:
-        """The same with fixed seeds in place of drawn ones: alike in all programs that make it."""
+        """Returns the dataset with fixed seeds in place of drawn ones, alike in all programs."""
         return Dataset(settle_seeds(self._node))
 
     def stats(self) -> DatasetStats:
-        """Totals over all iterators of this object, with time per operator and a verdict."""
+        """Returns totals over all iterators of this object, with operator times and a verdict."""
         return self._stats.total()
 
     def __iter__(self) -> DatasetIterator:
@@ -231,36 +234,38 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
     def iterator(
         self, epoch: int, owner: str | None = None, *, restores: bool = False
     ) -> DatasetIterator:
-        """One pass as number `epoch`, which shuffles reshuffle by and jobs count as repetition.
+        """Returns an iterator over pass `epoch`, which keys reshuffling and is a job's repetition.
 
-        `iter` counts the passes of this object; processes that read together say the number. With
-        an `owner`, rows of a data service count as consumed when a `receipt()` of the iterator is
-        acknowledged, and if its process is lost, they wait for `release_readers` of that owner.
-        `restores`: nothing is read before a position is loaded, so that a job which others have
-        read to its end is asked for its position, and goes back.
+        `iter` counts the passes of this object; processes that read together must agree on the
+        number, and pass it here. With an `owner`, rows of a data service count as consumed when a
+        `receipt()` of the iterator is acknowledged; if this process is lost, its rows wait for a
+        call of `release_readers` for that owner. With `restores`, nothing is read before a position
+        is loaded, so that a job which others have read to its end can be moved back to it.
         """
         holder = None if owner is None else Holder(owner)
         return DatasetIterator(self._node, epoch, self._stats, holder, restores=restores)
 
     def numpy(self) -> FormedIterator:
-        """One pass as dicts of arrays, without copies where the types allow it.
+        """Iterates over one pass as dicts of arrays, without copies where the types allow it.
 
-        With the methods of `iter`'s iterator: `state_dict`, `load_state_dict`, `close`, `stats`.
+        The iterator has the methods `state_dict`, `load_state_dict`, `close` and `stats`, as that
+        of `iter` has.
         """
         return FormedIterator(iter(self), NumpyViews().of)
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """One pass as one dict per row: for looking at data, not for training on it."""
+        """Iterates over one pass, a dict per row: for looking at data, not for training on it."""
         with iter(self) as iterator:
             for batch in iterator:
                 yield from to_rows(batch)
 
     def torch(self) -> Any:
-        """An IterableDataset of dicts of tensors, with `state_dict` and `load_state_dict`.
+        """Returns an IterableDataset of dicts of tensors with `state_dict` and `load_state_dict`.
 
-        Each is a batch: `DataLoader(dataset.batch(32).torch(), batch_size=None)`. A loader that is
-        given a batch_size puts whole batches together, or fails where they differ or hold text.
-        FailedPreconditionError without the package torch.
+        Each dict is a batch, so a loader needs no batch size of its own:
+        `DataLoader(dataset.batch(32).torch(), batch_size=None)`. With one, it would stack whole
+        batches, or fail if they differ in size or hold text. Raises FailedPreconditionError if the
+        package torch is not installed.
         """
         try:
             home = importlib.import_module("dataservice.dataset.torch_dataset")
@@ -273,7 +278,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         return home.TorchDataset(self)
 
     def to_table(self) -> pa.Table:
-        """One pass as a table in memory. InvalidArgumentError for an endless dataset."""
+        """Reads one pass into a table; raises InvalidArgumentError for an endless dataset."""
         if self.is_endless:
             raise InvalidArgumentError("an endless dataset has no table; put take(n) before it")
         with iter(self) as iterator:
@@ -289,7 +294,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         homes = {type(node).__module__ for node in walk(self._node)}
         return _from_plan, (encode_plan(self._node), sorted(homes))
 
-    if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    if not TYPE_CHECKING:  # type checkers should still report unknown names
 
         def __getattr__(self, name: str) -> NoReturn:
             no_attribute(name, self)
@@ -299,7 +304,7 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
 
 
 def _from_plan(plan: bytes, homes: Sequence[str]) -> Dataset:
-    # Operators are known by name once the module of each has been imported.
+    # Importing the modules of the operators registers them, so that the plan can be decoded.
     for home in homes:
         importlib.import_module(home)
     return Dataset(decode_plan(plan))

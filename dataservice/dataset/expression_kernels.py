@@ -1,7 +1,8 @@
 """What each operation of an expression computes, on Arrow arrays and scalars.
 
-The table OPERATIONS is the allow-list: an expression can do nothing else. Operations take arrays or
-scalars; two scalars give a scalar. It knows nothing of how expressions are written or encoded.
+Operations take arrays or scalars; two scalars give a scalar. Knows nothing of how expressions are
+written or encoded. Invariant: the table OPERATIONS is the allow-list; an expression can do nothing
+else.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ Datum: TypeAlias = Any  # pa.Array or pa.Scalar
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`compute` on values; `push_down` on Arrow expressions where Arrow means exactly the same.
+    """An operation: `compute` works on values, `push_down` on Arrow expressions.
 
-    Arithmetic is not: there constants are not of the column's type, and overflow is an error.
+    `push_down` is set only if Arrow's expression means exactly the same. Arithmetic has none: in
+    Arrow's expressions constants do not take the column's type, and overflow is an error.
     """
 
     arity: int
@@ -36,7 +38,7 @@ class Operation:
     symbol: str = ""
 
 
-# Types with parameters as Arrow writes them, which are no aliases.
+# Types with parameters, in Arrow's notation, which `pa.type_for_alias` does not know.
 _PARAMETRISED: Final[tuple[tuple[str, Callable[..., pa.DataType]], ...]] = (
     (r"timestamp\[(s|ms|us|ns), tz=(.+)\]", pa.timestamp),
     (r"decimal32\((\d+), *(-?\d+)\)", lambda p, s: pa.decimal32(int(p), int(s))),
@@ -48,7 +50,7 @@ _PARAMETRISED: Final[tuple[tuple[str, Callable[..., pa.DataType]], ...]] = (
 
 
 def column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """The column of that name; MissingColumnError naming the existing ones."""
+    """Returns the column of that name; raises MissingColumnError, which lists the columns."""
     index = batch.schema.get_field_index(name)
     if index < 0:
         raise MissingColumnError(
@@ -58,7 +60,7 @@ def column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def arrow_type(name: str) -> pa.DataType:
-    """The Arrow type of that name; InvalidArgumentError when there is none."""
+    """Returns the Arrow type of that name; raises InvalidArgumentError if there is none."""
     try:
         for pattern, build in _PARAMETRISED:
             found = re.fullmatch(pattern, name)
@@ -72,13 +74,13 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def _of_halves(compute: Callable[..., Datum]) -> Callable[..., Datum]:
-    """For operations that Arrow lacks for half floats: computed in float32, which holds them all.
+    """Wraps an operation that Arrow lacks for half floats: computes it in float32, which is exact.
 
-    What is made of half floats alone, and constants, is half again.
+    A floating result is cast to half floats again if all columns are half floats.
     """
 
     def widened(*arguments: Any) -> Datum:
-        values = [each for each in arguments if isinstance(each, pa.Array | pa.Scalar)]
+        values = [value for value in arguments if isinstance(value, pa.Array | pa.Scalar)]
         if not any(pa.types.is_float16(value.type) for value in values):
             return compute(*arguments)
         result = compute(*map(_without_halves, arguments))
@@ -104,7 +106,7 @@ def _arithmetic(function: Callable[[Datum, Datum], Datum]) -> Callable[[Datum, D
 
 
 def _weak_constants(left: Datum, right: Datum) -> tuple[Datum, Datum]:
-    """Lets a constant take the column's type, so that float32 * 2.0 stays float32."""
+    """Casts a constant to the type of the column, so that float32 * 2.0 stays float32."""
     if isinstance(right, pa.Scalar) and isinstance(left, pa.Array):
         return left, _as_type_of(right, left)
     if isinstance(left, pa.Scalar) and isinstance(right, pa.Array):
@@ -135,7 +137,10 @@ def _true_divide(left: Datum, right: Datum) -> Datum:
 
 
 def _by_numpy(function: Callable[..., np.ndarray]) -> Callable[[Datum, Datum], Datum]:
-    """For operations that Arrow lacks; Python's rules for signs, null where either is null."""
+    """Wraps NumPy's function for an operation that Arrow lacks.
+
+    Signs follow Python's rules; the result is null where either argument is null.
+    """
 
     def compute(left: Datum, right: Datum) -> Datum:
         left, right = _weak_constants(left, right)
@@ -160,7 +165,7 @@ def _log1p(value: Datum) -> Datum:
         return pc.log1p(value)
     if not pa.types.is_floating(value.type):
         value = value.cast(pa.float64())
-    # NumPy's is vectorised, Arrow's is not: 14 times as fast for float32 with AVX-512.
+    # NumPy's log1p is vectorised, unlike Arrow's: 14 times as fast for float32 with AVX-512.
     with np.errstate(divide="ignore", invalid="ignore"):
         return apply_in_pool(lambda out: np.log1p(_filled(value, 0), out=out), value, value.type)
 
@@ -185,14 +190,14 @@ def _is_in(value: Datum, listed: tuple[Any, ...]) -> Datum:
 
 
 def members(kind: pa.DataType, listed: tuple[Any, ...]) -> pa.Array:
-    """The listed values as `kind`; numbers that no value of it equals are left out.
+    """Converts the listed values to `kind`, without numbers that this type cannot hold exactly.
 
-    SchemaError for values of several types.
+    Raises SchemaError for values of several types.
     """
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
     if is_number and all(_is_number(value) for value in listed):
         held = [value for value in listed if _holds_exactly(kind, value)]
-        # Arrow looks bits up, and zeros have two.
+        # Arrow compares bits, and there are two floating zeros, 0.0 and -0.0.
         zeros = [0.0, -0.0] if 0 in held and pa.types.is_floating(kind) else []
         return pa.array(held + zeros, kind)
     try:
@@ -223,7 +228,7 @@ def _of_own_type(listed: tuple[Any, ...]) -> pa.Array:
 def _fill_null(value: Datum, replacement: Any) -> Datum:
     if replacement is None or (isinstance(value, pa.Array) and not value.null_count):
         return value
-    if pa.types.is_null(value.type):  # of a column without values in any file
+    if pa.types.is_null(value.type):  # the type of a column without values in any file
         value = value.cast(pa.scalar(replacement).type)
     kind = value.type
     is_number = pa.types.is_integer(kind) and _is_number(replacement)
@@ -236,7 +241,7 @@ def _fill_null(value: Datum, replacement: Any) -> Datum:
 
 
 def _clip(value: Datum, lo: float | None, hi: float | None) -> Datum:
-    # Not by max_element_wise, which puts the bound in the place of NaN.
+    # pc.max_element_wise is not used: it replaces NaN by the bound.
     for bound, is_beyond in ((lo, pc.less), (hi, pc.greater)):
         if bound is not None:
             limit = pa.scalar(bound)

@@ -1,10 +1,10 @@
 """Expressions over columns: `col("price") / 100 > lit(3)`, written in Python, run by Arrow.
 
-Responsible for building them, their JSON form and their columns; what each operation computes is
-in expression_kernels, which constants there are in constants. An expression is a value, not code:
-decoding one runs nothing, and only the operations listed there exist. Null follows SQL: an
-operation on null is null, `&` and `|` know three values, and a filter drops the rows for which its
-condition is null.
+Responsible for building expressions, their JSON form and the columns that they read. Knows neither
+what an operation computes (`expression_kernels`) nor which constants are allowed (`constants`).
+Invariant: an expression is a value, not code; decoding it runs nothing, and only the operations in
+`expression_kernels` exist. Nulls behave as in SQL: an operation on null is null, `&` and `|` are
+three-valued, and a filter drops the rows for which its condition is null.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Expression:
         self.parameters = tuple(parameters)
 
     def evaluate(self, batch: pa.RecordBatch) -> pa.Array:
-        """One value per row of `batch`. SchemaError for a missing column or unfit types."""
+        """Computes one value per row; raises SchemaError for a missing column or unfit types."""
         value = self._value(batch)
         if isinstance(value, pa.Scalar):
             return pa.repeat(value, batch.num_rows)
@@ -57,13 +57,13 @@ class Expression:
             raise SchemaError(f"cannot compute {self!r}: {error}") from error
 
     def columns(self) -> frozenset[str]:
-        """Names of the columns it reads."""
+        """Returns the names of the columns that the expression reads."""
         if self.name == "col":
             return frozenset((self.parameters[0],))
         return frozenset().union(*(argument.columns() for argument in self.arguments))
 
     def scalar(self) -> pa.Scalar:
-        """The value of a constant in Arrow, which takes a Python integer for a signed one."""
+        """Returns the Arrow scalar of a constant: int64 for an integer, or uint64 from 2^63 on."""
         value = self.parameters[0]
         if type(value) is float:
             return scalar_of(value, pa.float64())
@@ -73,13 +73,13 @@ class Expression:
         return pa.scalar(value, pa.uint64() if is_large else None)
 
     def conjuncts(self) -> list[Expression]:
-        """The conditions that `&` joins at the top; just itself when there is no `&`."""
+        """Returns the conditions that `&` joins at the top level; [self] if there is no `&`."""
         if self.name != "and":
             return [self]
         return [part for argument in self.arguments for part in argument.conjuncts()]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form."""
+        """Returns the JSON-able form."""
         encoded: dict[str, Any] = {"op": self.name}
         if self.arguments:
             encoded["args"] = [argument.to_json() for argument in self.arguments]
@@ -89,7 +89,7 @@ class Expression:
 
     @classmethod
     def from_json(cls, encoded: object) -> Expression:
-        """The expression that `to_json` was given; InvalidArgumentError where it is malformed."""
+        """Decodes the result of `to_json`; raises InvalidArgumentError if it is malformed."""
         return _decode(encoded, 0)
 
     def __bool__(self) -> NoReturn:
@@ -187,8 +187,10 @@ class Expression:
         return Expression("not", (self,))
 
     def is_in(self, values: Iterable[Any]) -> Expression:
-        """Whether the value equals one of `values`, of one type and without None; null gives false,
-        and NaN is one of a list that has it.
+        """True for rows whose value equals one of `values`.
+
+        `values` are of one type, without None. The result is false for null, and true for NaN if
+        `values` holds NaN.
         """
         listed = tuple(values)
         for value in listed:
@@ -200,34 +202,34 @@ class Expression:
     isin = is_in
 
     def is_null(self) -> Expression:
-        """Whether the value is null; NaN is not."""
+        """True for rows whose value is null; NaN is not null."""
         return Expression("is_null", (self,))
 
     def is_valid(self) -> Expression:
-        """Whether the value is not null."""
+        """True for rows whose value is not null."""
         return Expression("is_valid", (self,))
 
     def cast(self, target_type: str | pa.DataType) -> Expression:
-        """The value as an Arrow type such as "float32" or "int64"; a lossy cast is an error."""
+        """Casts the value to an Arrow type such as "float32"; a lossy cast is an error."""
         type_name = str(target_type)
         kernels.arrow_type(type_name)
         return Expression("cast", (self,), (type_name,))
 
     def log1p(self) -> Expression:
-        """Natural logarithm of one plus the value; NaN below -1."""
+        """Computes the natural logarithm of one plus the value; NaN below -1."""
         return Expression("log1p", (self,))
 
     def abs(self) -> Expression:
-        """Absolute value."""
+        """Computes the absolute value."""
         return Expression("abs", (self,))
 
     def fill_null(self, value: Any) -> Expression:
-        """The value, or `value` where it is null."""
+        """Replaces nulls by `value`."""
         check_constant(value)
         return Expression("fill_null", (self,), (value,))
 
     def clip(self, lo: float | None = None, hi: float | None = None) -> Expression:
-        """The value, but at least `lo` and at most `hi`; None leaves that side open."""
+        """Limits the value to at least `lo` and at most `hi`; None leaves that side open."""
         for bound in (lo, hi):
             if bound is not None and (
                 isinstance(bound, bool) or not isinstance(bound, int | float)
@@ -236,7 +238,7 @@ class Expression:
         return Expression("clip", (self,), (lo, hi))
 
     def hash(self, buckets: int) -> Expression:
-        """Bucket of the value, int64 in [0, buckets); the algorithm is that of `hashing`."""
+        """Hashes the value to a bucket, int64 in [0, buckets), by the algorithm of `hashing`."""
         if isinstance(buckets, bool) or not isinstance(buckets, int) or not 0 < buckets < 2**63:
             raise InvalidArgumentError(
                 f"hash() takes a positive number of buckets, got {buckets!r}"
@@ -245,14 +247,18 @@ class Expression:
 
 
 def col(name: str) -> Expression:
-    """The column of that name."""
+    """Returns an expression for the column of that name."""
     if not isinstance(name, str):
         raise InvalidTypeError(f"col() takes the name of a column, got {name!r}")
     return Expression("col", (), (name,))
 
 
 def lit(value: Any) -> Expression:
-    """A constant: None, a boolean, number, string, bytes, or what decimal and datetime have."""
+    """Returns an expression for a constant.
+
+    A constant is None, a boolean, a number, a string, bytes, a decimal.Decimal, or a date, time or
+    duration of the module datetime.
+    """
     check_constant(value)
     return Expression("lit", (), (value,))
 
@@ -278,7 +284,7 @@ def _decode(encoded: object, depth: int) -> Expression:
 
 
 def _rebuild(name: Any, arguments: list[Expression], parameters: list[Any]) -> Expression:
-    """Builds through the public methods, so that their argument checks apply to decoded ones."""
+    """Builds an expression through the public methods, so that their argument checks apply."""
     if name in ("col", "lit") and not arguments:
         return (col if name == "col" else lit)(*parameters)
     operation = kernels.OPERATIONS[name]

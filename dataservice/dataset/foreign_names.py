@@ -1,6 +1,6 @@
-"""What programs written for tf.data ask a dataset for, and what does it here.
+"""Names of tf.data that a Dataset does not have, and what to use instead.
 
-Only words for errors. Invariant: no name here is one that a Dataset has.
+Responsible for the texts of errors only. Invariant: a Dataset has no attribute of these names.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _REMEDIES: Final = {
 
 
 def no_attribute(name: str, owner: Any) -> NoReturn:
-    """Raises the AttributeError of a Dataset, or of the class, which has no ``name``."""
+    """Raises the AttributeError for a Dataset, or its class, that has no attribute ``name``."""
     hint = f": {_REMEDIES[name]}" if name in _REMEDIES else ""
     raise AttributeError(f"a Dataset has no attribute {name!r}{hint}", name=name, obj=owner)
 
 
 class TellingType(type):
-    """Of a class that is asked by name for ways to begin a dataset: Dataset.from_tensors(...)."""
+    """A metaclass whose errors for unknown names give hints, as for Dataset.from_tensors(...)."""
 
-    if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    if not TYPE_CHECKING:  # type checkers should still report unknown names
 
         def __getattr__(cls, name: str) -> NoReturn:
             no_attribute(name, cls)

@@ -1,7 +1,7 @@
-"""An iterator whose elements come in another form, as dicts of arrays or rows.
+"""An iterator that converts the elements of another one, for example to dicts of arrays.
 
-Knows the iterator below and the form, not what either is made of. Invariant: positions, counts and
-the end are those of the iterator below.
+Knows the inner iterator and the conversion, nothing of how either works. Invariant: positions,
+counts and the end are those of the inner iterator.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataservice.dataset.iterator import DatasetIterator
 
 
 class FormedIterator:
-    """The elements of an iterator in another form, such as dicts of arrays; otherwise as it is."""
+    """An iterator with its elements converted by `form`, and otherwise unchanged."""
 
     def __init__(
         self, iterator: DatasetIterator, form: Callable[[pa.RecordBatch], dict[str, Any]]
@@ -30,19 +30,19 @@ class FormedIterator:
         return self._iterator.next_as(self._form)
 
     def state_dict(self) -> dict[str, Any]:
-        """As of `DatasetIterator`."""
+        """Returns the position before the next element; see `DatasetIterator.state_dict`."""
         return self._iterator.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """As of `DatasetIterator`."""
+        """Moves to a saved position; see `DatasetIterator.load_state_dict`."""
         self._iterator.load_state_dict(state)
 
     def stats(self) -> dict[str, Any]:
-        """As of `DatasetIterator`."""
+        """Returns counts and times; see `DatasetIterator.stats`."""
         return self._iterator.stats()
 
     def close(self) -> None:
-        """Gives up files and threads; idempotent."""
+        """Releases files and threads; idempotent."""
         self._iterator.close()
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""What an operator applies to rows: an expression, a named function, or a pickled one.
+"""What an operator applies to rows: an expression, a named function, or a pickled function.
 
-The only module of the data service that unpickles, and only in the process that runs the function,
-on first use, when functions are allowed there. Decoding a plan never comes here. Invariant: a
+The only module of the data service that unpickles: in the process that runs the function, on first
+use, and only if functions are allowed there. Decoding a plan unpickles nothing. Invariant: a
 Function is a value; it is loaded at most once per object.
 """
 
@@ -33,7 +33,7 @@ _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 class Function:
     """An expression, a "module:qualname" reference, or a callable pickled when a plan is encoded.
 
-    `expression` is set for expressions only; others are called through `load`.
+    `expression` is set for expressions only; other functions are called through `load`.
     """
 
     __slots__ = ("_blob", "_callable", "_python", "expression", "name", "reference")
@@ -57,7 +57,10 @@ class Function:
 
     @classmethod
     def of(cls, value: Any, operator: str = "the operator") -> Function:
-        """Of an expression, a callable or a "module:qualname" string; else InvalidArgumentError."""
+        """Wraps an expression, a callable or a "module:qualname" string.
+
+        Raises InvalidArgumentError for anything else, naming `operator`.
+        """
         if isinstance(value, Function):
             return value
         if isinstance(value, Expression):
@@ -73,13 +76,13 @@ class Function:
         )
 
     def pickled(self) -> tuple[bytes, str]:
-        """The pickle of a callable, and the Python version it needs."""
+        """Returns the pickle of the callable, and the Python version that it needs."""
         if self._blob is None:
             self._blob = _pickle(self._callable, self.name)
         return self._blob, self._python
 
     def load(self, allow_functions: bool) -> Callable[..., Any]:
-        """The callable. FailedPreconditionError when it may not or cannot be loaded here."""
+        """Returns the callable; FailedPreconditionError if it may not or cannot be loaded here."""
         if self._callable is None:
             if self.reference is not None:
                 self._callable = _import(self.reference)
@@ -113,10 +116,10 @@ class Function:
 def call_user(
     function: Callable[..., Any], argument: Any, operator: str, location: Callable[[], str]
 ) -> Any:
-    """Calls a user's function; what it raises becomes a UserFunctionError with its frames only.
+    """Calls a user's function; its exception becomes a UserFunctionError with its frames only.
 
-    A numba-compiled function cannot take a dict: it gets the columns its parameters name, or the
-    only column where it has one parameter.
+    A Numba-compiled function cannot take a dict: it gets the columns that its parameters name. If
+    there is one parameter and one column, it gets that column, whatever the names.
     """
     try:
         if isinstance(argument, dict):
@@ -145,23 +148,23 @@ def call_user(
 def call_user_per_row(
     function: Callable[..., Any], rows: Iterable[Any], operator: str, location: Callable[[], str]
 ) -> list[Any]:
-    """As `call_user`, for each of `rows` in turn."""
-    return call_user(functools.partial(_each, function), rows, operator, location)  # type: ignore
+    """Calls `function` for each of `rows` in turn, with the errors of `call_user`."""
+    return call_user(functools.partial(_map_rows, function), rows, operator, location)  # type: ignore
 
 
-def _each(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
+def _map_rows(function: Callable[..., Any], rows: Iterable[Any]) -> list[Any]:
     return [function(row) for row in rows]
 
 
 def _compiled_source(function: Any) -> Any:
-    """The Python function that Numba compiled, by njit or (gu)vectorize; None of any other."""
+    """Returns the Python source function of a Numba njit or (gu)vectorize function, or None."""
     dispatcher = getattr(function, "_dispatcher", function)
     return getattr(dispatcher, "py_func", None)
 
 
 def _call_compiled(function: Any, source: Any, columns: dict[str, Any]) -> Any:
     code = source.__code__
-    # The source of a guvectorized function has its results among the parameters, at the end.
+    # The last parameters of a guvectorize source function are its results; `nin` excludes them.
     names = code.co_varnames[: getattr(function, "nin", code.co_argcount)]
     if getattr(function, "is_dynamic", False):
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""The hash that spreads keys over buckets: the same in every process, version and language.
+"""The hash that assigns keys to buckets: the same in every process, version and language.
 
 An integer v (a boolean counts as 0 or 1) hashes to splitmix64(v as 64 bits, two's complement).
 A string is taken as its UTF-8 bytes, cut into 8-byte little-endian words, the last padded with
@@ -27,7 +27,7 @@ _WORD_BYTES: Final = 8
 
 
 def mix(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """splitmix64 of each element; uint64 to uint64, into `out` when given."""
+    """Computes splitmix64 of each element, uint64 to uint64, into `out` if it is given."""
     z = np.add(values, _GAMMA, out=out)
     shifted = z >> np.uint64(30)
     z ^= shifted
@@ -41,9 +41,9 @@ def mix(values: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def hash_buckets(array: pa.Array, buckets: int) -> pa.Array:
-    """Bucket of each value as int64 in [0, buckets); null stays null.
+    """Returns the bucket of each value as int64 in [0, buckets); null stays null.
 
-    SchemaError unless the values are integers, booleans, strings or binary.
+    Raises SchemaError unless the values are integers, booleans, strings or binary.
     """
 
     def compute(out: np.ndarray) -> None:
@@ -105,7 +105,7 @@ def _hash_bytes(array: pa.Array, offset_type: type[np.integer[Any]]) -> np.ndarr
 
 
 def _unaligned_words(data: pa.Buffer | None, first: int, last: int) -> np.ndarray:
-    """The 8 bytes that start at each byte of data[first:last], as little-endian integers."""
+    """Returns the 8 bytes from each byte of data[first:last] on, as little-endian integers."""
     padded = np.zeros(last - first + _WORD_BYTES, dtype=np.uint8)
     if data is not None:
         padded[: last - first] = np.frombuffer(data, dtype=np.uint8)[first:last]

@@ -1,6 +1,6 @@
-"""Which dataset a saved position is of: a plan's fingerprint, and the seeds that no user gave.
+"""The identity of a dataset in saved positions: its plan's fingerprint and its drawn seeds.
 
-Pure. Invariant: a plan that takes over an identity yields the elements of the one that gave it.
+Pure. Invariant: a plan that takes over an identity yields the elements of the plan it came from.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from dataservice.errors import InvalidArgumentError
 
 
 def identity_of(node: Node) -> dict[str, Any]:
-    """JSON-able."""
+    """Returns the identity of a plan, JSON-able."""
     return {"plan": fingerprint(node), "seeds": drawn_seeds(node)}
 
 
 def node_of_identity(node: Node, identity: Mapping[str, Any]) -> Node:
-    """The plan with the seeds of ``identity``; InvalidArgumentError for that of another plan."""
+    """Returns the plan with the seeds of ``identity``.
+
+    Raises InvalidArgumentError if the identity is of another plan.
+    """
     mine = fingerprint(node)
     if identity.get("plan") != mine:
         raise InvalidArgumentError(

@@ -1,7 +1,7 @@
 """Why a plan cannot be divided among data workers, and what to do instead.
 
-Knows the kinds of operators, nothing of how the others are divided. Invariant: a refusal names the
-operator, the reason and a remedy that gives what the operator is there for.
+Knows the kinds of operators, nothing of how divisible ones are divided. Invariant: a refusal names
+the operator, the reason and a remedy that serves the purpose of the operator.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ _MIXED: Final = (
     "it takes rows of several datasets by turns",
     "distribute each of the datasets and mix the distributed ones",
 )
-# Of operators that are never divided: why, what to do besides applying them later, and after what.
+# For operators that are never divided: the reason, a remedy besides applying the operator later,
+# and what it may be applied after.
 _ALWAYS: Final[dict[str, tuple[str, ...]]] = {
     "enumerate": (
         "the number of an element depends on all elements before it",
@@ -29,7 +30,7 @@ _ALWAYS: Final[dict[str, tuple[str, ...]]] = {
     "shard": (
         "every row goes to one reader anyway",
         "leave it out: the readers of one job_name divide the rows among them",
-        # In the order of arrival, which differs between readers, it would divide nothing.
+        # Rows arrive at each reader in another order, so shard after distribute() divides nothing.
         "distribute(..., ordered=True)",
     ),
     "sample_from_datasets": _MIXED,
@@ -38,7 +39,7 @@ _ALWAYS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def refuse(node: Node, reason: str, remedy: str = "", after: str = "distribute()") -> NoReturn:
-    """UnsplittableError for this operator."""
+    """Raises UnsplittableError for this operator."""
     instead = f"{remedy}, " if remedy else ""
     raise UnsplittableError(
         f"a dataset with {node.kind} cannot be divided among data workers, since {reason}; "
@@ -47,5 +48,5 @@ def refuse(node: Node, reason: str, remedy: str = "", after: str = "distribute()
 
 
 def refuse_operator(node: Node) -> NoReturn:
-    """UnsplittableError for an operator that is never divided."""
+    """Raises UnsplittableError for an operator that is never divided."""
     refuse(node, *_ALWAYS.get(node.kind, (_AS_ONE, "")))

@@ -2,8 +2,8 @@
 
 A saved position is a JSON-able dict: the plan's fingerprint, the epoch, the seeds that were drawn,
 and the state of the stream. Invariant: an iterator that failed or was closed yields nothing more,
-so no row is ever left out silently; one that failed says why each time. One that was interrupted
-goes on from where it was before, or is closed.
+so no row is ever left out silently. A failed iterator raises its error again at each call. After
+Ctrl-C an iterator goes on from its position before the interrupt, or is closed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Form = TypeVar("Form")
 
 
 class DatasetIterator:
-    """Record batches of one pass over a dataset. Threads that share it take turns.
+    """An iterator over the record batches of one pass. Threads that share it take turns.
 
     With a `holder`, rows of a data service count as consumed once a receipt was acknowledged.
-    `restores`: nothing is read before a position is loaded.
+    With `restores`, nothing is read before a position is loaded.
     """
 
     def __init__(
@@ -63,25 +63,25 @@ class DatasetIterator:
         self._ended_s: float | None = None  # when the last batch was handed over
         self._failure: Exception | None = None
         self._failed_at: TracebackType | None = None
-        # A handler of signals that takes a batch in its thread's own turn would else wait for ever.
+        # Reentrant: a signal handler may take a batch while its own thread holds the lock.
         self._turn = threading.RLock()
         self._interrupts = HeldInterrupts() if goes_on_after_interrupt(node) else NO_INTERRUPTS
-        # What an interrupt found made, with the position before it.
+        # A batch that was read but not returned because of an interrupt; the position before it.
         self._kept: tuple[pa.RecordBatch, State] | None = None
-        # Where a stream that an interrupt broke off has to begin again.
+        # The position at which to reopen a stream that an interrupt broke off.
         self._broken_off: Anchor | None = None
         self._anchor = Anchor() if _can_go_back(node) else None
         self._stream: BatchStream | None = self._opened(node, epoch, restores=restores)
         stats.add(iterators=1)
 
     def _opened(self, node: Node, epoch: int, *, restores: bool = False) -> BatchStream:
-        # The stream must not refer to the iterator, or an abandoned one would live on.
+        # The stream must not refer to the iterator, or an abandoned iterator would never be freed.
         closed = threading.Event()
         self._closed = closed
         plan = optimise(node)
         nodes = walk(plan)
         times = OperatorTimes([n.kind for n in nodes], [id(n) for n in nodes])
-        # Of this stream: what the one before it took is in the totals already.
+        # A new log for this stream: the times of the stream before it are in the totals already.
         self._omissions.work = WorkLog()
         self._stats.watch(times, self._omissions.work)
         self._times = times
@@ -105,15 +105,15 @@ class DatasetIterator:
         return self.next_as(_as_it_is)
 
     def next_as(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
-        """The next batch in another form.
+        """Returns the next batch, converted by `form`.
 
-        An interrupt from the keyboard costs nothing: the same rows come at the next call, and the
-        position is the one before them. Over the data service it waits until no rows are in hand;
-        without one, what they are made of is read again. It closes the iterator of a dataset that
-        has both, or does not yield the same again.
+        A KeyboardInterrupt loses no rows: the next call returns the same rows, and the position
+        stays the one before them. If the dataset reads the data service, the interrupt is held back
+        until no rows are in hand; if it does not, the input of these rows is read again. If the
+        dataset does both, or does not yield the same rows again, the interrupt closes the iterator.
         """
         if self._interrupts is NO_INTERRUPTS:
-            return self._from_own(form)
+            return self._next_restorable(form)
         if self._kept is None and not can_hold():
             return form(self._next())
         self._check_failed()
@@ -123,28 +123,28 @@ class DatasetIterator:
                 try:
                     self._kept = self._next(), before
                 except KeyboardInterrupt as error:
-                    # A second one may have come with the batch in hand, which is lost then.
+                    # False for a second interrupt: a batch that was in hand then may be lost.
                     if not interrupts.let(error):
                         self._give_up()
                     raise
             try:
                 formed = form(self._kept[0])
             except Exception:
-                # Told once: who goes on gets the next one, as without a service.
+                # Raised once: the next call returns the next batch, as without a service.
                 self._kept = None
                 raise
             interrupts.let_through()
         self._kept = None
         return formed
 
-    def _from_own(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
+    def _next_restorable(self, form: Callable[[pa.RecordBatch], Form]) -> Form:
         anchor = self._anchor
         if anchor is None or self._failure is not None or not (anchor.is_set or can_hold()):
             return form(self._next())
         anchor.move(self._state)
         try:
             formed = form(self._next())
-            # In here: an interrupt as it begins would cost the element that is in hand.
+            # Inside the try: an interrupt just before it would lose the element in hand.
             anchor.passed()
         except KeyboardInterrupt:
             self._give_up()
@@ -156,12 +156,13 @@ class DatasetIterator:
         return formed
 
     def _check_failed(self) -> None:
-        """Raises what it has failed with, which says each time where that was, and no more."""
+        """Raises the error that ended the iterator again, with its original traceback only."""
         if self._failure is not None:
             raise self._failure.with_traceback(self._failed_at)
 
     def _next(self) -> pa.RecordBatch:
-        # Here, where an interrupt may come: behind the batch in hand it would cost that.
+        # Locks here, where callers handle an interrupt. If a caller held the lock instead, an
+        # interrupt that came while it is released, after the batch was made, would lose the batch.
         with self._turn:
             return self._next_in_turn()
 
@@ -188,12 +189,13 @@ class DatasetIterator:
         return batch
 
     def stats(self) -> dict[str, Any]:
-        """`rows`, `elements`, `seconds` since it began, `wait_seconds` in `next`, `wait_share`.
+        """Returns the counts and times of this iterator.
 
-        `verdict` as of `Dataset.stats`. `operators` of this process, and `worker_operators` of the
-        data workers: `name`, `batches`, `rows`, `time_s` of each. `skipped`: what
-        on_error="skip" left out, as counts and the first messages.
-        An iterator over the data service adds `bytes` and `rows_per_second` of its reader.
+        `rows`, `elements`, `seconds` since the iterator was made, `wait_seconds` spent in `next`
+        and their share `wait_share`; `verdict` as in `Dataset.stats`. `operators` of this process
+        and `worker_operators` of the data workers have `name`, `batches`, `rows` and `time_s` each.
+        `skipped` holds the counts and first messages of what on_error="skip" left out. An iterator
+        over the data service adds `bytes` and `rows_per_second` of its reader.
         """
         total = self._own.total()
         seconds = max(time.perf_counter() - self._began_s, 1e-9)
@@ -225,12 +227,12 @@ class DatasetIterator:
         return self._stream
 
     def state_dict(self) -> dict[str, Any]:
-        """The position before the next batch, for `load_state_dict` in this or another process.
+        """Returns the position before the next batch, for `load_state_dict` in any process.
 
-        Of a dataset that reads the data service: all that was consumed, but for what other live
-        readers of the job did; see `dataservice.merge_states`. UnimplementedError, naming it, for
-        an operator after `distribute` whose position would not be exact, and for a job with a name
-        under another policy than DYNAMIC.
+        If the dataset reads the data service, the position says which rows were consumed, except
+        those that other live readers of the job consumed; see `dataservice.merge_states`. Raises
+        UnimplementedError if the position of an operator after `distribute` would not be exact,
+        naming the operator, and for a job with a name under another policy than DYNAMIC.
         """
         check_saveable(self._node)
         return {
@@ -241,10 +243,11 @@ class DatasetIterator:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Moves to a position that an iterator of the same plan saved.
+        """Moves to a position that an iterator over the same plan saved.
 
-        InvalidArgumentError for a position of another plan or version, or a malformed one.
-        FailedPreconditionError when the data service is read and an element was taken already.
+        Raises InvalidArgumentError for a position of another plan or version, or a malformed one,
+        and FailedPreconditionError if the dataset reads the data service and an element of this
+        iterator was taken already.
         """
         self._live()
         node = self._node_of(state)
@@ -282,10 +285,11 @@ class DatasetIterator:
         return node_of_identity(self._node, state)
 
     def receipt(self) -> Receipt:
-        """For the rows of all elements so far; at the end, also for those that made none.
+        """Returns a receipt for the rows of all elements so far.
 
-        For iterators with a holder. Of an operator after `distribute` whose position cannot be
-        saved, some rows of later elements may be among them.
+        At the end of the pass it is also for rows that made no element. If the position of an
+        operator after `distribute` cannot be saved, it may be for some rows of later elements too.
+        Raises FailedPreconditionError for an iterator without a holder.
         """
         if self._holder is None:
             raise FailedPreconditionError("this iterator has no holder: its rows are used up")
@@ -293,11 +297,11 @@ class DatasetIterator:
 
     @property
     def services(self) -> list[str]:
-        """Targets of the data services that wait for receipts."""
+        """The targets of the data services that wait for receipts of this iterator."""
         return [] if self._holder is None else self._holder.services
 
     def close(self) -> None:
-        """Gives up files and threads; idempotent."""
+        """Releases files and threads; idempotent."""
         self._failure = self._failed_at = None
         self._give_up()
         if self._holder is not None:
@@ -331,7 +335,7 @@ class DatasetIterator:
 
 
 def _can_go_back(root: Node) -> bool:
-    """Whether what was read can be read again: not what a data service hands out once."""
+    """True if rows can be read again: the plan is repeatable and reads no data service."""
     return not unrepeatable(root) and all(node.kind != "service" for node in walk(root))
 
 

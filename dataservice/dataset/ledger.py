@@ -1,8 +1,8 @@
-"""Where omissions are added up: one ledger for each pass, one page for each run of a part of it.
+"""Adds up omissions: a ledger for each pass over the data, a page for each run of a part of it.
 
-The time that operators take in other processes comes by the same notes. Thread safe. Knows nothing
-of operators. Invariant: a run that is repeated replaces its page, so that a window that is replayed
-is counted once.
+The same notes also carry the time that operators take in other processes. Thread-safe. Knows
+nothing of operators. Invariant: a repeated run replaces its page, so that the omissions of a window
+that is replayed are counted once.
 """
 
 from __future__ import annotations
@@ -29,48 +29,48 @@ _WORK_EVERY_S: Final = 0.1
 
 
 class Ledger:
-    """What the runs of a pass left out."""
+    """The omissions of all runs of a pass."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._pages: OrderedDict[str, Omitted] = OrderedDict()
         self._older = NOTHING
-        # Asked for many times a second; None while it has to be added up anew.
+        # Cached, since it is read many times a second; None if it has to be added up anew.
         self._total: Omitted | None = NOTHING
         self._logged: set[str] = set()
         self._is_told = False
         self.work = WorkLog()
 
     def page(self, key: str | None = None) -> Page:
-        """For a run that begins: what it leaves out replaces what was noted under `key`.
+        """Returns a page for a run that begins; its omissions replace those recorded under `key`.
 
-        Without a key the run is one that is never repeated.
+        Without a key, the run is never repeated.
         """
         return Page(self, key)
 
     def add(self, omitted: Omitted) -> None:
-        """Notes something that is left out for good."""
+        """Adds an omission that is final, since its run is never repeated."""
         with self._lock:
             self._older += omitted
             self._total = self._exchanged(NOTHING, omitted)
 
     def record(self, key: str, omitted: Omitted) -> None:
-        """Notes all that a run left out so far."""
+        """Records all omissions of a run so far, in place of those recorded under its key."""
         with self._lock:
             before = self._pages.pop(key, NOTHING)
             self._pages[key] = omitted
             self._total = self._exchanged(before, omitted)
-            # So many runs that lose something are not replayed any more.
+            # A page that is this many pages old belongs to a run that is not replayed any more.
             if len(self._pages) > _PAGES_KEPT:
                 self._older += self._pages.popitem(last=False)[1]
 
     def _exchanged(self, before: Omitted, omitted: Omitted) -> Omitted | None:
-        """The total with one page for another."""
+        """Returns the total with one page in place of another, or None to add it up anew."""
         known = self._total
         return known if known is None else known.exchanged(before, omitted)
 
     def record_all(self, notes: bytes) -> None:
-        """Notes what an Outbox gave away."""
+        """Records the notes that `Outbox.take` returned, perhaps in another process."""
         for key, encoded in json.loads(notes):
             if key == _WORK:
                 self.work.add(encoded)
@@ -82,21 +82,21 @@ class Ledger:
                 self.record(key, omitted)
 
     def total(self) -> Omitted:
-        """The sum over all runs."""
+        """Returns the sum over all runs."""
         with self._lock:
             if self._total is None:
                 self._total = sum(self._pages.values(), self._older)
             return self._total
 
     def announce_total(self) -> None:
-        """At the end of a pass: logs what is missing from it, once."""
+        """Logs, once and at the end of a pass, what is missing from it."""
         total = self.total()
         if total and not self._is_told:
             self._is_told = True
             logger.warning("the pass is complete but for %s; the first: %s", total, total.messages)
 
     def announce(self, place: str, message: str) -> None:
-        """Logs the first omission at a place; the others are only counted."""
+        """Logs the first omission at each of the first twenty places; others are only counted."""
         with self._lock:
             if place in self._logged or len(self._logged) >= _PLACES_LOGGED:
                 return
@@ -107,7 +107,7 @@ class Ledger:
 
 
 class Page:
-    """What one run leaves out. Thread safe without a key."""
+    """The omissions of one run. Thread-safe only if it has no key."""
 
     def __init__(self, ledger: Ledger, key: str | None) -> None:
         self.ledger = ledger
@@ -115,11 +115,11 @@ class Page:
         self._omitted = NOTHING
 
     def function_rows(self, rows: int, place: str, message: str) -> None:
-        """A function failed on so many rows at `place`."""
+        """Records that a function failed on `rows` rows at `place`."""
         self._add(Omitted.of_function(rows, message), place, message)
 
     def split(self, path: str | None, rows: int | None, message: str) -> None:
-        """A split is left out from some row on."""
+        """Records that the rest of a split is left out: `rows` rows, None if not known."""
         self._add(Omitted.of_split(path, rows, message), path or message, message)
 
     def _add(self, omitted: Omitted, place: str, message: str) -> None:
@@ -132,7 +132,7 @@ class Page:
 
 
 class Outbox(Ledger):
-    """A ledger whose pages are to be sent elsewhere, and are forgotten when they were."""
+    """A ledger whose pages are sent to another process, and forgotten once they are taken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,13 +140,13 @@ class Outbox(Ledger):
         self._work_told_s = 0.0
 
     def add(self, omitted: Omitted) -> None:
-        # An entry of its own: the next one may be sent to somebody else.
+        # A page of its own for each omission: the next one may be sent to another reader.
         self.record(f"{_UNREPEATED}{next(self._numbers)}", omitted)
 
     def take(self, *, is_last: bool = False) -> bytes | None:
-        """Some pages as JSON, for `record_all`; None when there is nothing new.
+        """Returns some pages as JSON, for `record_all`; None if there is nothing new.
 
-        Of the time that work takes there is something new now and then, and for the last call.
+        Operator times are included at most every 0.1 s, and in the last call.
         """
         now_s = time.monotonic()
         work = []

@@ -1,8 +1,8 @@
-"""Plans that a service can divide: concatenated segments, repeated, then batched.
+"""The form of a plan that a service can divide: concatenated segments, repeated, then batched.
 
-Responsible for what such a plan consists of, and for taking operators off a plan and putting them
-over another. Does not know how a plan is brought into this form: see linearise. Invariant: an
-operator that was taken out keeps whether its input is in batches.
+Responsible for the parts of such a plan, and for taking operators off a plan and applying them to
+another. Knows nothing of how a plan is brought into this form (`linearise`). Invariant: an operator
+that was taken out still knows whether its input is in batches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Detached", "Linear", "with_tail", "without_tail"]
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Detached(Node):
-    """Stands for the input of an operator that was taken out of its plan."""
+    """A placeholder for the input of an operator that was taken out of its plan."""
 
     kind = "detached"
     is_batched: bool = False
@@ -46,14 +46,16 @@ class Detached(Node):
 class Linear:
     """A plan in the form that a service divides.
 
-    `segments` one after the other, of these rows [skip, skip + take), all that `repeat` times
-    (None: endlessly), then `tail`: a Batch, if there is one, and operators applied to each batch.
-    With `ends_passes` no batch has rows of two passes, as when `repeat` comes after `batch`.
-    `buffer_size` is that of the largest shuffle, `shuffle_seed` the seed of the first.
+    The plan reads the `segments` one after the other, takes rows [skip, skip + take) of them, does
+    so `repeat` times (None: endlessly), and then applies the `tail`: a Batch, if there is one, and
+    operators applied to each batch. With `ends_passes` no batch has rows of two passes, as if
+    `repeat` comes after `batch`. `buffer_size` is that of the largest shuffle, `shuffle_seed` the
+    seed of the first shuffle.
 
-    With `forms_elements` the segments yield elements, each of rows of one window, and there is no
-    tail; windows should have `group_rows` then. `cycle` is 0, or the number of elements of the
-    sources that are interleaved: these are weighed then, for their rows are not known.
+    With `forms_elements` the segments yield elements, each made from rows of one window, and there
+    is no tail; windows should then have `group_rows` rows. `cycle` is the number of elements of the
+    sources that are interleaved at a time, or 0; with it, windows are measured in elements, since
+    the number of rows is not known.
     """
 
     segments: tuple[Segment, ...]
@@ -71,27 +73,27 @@ class Linear:
 
     @property
     def is_batched(self) -> bool:
-        """Whether its elements are batches."""
+        """True if the elements of the plan are batches."""
         return bool(self.tail) or self.forms_elements
 
     @property
     def shuffles(self) -> bool:
-        """Whether the order of the splits is permuted in each epoch."""
+        """True if the order of the splits is permuted."""
         return self.shuffle_seed is not None
 
     @property
     def is_limited(self) -> bool:
-        """Whether rows are left out by their number over all segments."""
+        """True if rows are left out by their number over all segments."""
         return self.skip > 0 or self.take is not None
 
     @property
     def batch_size(self) -> int | None:
-        """Rows of an element; None when an element is a row."""
+        """The rows of a batch of the tail; None if the plan has no Batch in its tail."""
         return self.tail[0].rows if self.tail and isinstance(self.tail[0], Batch) else None
 
     @property
     def drop_remainder(self) -> bool:
-        """Whether a last batch that is too small is left out."""
+        """True if a last batch that is too small is left out."""
         return bool(self.tail) and isinstance(self.tail[0], Batch) and self.tail[0].drop_remainder
 
     @property
@@ -100,19 +102,22 @@ class Linear:
         return tuple(op for op in self.tail if isinstance(op, RowOperator))
 
     def describe(self, split: Split) -> str:
-        """Names what a split holds, for messages."""
+        """Returns a description of the rows of a split, for messages."""
         source = self.segments[split.segment].source
         if split.rows is None:
             return f"{split.path or source.kind}"
         return source.describe(split, 0, split.rows)
 
     def shuffle_epoch(self, epoch: int) -> int:
-        """The epoch that keys the order of the splits."""
+        """Returns the epoch that keys the order of the splits: always 0 without reshuffling."""
         return epoch if self.reshuffles else 0
 
 
 def without_tail(root: Node) -> tuple[Node, list[Operator | Repeat]]:
-    """The part of a divisible plan whose elements are rows, and the operators over it, in order."""
+    """Splits a divisible plan into the part whose elements are rows, and the operators over it.
+
+    The operators are in the order in which they are applied.
+    """
     tail: list[Operator | Repeat] = []
     node = root
     while node.batched and isinstance(node, Operator | Repeat):
@@ -122,7 +127,7 @@ def without_tail(root: Node) -> tuple[Node, list[Operator | Repeat]]:
 
 
 def with_tail(node: Node, tail: Sequence[Operator | Repeat]) -> Node:
-    """The plan with these operators over it."""
+    """Returns the plan with these operators applied, in order."""
     for operator in tail:
         node = operator.with_inputs(node)
     return node

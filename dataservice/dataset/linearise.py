@@ -1,9 +1,9 @@
 """Brings a plan into the form that a service divides, or refuses it with the reason.
 
-Knows what each operator means for the division; reads nothing. Invariant: running the segments'
-splits in any division and order, then the tail, yields the rows of the plan, each once per repeat.
-Where the order of rows is all that an operator makes, as with shuffle, interleave and grouping, it
-is applied to each window by itself.
+Knows what each operator means for the division; reads nothing. Invariant: if the splits of the
+segments run in any division and order, followed by the tail, they yield the rows of the plan, each
+once per repeat. Operators that only order or group rows (shuffle, interleave, grouping) are applied
+to each window by itself.
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ from dataservice.sharding import WINDOW_ROWS
 
 __all__ = ["linearise"]
 
-# A group that is not full when its window ends is delivered short. With so many full ones per key
-# in a window, on average, one batch in thirty-two is short by half.
+# A group that is not full when its window ends is delivered short. If a window has rows for 16
+# groups of each key, about one group in 17 is short, by half on average.
 _GROUPS_PER_KEY = 16
-# Of an operator that does not say how many keys there are.
+# For operators that do not say how many keys there are.
 _ASSUMED_KEYS = 16
 
 
 def linearise(root: Node) -> Linear:
-    """The divisible form of a plan; UnsplittableError naming the operator that prevents it."""
+    """Returns the divisible form of a plan.
+
+    Raises UnsplittableError, naming the operator that prevents it, if there is none.
+    """
     return _linear(optimise(root))
 
 
@@ -89,7 +92,7 @@ def _detached(node: Operator, *, batched: bool) -> Operator:
 
 
 def _append(linear: Linear, node: Operator) -> Linear:
-    """The operator over every segment."""
+    """Adds the operator to every segment."""
     added = _detached(node, batched=linear.forms_elements)
     segments = tuple(
         dataclasses.replace(segment, operators=(*segment.operators, added))
@@ -135,7 +138,7 @@ def _grouped(node: BucketBySequenceLength | GroupByWindow) -> Linear:
 
 
 def _within_windows(linear: Linear) -> Linear:
-    """The same with batches that have rows of one window each."""
+    """Moves the tail into the segments, so that each batch has rows of one window only."""
     if not linear.tail:
         return linear
     batch, *others = linear.tail
@@ -206,7 +209,7 @@ def _part(node: Concatenate, child: Node, schema: pa.Schema | None) -> Linear:
     if linear.repeat != 1:
         refuse(node, "one of its inputs is repeated apart from the other")
     linear = _with_own_limits(node, linear)
-    # The first part too: in its files a column may have the type null.
+    # Conforms the first part too: in its files a column may have the type null.
     return linear if schema is None else _append(linear, Conform(Detached(), schema))
 
 
@@ -230,7 +233,7 @@ def _joined(node: Concatenate, first: Linear, second: Linear) -> Linear:
 
 
 def _with_own_limits(node: Node, linear: Linear) -> Linear:
-    """Moves a limit over all segments into the segment, when it is the only one."""
+    """Moves a limit over all segments into the segment if there is only one; else refuses."""
     if not linear.is_limited:
         return linear
     if len(linear.segments) > 1:
@@ -241,7 +244,7 @@ def _with_own_limits(node: Node, linear: Linear) -> Linear:
 
 
 def _narrowed(skip: int, take: int | None, inner: Linear) -> tuple[int, int | None]:
-    """The rows `inner` takes and skips of those that (skip, take) leave."""
+    """Combines two limits: those of `inner`, applied to the rows that (skip, take) leave."""
     if take is not None:
         left = max(0, take - inner.skip)
         return skip + inner.skip, left if inner.take is None else min(left, inner.take)
@@ -249,7 +252,7 @@ def _narrowed(skip: int, take: int | None, inner: Linear) -> tuple[int, int | No
 
 
 def _aligned(node: Zip) -> AlignedSource:
-    """The inputs as one source, of which row i has row i of each."""
+    """Returns the inputs as one source, whose row i has row i of each input."""
     branches = []
     for child in node.datasets:
         linear = _linear(child)

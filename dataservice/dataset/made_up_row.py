@@ -1,7 +1,7 @@
-"""A row that stands for those of a schema where there are none, to try functions of rows on.
+"""A made-up row of a schema, on which functions of rows are tried if there are no real rows.
 
 Knows Arrow types, nothing of functions or plans. Invariant: each value is one that its column may
-hold, of no meaning: ones, as numbers, text and moments, since zeros divide nothing.
+hold: a one, as a number, text or time, since functions may divide by a value.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _ONES: Final = (1, True, "1", b"1")
 
 
 def made_up_row(schema: pa.Schema) -> pa.RecordBatch:
-    """One row of these columns; null in those of types that no plain value is of."""
+    """Returns one row of these columns; null in columns whose type no plain value fits."""
     arrays = [_column(field.type) for field in schema]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -1,4 +1,4 @@
-"""Functions over several datasets, under the names that tf.data.experimental gives them."""
+"""Functions of several datasets, under their names in tf.data.experimental."""
 
 from __future__ import annotations
 

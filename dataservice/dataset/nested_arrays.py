@@ -1,8 +1,8 @@
 """Takes nested Arrow arrays apart and puts them together again over other children.
 
 Knows Arrow arrays, nothing of batches or plans. Invariant: an array that is put together has the
-rows and nulls of the one it was taken from, slices included, which Arrow's own casts of lists of
-views do not keep.
+rows and nulls of the array it was taken from, also if that is a slice; Arrow's own casts of lists
+of views do not keep them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataservice.runtime.number_arrays import from_numbers
 
 
 def children_of(array: pa.Array) -> list[pa.Array]:
-    """The arrays that a nested one is made of, without what a slice of it leaves out."""
+    """Returns the child arrays of a nested array, without the values that a slice leaves out."""
     types, kind = pa.types, array.type
     if types.is_struct(kind):
         return [array.field(index) for index in range(kind.num_fields)]
@@ -24,18 +24,21 @@ def children_of(array: pa.Array) -> list[pa.Array]:
         return [array.values.slice(first * size, len(array) * size)]
     if types.is_map(kind):
         first, count = _entries(array)
-        return [each.slice(first, count) for each in (array.keys, array.items)]
+        return [child.slice(first, count) for child in (array.keys, array.items)]
     return [array.flatten()]
 
 
 def _entries(maps: pa.Array) -> tuple[int, int]:
-    """The first entry of maps, and how many there are; Arrow gives those of a whole array."""
+    """Returns the index of the first entry of an array of maps, and the number of entries.
+
+    Arrow's `keys` and `items` hold the entries of the whole array, even if this is a slice.
+    """
     first, end = maps.offsets[0].as_py(), maps.offsets[-1].as_py()
     return first, end - first
 
 
 def put_together(array: pa.Array, children: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """`array` as `kind`, over `children`, which were made of its own."""
+    """Returns `array` as type `kind`, over `children`, which were made from its own children."""
     types = pa.types
     nulls = array.is_null() if array.null_count else None
     if types.is_struct(kind):
@@ -44,7 +47,7 @@ def put_together(array: pa.Array, children: Sequence[pa.Array], kind: pa.DataTyp
         return fixed_size_lists(children[0], len(array), kind, nulls)
     if types.is_map(kind):
         first, _ = _entries(array)
-        offsets = pa.array(array.offsets.to_numpy() - first)  # not as a slice, which takes no mask
+        offsets = pa.array(array.offsets.to_numpy() - first)  # a slice could not take a mask
         return pa.MapArray.from_arrays(offsets, *children, type=kind, mask=nulls)
     return _lists(array, children[0], kind, nulls)
 
@@ -52,10 +55,10 @@ def put_together(array: pa.Array, children: Sequence[pa.Array], kind: pa.DataTyp
 def fixed_size_lists(
     values: pa.Array, count: int, kind: pa.DataType, nulls: pa.Array | None = None
 ) -> pa.Array:
-    """So many lists of `kind` over `values`, null where `nulls` says so."""
+    """Returns `count` lists of type `kind` over `values`, null where `nulls` is true."""
     if kind.list_size:
         return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=nulls)
-    # That divides by the size, which ends the process where it is 0.
+    # `from_arrays` divides by the list size, and crashes the process if it is 0.
     valid = None
     if nulls is not None:
         valid = from_numbers(~nulls.to_numpy(zero_copy_only=False)).buffers()[1]
@@ -65,7 +68,7 @@ def fixed_size_lists(
 def _lists(
     array: pa.Array, values: pa.Array, kind: pa.DataType, nulls: pa.Array | None
 ) -> pa.Array:
-    from pyarrow import compute  # here, for few tables have such columns
+    from pyarrow import compute  # imported here, since few tables have such columns
 
     lengths = compute.list_value_length(array).fill_null(0)
     first = pa.array([0], lengths.type)

@@ -1,8 +1,8 @@
-"""What a plan is made of: nodes, their registry, and walks over them.
+"""The nodes that plans consist of, their registry, and traversals of plans.
 
-A node is a frozen dataclass: its inputs and its parameters. Nodes are lazy: making one reads
-nothing. Their form on the wire is in plan. Invariant: a plan is a graph without cycles, and a node
-never changes.
+A node is a frozen dataclass that holds its inputs and its parameters. Nodes are lazy: making a node
+reads nothing. Knows nothing of the encoding of plans (`plan`). Invariant: a plan is a graph without
+cycles, and a node never changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from dataservice.errors import (
 
 INFINITE_CARDINALITY: Final = vocabulary.INFINITE_CARDINALITY
 UNKNOWN_CARDINALITY: Final = -2
-# Python allows 1,000; the others are those of the program that reads.
+# Python allows 1,000 nested calls; the rest are left to the program that reads.
 _MAX_CALLS: Final = 850
 
 logger = logging.getLogger(__name__)
@@ -40,32 +40,34 @@ NodeClass = TypeVar("NodeClass", bound="type[Node]")
 class Node(ABC):
     """A source or an operator. Fields that are nodes are its inputs, all others its parameters.
 
-    The field named by `variadic` is a tuple of nodes, inputs too. A parameter is None, a boolean,
-    a number, a string, or a Function, Expression, Arrow schema or table, or a tuple or string-keyed
-    mapping of these; `__post_init__` checks them, for users and for decoded plans alike.
+    The field named by `variadic` is a tuple of nodes, which are inputs too. A parameter is None, a
+    boolean, a number, a string, a Function, an Expression, an Arrow schema or table, or a tuple or
+    string-keyed mapping of these. `__post_init__` checks the parameters, both when a user makes the
+    node and when a plan is decoded.
     """
 
     kind: ClassVar[str]
-    # Parameters that leave the position of a saved iterator meaningful when they change.
+    # Parameters that may change without making saved positions invalid.
     loose: ClassVar[frozenset[str]] = frozenset()
     variadic: ClassVar[str | None] = None
-    # Whether a first input of its own kind runs as a part of it: chains of such are not deep.
+    # True if a first input of the same kind runs as a part of this node, so that a chain of such
+    # nodes adds no depth.
     absorbs_first: ClassVar[bool] = False
-    # How many calls nest in it at most, on the way to a batch of its inputs.
+    # The most Python calls that nest in this node when it asks an input for a batch.
     nested_calls: ClassVar[int] = 6
 
     @functools.cached_property
     def inputs(self) -> tuple[Node, ...]:
-        """The nodes it reads."""
+        """The nodes that this node reads."""
         single = tuple(value for _, value in node_fields(self) if isinstance(value, Node))
         return single if self.variadic is None else (*single, *getattr(self, self.variadic))
 
     @functools.cached_property
     def depth_calls(self) -> int:
-        """How many calls nest at most while the plan is read."""
+        """The most Python calls that nest while the plan up to this node is read."""
         for child in self.inputs:
             if "depth_calls" not in child.__dict__:
-                # Inputs first, so that asking them nests no calls.
+                # Bottom up: each depth is found from cached ones, without recursion.
                 for node in walk(child):
                     _ = node.depth_calls
         depths = [child.depth_calls + self.nested_calls for child in self.inputs]
@@ -75,9 +77,9 @@ class Node(ABC):
 
     @property
     def batched(self) -> bool:
-        """Whether an element is a record batch rather than a row."""
+        """True if an element is a record batch rather than a row."""
         node = self
-        # Not by asking each input: plans are chains, longer than Python's stack is deep.
+        # A loop, not recursion: chains of operators may be longer than Python's stack is deep.
         while len(node.inputs) == 1 and type(node).batched is Node.batched:
             node = node.inputs[0]
         if type(node).batched is not Node.batched:
@@ -86,45 +88,45 @@ class Node(ABC):
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether it yields the same rows in the same order each time, given its inputs do."""
+        """True if it yields the same rows in the same order each time, given that its inputs do."""
         return True
 
     @property
     def is_shared(self) -> bool:
-        """Whether others may have taken all rows of a pass, which says nothing of the next one."""
+        """True if other readers may have taken all rows of a pass; later passes may have rows."""
         return False
 
     @property
     def lacks_schema(self) -> bool:
-        """Whether the types of its columns are those of the first rows that it makes."""
+        """True if the types of the columns are to be inferred from the first rows made."""
         return getattr(self, "schema", ()) is None
 
     @property
     def unrepeatable(self) -> str:
-        """What of it was declared not to yield the same when it runs again; "" for nothing."""
+        """Names the function declared not to yield the same when it runs again; "" if none is."""
         return ""
 
     @abstractmethod
     def open(self, context: RunContext) -> BatchStream:
-        """A stream of its record batches, at the beginning."""
+        """Opens a stream of the node's record batches, at the beginning."""
 
     def run(self, context: RunContext) -> BatchStream:
-        """As `open`, and timed when the run gathers times; for the operators that read it."""
+        """Opens the stream for an operator that reads it, timed if the run gathers times."""
         return timed(self.open(context), context.times, id(self))
 
     @abstractmethod
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        """A few rows, of exactly the schema that the stream has.
+        """Returns a few rows, with exactly the schema of the stream.
 
-        None at all, where the schema is known without them and the context does not ask for rows.
+        Returns no rows if the schema is known without them and the context asks for none.
         """
 
     def cardinality(self) -> int:
-        """Number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
+        """Returns the number of elements, INFINITE_CARDINALITY or UNKNOWN_CARDINALITY."""
         return UNKNOWN_CARDINALITY
 
     def with_inputs(self, *inputs: Node) -> Node:
-        """The same node over other inputs."""
+        """Returns the same node over other inputs."""
         given = {name for name, _ in parameters(self)}
         names = [name for name, _ in node_fields(self) if name not in given]
         return dataclasses.replace(self, **input_fields(type(self), inputs, names))
@@ -134,7 +136,7 @@ _kinds: dict[str, type[Node]] = {}
 
 
 def node_class(kind: object) -> type[Node]:
-    """The registered class; InvalidArgumentError when there is none."""
+    """Returns the node class registered for `kind`; InvalidArgumentError if there is none."""
     cls = _kinds.get(kind) if isinstance(kind, str) else None
     if cls is None:
         raise InvalidArgumentError(
@@ -145,7 +147,10 @@ def node_class(kind: object) -> type[Node]:
 
 
 def register_node(cls: NodeClass) -> NodeClass:
-    """Class decorator: lets plans with nodes of `cls.kind` be decoded."""
+    """Registers a node class (as its decorator), so that plans with `cls.kind` can be decoded.
+
+    Raises InvalidArgumentError if the kind is taken by another class.
+    """
     holder = _kinds.setdefault(cls.kind, cls)
     if holder is not cls:
         raise InvalidArgumentError(f"node kind {cls.kind!r} is taken by {holder.__name__}")
@@ -153,13 +158,13 @@ def register_node(cls: NodeClass) -> NodeClass:
 
 
 def node_fields(node: Node) -> Iterator[tuple[str, Any]]:
-    """Names and values of its fields, in order: inputs and parameters."""
+    """Yields names and values of a node's fields, in order: inputs and parameters."""
     for field in dataclasses.fields(node):
         yield field.name, getattr(node, field.name)
 
 
 def input_fields(cls: type[Node], inputs: Sequence[Node], names: Sequence[str]) -> dict[str, Any]:
-    """Which of the fields `names`, all of inputs, gets which; ValueError where they do not fit."""
+    """Assigns `inputs` to the input fields `names`; raises ValueError if the numbers differ."""
     single = [name for name in names if name != cls.variadic]
     if len(inputs) < len(single) or (len(inputs) > len(single) and cls.variadic is None):
         raise ValueError(f"{cls.kind} takes {len(single)} inputs, got {len(inputs)}")
@@ -170,14 +175,14 @@ def input_fields(cls: type[Node], inputs: Sequence[Node], names: Sequence[str]) 
 
 
 def parameters(node: Node) -> Iterator[tuple[str, Any]]:
-    """Names and values of the fields that are no inputs, in order."""
+    """Yields names and values of the fields that are not inputs, in order."""
     for name, value in node_fields(node):
         if not isinstance(value, Node) and name != node.variadic:
             yield name, value
 
 
 def walk(root: Node) -> list[Node]:
-    """Every node once, inputs before the nodes that read them."""
+    """Returns every node of the plan once, inputs before the nodes that read them."""
     order: list[Node] = []
     seen: set[int] = set()
     stack: list[tuple[Node, bool]] = [(root, False)]
@@ -193,7 +198,7 @@ def walk(root: Node) -> list[Node]:
 
 
 def check_depth(root: Node) -> None:
-    """InvalidArgumentError for a plan whose calls would not fit on Python's stack."""
+    """Raises InvalidArgumentError for a plan whose nested calls would overflow Python's stack."""
     if root.depth_calls > _MAX_CALLS:
         raise InvalidArgumentError(
             f"too many operators follow each other: of the {len(walk(root)):,} of this dataset, "
@@ -204,13 +209,13 @@ def check_depth(root: Node) -> None:
 
 
 def check_deterministic(value: Any) -> None:
-    """InvalidArgumentError unless it is True or False."""
+    """Raises InvalidArgumentError unless `value` is True or False."""
     if not isinstance(value, bool):
         raise InvalidArgumentError(f"deterministic must be True or False, got {value!r}")
 
 
 def sum_of_cardinalities(parts: Sequence[int]) -> int:
-    """How many elements several datasets have together."""
+    """Returns how many elements several datasets have together."""
     for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):
         if special in parts:
             return special
@@ -218,12 +223,12 @@ def sum_of_cardinalities(parts: Sequence[int]) -> int:
 
 
 def unrepeatable(root: Node) -> str:
-    """Names what makes a plan one that cannot be replayed; "" for one that can be."""
+    """Names the functions because of which a plan cannot be replayed; "" if it can be."""
     return ", ".join(node.unrepeatable for node in walk(root) if node.unrepeatable)
 
 
 def rewrite(root: Node, change: Callable[[Node], Node]) -> Node:
-    """The plan with `change(node)` in place of every node, inputs first."""
+    """Returns the plan with `change(node)` in place of every node, from the inputs up."""
     changed: dict[int, Node] = {}
     for node in walk(root):
         changed[id(node)] = change(_over(node, changed))
@@ -231,17 +236,17 @@ def rewrite(root: Node, change: Callable[[Node], Node]) -> Node:
 
 
 def _over(node: Node, changed: Mapping[int, Node]) -> Node:
-    """The node over what its inputs were changed to."""
+    """Returns the node over the changed versions of its inputs."""
     inputs = tuple(changed[id(child)] for child in node.inputs)
     same = all(new is old for new, old in zip(inputs, node.inputs, strict=True))
     return node if same else node.with_inputs(*inputs)
 
 
 def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
-    """The plan with every schema that its nodes would infer filled in.
+    """Returns the plan with every schema filled in that its nodes would infer.
 
-    Without it, each process that runs a part of the plan infers from the rows that it sees. Reads
-    the beginning of the sources and runs functions on a few rows.
+    Otherwise each process that runs a part of the plan would infer schemas from the rows that it
+    sees. Reads the beginning of the sources and runs functions on a few rows.
     """
     context = context or RunContext()
     tried: dict[int, Node] = {}
@@ -250,7 +255,8 @@ def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
         changed = _over(node, frozen)
         tried[id(node)] = over_samples = _over(node, tried)
         if node.lacks_schema:
-            # Not over frozen nodes: a function may fail on no rows, or make other types of them.
+            # Sampled over `tried`, whose samples have rows: a frozen node may give no rows, on
+            # which a function may fail or return other types.
             sample = over_samples.sample(context)
             tried[id(node)] = _Sampled(over_samples, sample)
             changed = dataclasses.replace(changed, schema=sample.schema)  # type: ignore[call-arg]
@@ -264,10 +270,10 @@ def rows_of_known(
     context: RunContext,
     kind: str,
 ) -> pa.RecordBatch:
-    """The sample of a node of that kind, whose schema is known without one.
+    """Returns the sample of a node of that kind, whose schema is known without one.
 
-    Its rows are wanted for functions above it alone; where they cannot be had in this process,
-    which may lack the files or what a function needs, these are tried on none.
+    Its rows are needed only to try the functions above the node. If this process cannot make them,
+    because it lacks the files or what a function needs, those functions are tried on no rows.
     """
     known = no_rows(schema)
     if not context.sample_rows:
@@ -281,7 +287,7 @@ def rows_of_known(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Sampled(Node):
-    """A node whose sample is there already, so that functions above run it no second time."""
+    """A node with its sample, so that sampling the nodes above does not run its function again."""
 
     kind: ClassVar[str] = "sampled"
     node: Node

@@ -1,6 +1,7 @@
-"""Types of NumPy that Arrow lacks, or reads otherwise.
+"""Types of NumPy that Arrow lacks or reads differently.
 
-Knows arrays, nothing of batches. Invariant: `stored_type` holds each value of the type it is for.
+Knows arrays, nothing of batches. Invariant: the result of `stored_type` holds each value of the
+given type.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _CHARACTERS: Final = {"S": np.uint8, "U": np.uint32}
 
 
 def stored_type(dtype: np.dtype, name: str) -> np.dtype:
-    """The type in the order of bytes of this machine, and in a unit of time that Arrow has.
+    """Returns the type in native byte order and, for times, in a unit that Arrow has.
 
-    SchemaError, naming the column, for one that has no form in Arrow.
+    Raises SchemaError, naming the column, for a type that has no form in Arrow.
     """
     if dtype.kind in "cV":
         raise SchemaError(
@@ -37,12 +38,12 @@ def stored_type(dtype: np.dtype, name: str) -> np.dtype:
 
 
 def is_masked(values: Any) -> bool:
-    """Whether it is one of NumPy's masked arrays, which are loaded when they are first named."""
+    """True for a masked array; the first check avoids loading the module np.ma, which is lazy."""
     return type(values) is not np.ndarray and isinstance(values, np.ma.MaskedArray)
 
 
 def has_zeros_inside(values: np.ndarray) -> bool:
-    """Whether texts of a 1-D array have characters behind a zero, where Arrow would end them."""
+    """True if strings of a 1-D array have characters after a NUL, where Arrow would end them."""
     character = _CHARACTERS.get(values.dtype.kind)
     if character is None or not values.size or not values.dtype.itemsize:
         return False

@@ -1,8 +1,9 @@
-"""Arrow's columns as NumPy arrays and as Python's values, without copies where the types allow it.
+"""Converts Arrow columns to NumPy arrays and Python values, without copies if the types allow it.
 
-Responsible for the form that users' functions and programs get, and for the remedy where NumPy has
-none. Knows nothing of plans or streams, nor of the way back. Invariant: an array has one entry per
-row; what would not be exact is an error that names the column.
+Responsible for the form in which users' functions and programs get columns, and for the remedy if
+NumPy has no form for a column. Knows nothing of plans or streams, nor of the conversion to Arrow
+(`arrow_arrays`). Invariant: an array has one entry per row; a conversion that would not be exact is
+an error that names the column.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from dataservice.runtime.number_arrays import view_of
 Columns: TypeAlias = dict[str, np.ndarray]
 
 _EXACT_IN_FLOATS: Final = 2**53
-# Metadata of a field whose lists are all equally long within a batch.
+# The metadata of a field whose lists are all equally long within a batch.
 PADDED: Final = {b"dataservice.padded": b"1"}
 
 
-# Makes the NumPy form of a column; its name appears in errors.
+# Converts a column to NumPy; the second argument is its name, for errors.
 _View: TypeAlias = Callable[[pa.Array, str], np.ndarray]
 
 
 class NumpyViews:
-    """The batches of one stream as arrays, one per column.
+    """Converts the batches of one stream to arrays, one per column.
 
-    Numbers without nulls are read-only views of Arrow's memory. Strings, binary and nested values
-    become object arrays (a null is None); fixed-size lists and padded lists become 2-D; nulls in
-    float columns become NaN. SchemaError for nulls in any other column; where all is `for_function`
-    of a user, which need not use that column, an UntouchedColumn.
-    How a column is read is decided once for all batches of a schema; `extended` names the columns
-    of extension types, `padded` those of padded lists.
+    Numbers without nulls become read-only views of Arrow's memory. Strings, binary and nested
+    values become object arrays (a null is None); fixed-size lists and padded lists become 2-D;
+    nulls in float columns become NaN. Nulls in any other column raise SchemaError, or with
+    `for_function` give an UntouchedColumn, since a user's function need not use that column.
+    The conversion of a column is chosen once for all batches of a schema; `extended` names the
+    columns of extension types, `padded` those of padded lists.
     """
 
     def __init__(self, *, for_function: bool = False) -> None:
@@ -49,7 +50,7 @@ class NumpyViews:
         self.padded: frozenset[str] = frozenset()
 
     def of(self, batch: pa.RecordBatch) -> Columns:
-        """The columns of a batch by name."""
+        """Returns the columns of a batch by name."""
         schema = batch.schema
         if self._schema is None or not schema.equals(self._schema, check_metadata=True):
             self._views = [(field.name, _view_of(field)) for field in schema]
@@ -68,12 +69,12 @@ class NumpyViews:
 
 
 def to_numpy(batch: pa.RecordBatch) -> Columns:
-    """One array per column of a single batch; see `NumpyViews`."""
+    """Returns one array per column of a single batch; see `NumpyViews`."""
     return NumpyViews().of(batch)
 
 
 def to_function(batch: pa.RecordBatch) -> Columns:
-    """What a user's function gets of a single batch."""
+    """Returns what a user's function gets for a single batch; see `NumpyViews`."""
     return NumpyViews(for_function=True).of(batch)
 
 
@@ -85,7 +86,7 @@ def _or_untouched(view: _View, column: pa.Array, name: str) -> Any:
 
 
 def is_padded(field: pa.Field) -> bool:
-    """Whether the lists of a column are equally long within each batch."""
+    """True if the lists of a column are marked as equally long within each batch."""
     return bool(field.metadata) and PADDED.items() <= field.metadata.items()
 
 
@@ -110,7 +111,7 @@ def _padded_to_numpy(array: pa.Array, name: str) -> np.ndarray:
 
 
 def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
-    """NumPy form of one column; see `to_numpy`. `name` appears in errors."""
+    """Converts one column to NumPy; see `NumpyViews`. `name` appears in errors."""
     kind = array.type
     if _is_extension(kind):
         return _extension_to_numpy(array, name)
@@ -147,7 +148,7 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
 
 
 def to_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """One dict per row. SchemaError for a value that Python has no form for."""
+    """Returns one dict per row; raises SchemaError for a value that Python cannot hold."""
     try:
         return batch.to_pylist()  # type: ignore[no-any-return]
     except (ValueError, OverflowError):
@@ -168,14 +169,17 @@ def _no_form(array: pa.Array, name: str, error: Exception) -> SchemaError:
 
 
 def _check_exact(array: pa.Array, name: str) -> None:
-    """SchemaError where nested values hold both nulls, for which Arrow makes floats of integers,
-    in structs too, and larger integers than these can tell apart."""
+    """Raises SchemaError if nested integers would lose digits.
+
+    If there are nulls among them, also in structs, Arrow converts the integers to floats, which
+    cannot tell integers above 2^53 apart.
+    """
     if pa.types.is_nested(array.type) and not pa.types.is_union(array.type):
         for child in children_of(array):
             _check_exact(child, name)
     if not pa.types.is_integer(array.type) or array.type.bit_width < 64 or not array.null_count:
         return
-    from pyarrow import compute  # here, for few tables have such lists
+    from pyarrow import compute  # imported here, since few tables have such lists
 
     bounds = compute.min_max(array).as_py()
     if max(abs(bounds["min"] or 0), abs(bounds["max"] or 0)) > _EXACT_IN_FLOATS:
@@ -187,7 +191,7 @@ def _check_exact(array: pa.Array, name: str) -> None:
 
 
 def _extension_to_numpy(array: pa.Array, name: str) -> np.ndarray:
-    """As what it is stored as; of a tensor per row, with the dimensions of the tensors."""
+    """Converts the storage of an extension column; tensors keep their dimensions."""
     kind, values = array.type, array_to_numpy(array.storage, name)
     if not isinstance(kind, pa.FixedShapeTensorType):
         return values
@@ -200,7 +204,7 @@ def _is_extension(kind: pa.DataType | None) -> bool:
 
 
 def _is_view(kind: pa.DataType) -> bool:
-    """Whether NumPy has it in memory as Arrow does; dates and times of day are wider there."""
+    """True if NumPy and Arrow store the type alike; NumPy's dates and times of day are wider."""
     types = pa.types
     is_number = types.is_integer(kind) or types.is_floating(kind)
     return is_number or types.is_timestamp(kind) or types.is_duration(kind)

@@ -1,7 +1,7 @@
-"""The methods of Dataset that extend a plan: one per operator with one input.
+"""The methods of Dataset that extend a plan: one per operator.
 
-Responsible for what users write and its defaults only; the nodes check their arguments.
-Invariant: a method returns a new dataset and reads nothing.
+Responsible for the signatures that users see and their defaults only; the nodes check their
+arguments. Invariant: a method returns a new dataset and reads nothing.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from dataservice.vocabulary import AUTOTUNE
 ColumnFunction: TypeAlias = "Expression | Callable[..., Any] | str"
 Method = TypeVar("Method", bound=Callable[..., Any])
 
-# Covers the jitter of one step; more would only cost memory, as rates are not measured here.
+# Enough to cover the jitter of one step; more would only cost memory. No rates are measured.
 _AUTOTUNED_BATCHES = 4
 _CYCLE = 4
 
 
 def _called_n(parameter: str) -> Callable[[Method], Method]:
-    """The method's number may also be given by the short keyword `n`."""
+    """Decorates a method so that its `parameter` may also be given as the short keyword `n`."""
 
     def decorate(method: Method) -> Method:
         @functools.wraps(method)
@@ -45,7 +45,7 @@ def _called_n(parameter: str) -> Callable[[Method], Method]:
 
 
 class OperatorMethods:
-    """What can be done with the rows of a dataset."""
+    """The methods of a dataset that apply operators to its rows or batches."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -63,21 +63,22 @@ class OperatorMethods:
         deterministic: bool | None = True,
         num_parallel_calls: int | None = None,
     ) -> Self:
-        """What `fn` makes of each record batch, row for row.
+        """Replaces the columns of each record batch by those that `fn` returns, row for row.
 
-        `fn` maps a dict of arrays to one; a RecordBatch with format="arrow"; one row's dict with
-        format="rows", which is slow. `schema` is inferred from a few rows unless given; where there
-        is no row, from what a function of rows makes of a made-up one.
+        `fn` takes and returns a dict of arrays; with format="arrow" a RecordBatch; with
+        format="rows" the dict of one row, which is slow. Unless `schema` is given, it is inferred
+        by running `fn` on a few rows; if there are none, a function of rows is run on a made-up
+        row.
 
-        on_error="skip" leaves out and counts (`iterator.stats()["skipped"]`) the rows that `fn`
-        raises on. To find them, it is called again on halves of a record batch, so what it makes
-        of a row must not depend on the other rows.
+        on_error="skip" leaves out the rows that `fn` raises on and counts them in
+        `iterator.stats()["skipped"]`. To find these rows, `fn` is called again on halves of the
+        record batch, so its result for a row must not depend on the other rows.
 
-        deterministic=False says that `fn` must not be called again on the same rows, or makes
-        something else of them then: the dataset has no positions to save, and the data service
-        delivers it at most once.
+        deterministic=False declares that `fn` must not be called again on the same rows, or returns
+        something else then. Such a dataset has no positions to save, and the data service delivers
+        it at most once.
 
-        `num_parallel_calls`, which tf.data has, changes nothing: see `interleave`.
+        `num_parallel_calls` exists for tf.data programs and changes nothing: see `interleave`.
         """
         _check_parallel_calls(num_parallel_calls)
         node = ops.Map(
@@ -99,9 +100,9 @@ class OperatorMethods:
         on_error: str = "raise",
         deterministic: bool | None = True,
     ) -> Self:
-        """As `map`, but `fn` may return any number of rows for a record batch.
+        """Applies `fn` as `map` does, but `fn` may return any number of rows for a record batch.
 
-        With format="rows" it returns a list of dicts for one row's dict.
+        With format="rows", `fn` returns a list of dicts for the dict of one row.
         """
         node = ops.FlatMap(
             self._node,
@@ -120,11 +121,11 @@ class OperatorMethods:
         on_error: str = "raise",
         deterministic: bool | None = True,
     ) -> Self:
-        """Rows for which an expression, or a function of the columns to a mask, is true.
+        """Keeps the rows for which an expression, or a function that returns a mask, is true.
 
-        Where the condition is null its row goes, also where a function returns a boolean column
-        with nulls as it got it; to compute with such a column, `fill_null` comes first.
-        `on_error` and `deterministic` as for `map`.
+        Rows for which the condition is null are dropped, also if a function returns a boolean
+        column with nulls unchanged; to compute with such a column, apply `fill_null` to it before.
+        `on_error` and `deterministic` are as for `map`.
         """
         node = ops.Filter(
             self._node,
@@ -135,13 +136,13 @@ class OperatorMethods:
         return self._over(node)
 
     def select(self, columns: str | Sequence[str], *more: str) -> Self:
-        """The named columns in that order."""
+        """Keeps the named columns, in the given order."""
         listed = columns if isinstance(columns, list | tuple) else [columns]
         names = (*listed, *more)
         return self._over(ops.Select(self._node, names))
 
     def rename(self, mapping: Mapping[str, str]) -> Self:
-        """Columns under new names, given as old: new."""
+        """Renames columns, given as {old: new}."""
         return self._over(ops.Rename(self._node, mapping))
 
     def with_column(
@@ -153,10 +154,10 @@ class OperatorMethods:
         on_error: str = "raise",
         deterministic: bool | None = True,
     ) -> Self:
-        """Adds or replaces a column by an expression or a function of the columns to an array.
+        """Adds or replaces a column; `value` is an expression or a function that returns an array.
 
-        It has the type that `schema` gives it, or that of the first values.
-        `on_error` and `deterministic` as for `map`.
+        The column has the type that `schema` gives it, or else that of the first values.
+        `on_error` and `deterministic` are as for `map`.
         """
         node = ops.WithColumn(
             self._node,
@@ -176,8 +177,8 @@ class OperatorMethods:
     ) -> Self:
         """Permutes the elements within buffers, and the order of files and row groups below.
 
-        The order depends on the seed and the epoch alone. Without a seed one is drawn now, and the
-        passes that workers make under ShardingPolicy.OFF have an order of their own each.
+        The order depends on the seed and the epoch alone. Without a seed, one is drawn when this
+        method is called, and under ShardingPolicy.OFF each worker's pass has an order of its own.
         """
         drawn = secrets.randbits(63) if seed is None else None
         reshuffles = _true_for_none(reshuffle_each_iteration)
@@ -193,72 +194,72 @@ class OperatorMethods:
         num_parallel_calls: int | None = None,
         deterministic: bool | None = None,  # noqa: ARG002
     ) -> Self:
-        """Makes record batches of `batch_size` rows the elements.
+        """Groups rows into record batches of `batch_size` rows, which become the elements.
 
-        `drop_remainder` leaves out the last rows where they are fewer; of a distributed dataset
-        those of each data worker, with `ordered=True` of the whole. `num_parallel_calls`
-        as for `map`. They are always in order, whatever `deterministic` says.
+        `drop_remainder` leaves out the last batch if it is smaller; in a distributed dataset, the
+        last batch of each data worker, or with `ordered=True` of the whole. `num_parallel_calls` is
+        as for `map`. Batches are always in order, whatever `deterministic` says.
         """
         _check_parallel_calls(num_parallel_calls)
         return self._over(ops.Batch(self._node, batch_size, drop_remainder))
 
     def repeat(self, count: int | None = None) -> Self:
-        """The elements `count` times over; endlessly for None or -1.
+        """Repeats the elements `count` times; endlessly for None or -1.
 
-        Endless repetition of a shared job goes on after passes that other readers took whole.
+        An endless repetition of a shared job goes on if other readers took all rows of a pass.
         """
         return self._over(ops.Repeat(self._node, count))
 
     @_called_n("count")
     def take(self, count: int) -> Self:
-        """The first `count` elements; all of them for -1."""
+        """Keeps the first `count` elements; all elements for -1."""
         return self if _is_auto(count) else self._over(ops.Take(self._node, count))
 
     @_called_n("count")
     def skip(self, count: int) -> Self:
-        """All elements but the first `count`; none for -1."""
+        """Leaves out the first `count` elements; all elements for -1."""
         if _is_auto(count):
             return self._over(ops.Take(self._node, 0))
         return self._over(ops.Skip(self._node, count))
 
     def concatenate(self, other: OperatorMethods) -> Self:
-        """These elements, then those of `other`, whose columns must convert to the same types."""
+        """Appends the elements of `other`, whose columns must convert to the types of this one."""
         if not isinstance(other, OperatorMethods):
             raise InvalidTypeError(f"concatenate takes a Dataset, got {other!r}")
         return self._over(ops.Concatenate.of(self._node, other._node))
 
     def zip(self: Any, *others: Any) -> Any:
-        """Row i with the columns of row i of all; written `a.zip(b)` or `Dataset.zip(a, b)`.
+        """Puts row i of all datasets side by side; written `a.zip(b)` or `Dataset.zip(a, b)`.
 
-        Ends with the shortest. Columns need different names.
+        Ends with the shortest dataset. The columns need different names.
         """
         listed = (*(self if isinstance(self, tuple | list) else (self,)), *others)
         nodes = nodes_of(listed, "zip")
         return listed[0]._over(ops.Zip(nodes))
 
     def enumerate(self, name: str = "index", start: int = 0) -> Self:
-        """Adds an int64 column with the number of each element, from `start` on."""
+        """Adds an int64 column with the number of each element, counted from `start`."""
         return self._over(ops.Enumerate(self._node, name, start))
 
     @_called_n("buffer_size")
     def prefetch(self, buffer_size: int | None) -> Self:
-        """Reads up to `buffer_size` record batches ahead on a thread.
+        """Reads up to `buffer_size` record batches ahead, on a thread of its own.
 
-        AUTOTUNE, or None, reads a few, 0 none.
+        AUTOTUNE or None reads a few batches ahead, 0 none.
         """
         if buffer_size is None or _is_auto(buffer_size):
             buffer_size = _AUTOTUNED_BATCHES
         return self._over(ops.Prefetch(self._node, buffer_size))
 
     def shard(self, num_shards: int, index: int) -> Self:
-        """Every `num_shards`-th element, from number `index` on.
+        """Keeps every `num_shards`-th element, beginning with number `index`.
 
-        With `num_shards` SHARD_HINT a service fills in both; see ShardingPolicy.HINT.
+        If `num_shards` is SHARD_HINT, a service fills in both numbers; see ShardingPolicy.HINT.
         """
         return self._over(ops.Shard(self._node, num_shards, index))
 
     def unbatch(self) -> Self:
-        """Makes the rows of the batches the elements again."""
+        """Takes batches apart, so that their rows become the elements again."""
         return self._over(ops.Unbatch(self._node))
 
     def interleave(
@@ -271,16 +272,17 @@ class OperatorMethods:
         num_parallel_calls: int | None = None,
         deterministic: bool | None = True,
     ) -> Self:
-        """Rows of the datasets `fn(element)`, in blocks, from `cycle_length` of them by turns.
+        """Takes blocks of rows from the datasets `fn(element)`, `cycle_length` of them by turns.
 
-        `fn` gets a row as a dict, a batch as a dict of arrays, and returns a Dataset of rows.
-        `deterministic` as for `map`. `num_parallel_calls`, which tf.data has, changes nothing:
-        threads work on several windows at a time, or on what a prefetch reads ahead.
+        `fn` gets a row as a dict or a batch as a dict of arrays, and returns a Dataset of rows.
+        `deterministic` is as for `map`. `num_parallel_calls` exists for tf.data programs and
+        changes nothing: threads work on several windows at once, or read ahead for a prefetch.
 
-        Under ShardingPolicy.DYNAMIC the elements, such as names of files, are divided among the
-        workers, and those of one window are read by turns: at least `cycle_length` of them, unless
-        fewer than 16 windows came of it. Rows that a lost worker still owed are made anew by
-        another, so `fn` must make the same dataset of an element each time.
+        Under ShardingPolicy.DYNAMIC the elements, such as file names, are divided among the
+        workers, and the elements of one window are interleaved. A window has at least
+        `cycle_length` elements, unless the epoch then had fewer than 16 windows. Another worker
+        makes the rows anew that a lost worker had not delivered, so `fn` must return the same
+        dataset for an element each time.
         """
         _check_parallel_calls(num_parallel_calls)
         node = ops.Interleave(
@@ -294,10 +296,10 @@ class OperatorMethods:
         return self._over(node)
 
     def cache(self, path: str | None = None) -> Self:
-        """Keeps the elements of the first whole pass, in memory or in the local file `path`.
+        """Keeps the elements of the first complete pass, in memory or in the local file `path`.
 
-        A shuffle before it keeps its order from then on; put one behind it to reshuffle. Where a
-        service divides files or fills hints in, each share has a file of its own, `path.0-of-2`.
+        Later passes have the order of that pass; put a shuffle after the cache to reshuffle. If a
+        service divides files or fills in hints, each share has its own file, as `path.0-of-2`.
         """
         return self._over(ops.Cache(self._node, path))
 
@@ -308,10 +310,11 @@ class OperatorMethods:
         padding_values: Mapping[str, Any] | None = None,
         drop_remainder: bool = False,
     ) -> Self:
-        """As `batch`, with the lists of each batch made equally long; 2-D arrays for `numpy`.
+        """Batches rows and pads the lists of a batch to one length, as 2-D arrays for NumPy.
 
-        Arrays of two dimensions and more that functions make of these batches are such lists too.
-        To the longest of the batch, or to the length given for a column; a longer list is an error.
+        Lists are padded to the longest of the batch, or to the length that `padded_shapes` gives
+        for the column; a longer list is an error. If functions return arrays of two or more
+        dimensions for these batches, those become padded lists too.
         """
         batched = ops.Batch(self._node, batch_size, drop_remainder)
         return self._over(ops.Pad(batched, padded_shapes, padding_values))
@@ -327,14 +330,14 @@ class OperatorMethods:
         no_padding: bool = False,
         drop_remainder: bool = False,
     ) -> Self:
-        """Batches of rows of similar length, padded as `padded_batch` does.
+        """Batches rows of similar length, padded as `padded_batch` does.
 
-        `element_length_func`: a column (of a list, its length), an expression, or a function of
-        the columns to integers. Bucket i has the lengths below bucket_boundaries[i].
+        `element_length_func` is a column (for a list, its length), an expression, or a function of
+        the columns that returns integers. Bucket i holds lengths below bucket_boundaries[i].
 
-        Under ShardingPolicy.DYNAMIC each window fills buckets of its own, and what is left in them
-        at its end comes as smaller batches, or is left out with `drop_remainder`. Windows have
-        rows for 16 batches per bucket, unless fewer than 4 windows came of it.
+        Under ShardingPolicy.DYNAMIC each window fills buckets of its own. The rows left in them at
+        the window's end are delivered as smaller batches, or left out with `drop_remainder`. A
+        window has rows for 16 batches per bucket, unless the epoch then had fewer than 4 windows.
         """
         return self._over(
             ops.BucketBySequenceLength(
@@ -360,13 +363,13 @@ class OperatorMethods:
     ) -> Self:
         """Gathers elements of one key into windows; a full one becomes `reduce_func(key, window)`.
 
-        `key_func`: a column, an expression, or a function of the columns to integers, one for each
-        element. `reduce_func` gets and returns a Dataset, of batches; left out, a window of rows is
-        one batch.
+        `key_func` is a column, an expression, or a function of the columns that returns one integer
+        for each element. `reduce_func` gets the window as a Dataset and returns a Dataset of
+        batches; without it, a window of rows becomes one batch.
 
-        Under ShardingPolicy.DYNAMIC the windows of a key lie within a window of the division, at
-        whose end those that are not full are reduced too; it has rows for 16 of each of 16 keys,
-        unless fewer than 4 came of it.
+        Under ShardingPolicy.DYNAMIC the windows of a key lie within one leased window of splits; at
+        its end the windows that are not full are reduced too. A leased window has rows for 16
+        windows of each of 16 keys, unless the epoch then had fewer than 4 leased windows.
         """
         node = ops.GroupByWindow(
             self._node,
@@ -380,7 +383,7 @@ class OperatorMethods:
 
 
 def nodes_of(datasets: Any, operator: str) -> tuple[Node, ...]:
-    """The plans of several datasets; InvalidArgumentError for anything else, or none."""
+    """Returns the plans of the datasets; raises InvalidTypeError for other values, or for none."""
     if not isinstance(datasets, list | tuple) or not datasets:
         raise InvalidTypeError(f"{operator} takes several datasets, got {datasets!r}")
     for dataset in datasets:
@@ -395,10 +398,10 @@ def _check_parallel_calls(count: Any) -> None:
 
 
 def _true_for_none(choice: bool | None) -> bool:
-    """tf.data's default for much that is true here unless told."""
+    """Returns True for None, which is tf.data's default for options that are True here."""
     return True if choice is None else choice
 
 
 def _is_auto(count: Any) -> bool:
-    """Whether a number is left to the dataset: AUTOTUNE for a buffer, all elements for a count."""
+    """True for -1, which means AUTOTUNE for a buffer size and all elements for a count."""
     return isinstance(count, int | np.integer) and count == AUTOTUNE

@@ -1,9 +1,9 @@
-"""Rewrites of a plan that read less and mean the same.
+"""Rewrites a plan so that it reads less and yields the same.
 
 A select directly above Parquet or Arrow IPC files chooses the columns to read; a filter expression
 above Parquet files skips row groups by their statistics. Invariant: the rewritten plan yields the
-same rows in the same order. Positions saved in one mean nothing in the other, so a plan is always
-run rewritten.
+same rows in the same order. Positions of the original and the rewritten plan are not
+interchangeable, so a plan is always run rewritten.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataservice.dataset.sources.parquet import ParquetSource
 
 
 def optimise(root: Node) -> Node:
-    """The plan to run in place of `root`."""
+    """Returns the plan to run in place of `root`."""
     return rewrite(root, _push_down)
 
 

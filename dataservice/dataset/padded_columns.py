@@ -1,8 +1,8 @@
-"""Columns whose lists are equally long within a batch: what a function makes of them, and the mark.
+"""Padded columns, whose lists are equally long within a batch: their mark, and results for them.
 
-A mark on the field says so, and a NumPy reader gets a 2-D array then. Knows batches and arrays,
-nothing of plans. Invariant: the mark is on lists that are equally long in each batch, and only as
-long as the batch stays one.
+A mark in the metadata of the field says that a column is padded; a NumPy reader then gets a 2-D
+array. Knows batches and arrays, nothing of plans. Invariant: only columns whose lists are equally
+long in each batch are marked, and only while the batch is not taken apart.
 """
 
 from __future__ import annotations
@@ -19,15 +19,17 @@ from dataservice.dataset.plain_types import plain_schema
 
 
 def padded_names(schema: pa.Schema) -> list[str]:
-    """The columns that bear the mark."""
+    """Returns the names of the columns that have the mark."""
     return [field.name for field in schema if is_padded(field)]
 
 
 def as_lists(
     padded: Collection[str], given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
 ) -> tuple[dict[str, pa.Array], list[str]]:
-    """Lists, whose type is the same for any length, in place of what a function made of `padded`
-    columns that has more dimensions; and the names of these and of padded columns it passed on.
+    """Converts n-D arrays that a function made from a batch with `padded` columns to lists.
+
+    The type of lists is the same for any length. Also returns the names of these columns and of
+    the padded columns that the function returned unchanged.
     """
     if not padded:
         return {}, []
@@ -44,9 +46,9 @@ def as_lists(
 def marked(
     batch: pa.RecordBatch, names: Collection[str], expected: pa.Schema | None = None
 ) -> pa.RecordBatch:
-    """`batch` with the mark on those of the columns that are lists, and equally long.
+    """Returns `batch` with the mark on those of the named columns that are equally long lists.
 
-    On none that has no mark in the schema `expected`.
+    With `expected`, only columns that have the mark in that schema are marked.
     """
     if not names:
         return batch
@@ -62,14 +64,14 @@ def marked(
 
 
 def plain_schema_with_marks(schema: pa.Schema) -> pa.Schema:
-    """As `plain_schema`, which leaves out all metadata, but for the mark."""
+    """Returns the `plain_schema`, which has no metadata, but with the marks kept."""
     names = padded_names(schema)
     plain = plain_schema(schema)
     return pa.schema([f.with_metadata(PADDED) if f.name in names else f for f in plain])
 
 
 def unmarked(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """`batch` for a place where it may become parts of others."""
+    """Returns `batch` without marks, so that it may be taken apart."""
     names = padded_names(batch.schema)
     if not names:
         return batch

@@ -1,7 +1,7 @@
-"""What is known of columns that a function returns as it was given them, and NumPy does not tell.
+"""Restores what NumPy loses of columns that a function returns unchanged: their nulls and types.
 
-Knows arrays and the batch that they were made of, nothing of functions or plans. Invariant: what is
-not the very array that was given is taken for what it says itself.
+Knows arrays and the batch that they were made from, nothing of functions or plans. Invariant: only
+an array that is the same object as a given one is restored; any other array is taken at face value.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ def as_given(
     returned: Mapping[str, Any],
     extended: Collection[str] = (),
 ) -> tuple[Mapping[str, Any], dict[str, pa.DataType]]:
-    """`returned` with the nulls of columns that a function returns as it was given them, under any
-    name, and the types of those that do not tell them. `extended`: columns of extension types.
+    """Restores the nulls of columns that a function returned unchanged, under any name.
+
+    Returns the columns, and the types of those whose arrays do not tell them. `extended` names the
+    columns of extension types.
     """
     unwritten = _unwritten(given, extended)
     kinds = _kinds(batch, given, returned, extended)
@@ -40,9 +42,10 @@ def as_given(
 
 
 def _unwritten(given: Mapping[str, np.ndarray], extended: Collection[str]) -> dict[int, int]:
-    """The numbers of the columns that are views of Arrow's memory, which no function can write
-    into, by the identity of their arrays. Of wide rows most columns only pass through functions,
-    and making each anew would be the larger part of the time.
+    """Returns the indices of columns that are views of Arrow's memory, by the id of their arrays.
+
+    No function can write into them, so they are passed on as they are: most columns of wide rows
+    only pass through functions, and converting each back would take most of the time.
     """
     return {
         id(values): number
@@ -61,8 +64,10 @@ def _kinds(
     returned: Mapping[str, Any],
     extended: Collection[str],
 ) -> dict[str, pa.DataType]:
-    """Of plain numbers NumPy tells the type itself; of decimals, times with a zone, optional
-    strings, nested values the few of a batch do not, and of `extended` it knows the storage.
+    """Returns the types of returned columns that NumPy arrays do not tell.
+
+    Arrays of plain numbers tell their type. For decimals, times with a zone, optional strings and
+    nested values, the few values of a batch do not; for `extended` columns NumPy has the storage.
     """
     kinds = {
         id(values): batch.column(name).type
@@ -79,9 +84,9 @@ def _with_nulls_of(
     returned: Mapping[str, Any],
     unwritten: Collection[int],
 ) -> Mapping[str, Any]:
-    """`returned`, where NaN in columns of `given` that stands for a null is null again.
+    """Returns `returned` with nulls again where NaN in columns of `given` stands for a null.
 
-    Other NaN, and what the function has written, are values.
+    Other NaN, and values that the function has written, stay values.
     """
     columns = {
         id(values): batch.column(name)
@@ -99,7 +104,7 @@ def _with_nulls_of(
 
 
 def _has_null_floats(column: pa.Array) -> bool:
-    """Whether nulls of floats are among its values, however deep."""
+    """True if the column holds nulls of floats, at any depth."""
     kind = column.type
     if isinstance(kind, pa.BaseExtensionType):
         return _has_null_floats(column.storage)
@@ -109,7 +114,7 @@ def _has_null_floats(column: pa.Array) -> bool:
 
 
 def _holds_floats(kind: pa.DataType) -> bool:
-    """Whether floats are inside of a nested type; in maps Python has them, with None for null."""
+    """True if a nested type holds floats, except in maps, where a null is None in Python."""
     if not pa.types.is_nested(kind) or pa.types.is_map(kind) or pa.types.is_union(kind):
         return False
     inner = (kind.field(index).type for index in range(kind.num_fields))
@@ -127,7 +132,7 @@ def _with_nulls(values: np.ndarray, column: pa.Array, name: str) -> Any:
 
 
 def _restored(made: pa.Array, column: pa.Array) -> pa.Array:
-    """`made` with the nulls of `column`, as far as its lists are as long as they were."""
+    """Returns `made` with the nulls of `column`, as far as its lists have the same lengths."""
     kind = made.type
     if isinstance(column.type, pa.BaseExtensionType):
         if not kind.equals(column.type):
@@ -144,15 +149,15 @@ def _restored(made: pa.Array, column: pa.Array) -> pa.Array:
 
 
 def _has_shape_of(made: pa.Array, column: pa.Array) -> bool:
-    """Whether both have the same children, of the same lengths."""
+    """True if both have the same children, of the same lengths."""
     if pa.types.is_struct(made.type):
         return made.type.equals(column.type)  # type: ignore[no-any-return]
-    from pyarrow import compute  # here, for few tables have such lists
+    from pyarrow import compute  # imported here, since few tables have such lists
 
     lengths = compute.list_value_length
     return lengths(made).equals(lengths(column))  # type: ignore[no-any-return]
 
 
 def _lost(values: np.ndarray, column: pa.Array) -> np.ndarray:
-    """Where NaN stands for a null."""
+    """Returns a mask of the values that are NaN and stand for a null of the column."""
     return column.is_null().to_numpy(zero_copy_only=False) & np.isnan(values)

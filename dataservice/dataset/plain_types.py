@@ -1,7 +1,7 @@
-"""Decodes what rows travel without: dictionaries, runs and views, also inside of nested columns.
+"""Decodes dictionaries, runs and views, also inside nested columns: rows travel without them.
 
 Knows Arrow types and arrays, nothing of plans or streams. Invariant: decoding changes no value and
-no null; a type that holds none of these stays as it is.
+no null; a type without these encodings stays as it is.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataservice.dataset.nested_arrays import children_of, put_together
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """`schema` without metadata, all columns nullable and of their `plain_type`."""
+    """Returns `schema` without metadata, all columns nullable and of their `plain_type`."""
     return pa.schema([pa.field(field.name, plain_type(field.type)) for field in schema])
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
-    """The type of the values of a dictionary, of runs or of views; any other type as it is."""
+    """Returns the type that dictionaries, runs or views decode to; any other type unchanged."""
     types = pa.types
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return plain_type(kind.value_type)
@@ -50,9 +50,9 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` under `schema`, which is `plain_schema` of its own: values are decoded.
+    """Decodes `batch` to `schema`, which is the `plain_schema` of its own schema.
 
-    Columns of type null, which have none, may be of any type there.
+    Columns of type null, which hold no values, may have any type in `schema`.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
@@ -63,19 +63,19 @@ def plain_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def plain_array(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`array` as `kind`, which is the `plain_type` of its own, or any for one of type null."""
+    """Decodes `array` to `kind`, the `plain_type` of its own; of type null, it becomes any type."""
     types = pa.types
     if array.type.equals(kind):
         return array
     if types.is_dictionary(array.type):
         return plain_array(array.dictionary_decode(), kind)
     if types.is_run_end_encoded(array.type):
-        from pyarrow import compute  # here, for few tables have runs
+        from pyarrow import compute  # imported here, since few tables have runs
 
         return plain_array(compute.run_end_decode(array), kind)
     if not types.is_nested(array.type):
         return array.cast(kind)
-    # Arrow's own cast of a slice of views in lists gives other rows.
+    # Arrow's own cast of a slice of lists of views gives wrong rows.
     children = zip(children_of(array), _child_types(kind), strict=True)
     return put_together(array, [plain_array(child, to) for child, to in children], kind)
 

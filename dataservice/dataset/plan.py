@@ -1,9 +1,9 @@
 """Plans on the wire and in saved positions: encoding, decoding, fingerprints.
 
-Encoded, a plan is a magic number with a version, a JSON list of nodes (inputs before the nodes
-that read them) and binary blobs: pickled functions, embedded tables, schemas. Invariant: decoding
-validates everything and runs nothing; functions stay bytes until a stream is opened. The kinds of
-nodes are known, since importing the package `dataservice.dataset` registers every one.
+An encoded plan is a magic number with a version, a JSON list of nodes (inputs before the nodes that
+read them) and binary blobs: pickled functions, embedded tables, schemas. Importing the package
+`dataservice.dataset` registers every kind of node that may occur. Invariant: decoding validates
+everything and runs nothing; functions stay bytes until a stream is opened.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ __all__ = [
 _MAGIC: Final = b"DSPLAN01"
 _LENGTHS: Final = struct.Struct("<II")  # bytes of JSON, number of blobs
 _BLOB_LENGTH: Final = struct.Struct("<Q")
-# A plan is one control message.
+# A plan has to fit into one control message.
 _MAX_PLAN_BYTES: Final = 60 << 20
 _MAX_NODES: Final = 10_000
 
 
 def encode_plan(root: Node) -> bytes:
-    """The plan as bytes. InvalidArgumentError for a function or a table that cannot travel."""
+    """Encodes a plan; raises InvalidArgumentError for a function or table that cannot be sent."""
     blobs: list[bytes] = []
     listed, _ = _encode_nodes(root, blobs)
     tree = json.dumps(listed, separators=(",", ":")).encode()
@@ -123,7 +123,7 @@ def _table_bytes(table: pa.Table) -> bytes:
 
 
 def decode_plan(encoded: bytes) -> Node:
-    """The plan that `encode_plan` was given; InvalidArgumentError where the bytes are not one.
+    """Decodes the result of `encode_plan`; raises InvalidArgumentError for other bytes.
 
     Runs no function and reads no file.
     """
@@ -184,7 +184,7 @@ def _decode_nodes(tree: Any, blobs: list[bytes]) -> Node:
 def _decode_node(item: Any, inputs: list[Node], blobs: list[bytes]) -> Node:
     cls = node_class(item["kind"])
     decoded = {name: _decode_value(value, blobs) for name, value in item["with"].items()}
-    # Parameters with a default may be missing: an earlier version did not have them.
+    # Parameters with a default may be missing, as in plans of an earlier version.
     inputs_of = [
         field.name
         for field in dataclasses.fields(cls)
@@ -238,10 +238,10 @@ def _decode_function(content: Any, blobs: list[bytes]) -> Function:
 
 
 def fingerprint(root: Node) -> str:
-    """Identifies a plan for saved positions: equal for the same program run again.
+    """Returns a digest that identifies a plan in saved positions: equal if a program runs again.
 
-    Code of functions and contents of tables do not count, only names, schemas and sizes, and
-    neither do parameters that a node calls loose.
+    Of functions only the names count, of tables only the schema and the number of rows; parameters
+    that a node lists in `loose` do not count.
     """
     listed = []
     nodes = walk(root)

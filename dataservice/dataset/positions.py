@@ -1,9 +1,9 @@
 """Positions over a source that yields its rows in another order each time.
 
-What a data service hands out next is not what it handed out before, so the position of an operator
-cannot be "so many rows after that one": it must say which rows are used up. A live position can
-say that of its own source and of any number of rows after it. Invariant: what `check_saveable`
-lets pass is exact at every position; nothing else is saved.
+A data service hands out rows in another order each time, so the position of an operator cannot be
+"n rows after that position": it must say which rows are consumed. A live position can say so for
+the rows that its source has handed out, and for any number of rows after it. Invariant: every
+position of a plan that `check_saveable` accepts is exact; no other position is saved.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from dataservice.dataset.operators import (
 )
 from dataservice.errors import FailedPreconditionError, UnimplementedError
 
-# While they wait for their input.
+# Operators that hold no rows while they wait for their input.
 _WITH_EMPTY_HANDS = (RowOperator, Batch, Take, Skip, Repeat, Prefetch, Unbatch, Enumerate)
 
 
 class LivePosition(ABC):
-    """A position within the run that made it; its JSON-able form costs a call, so it is lazy."""
+    """A position within the run that made it; its JSON form costs a remote call, so it is lazy."""
 
     @abstractmethod
     def after(self, rows: int) -> LivePosition:
-        """The position when so many rows more are used up."""
+        """Returns the position after `rows` more rows are consumed."""
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the same rows follow it, in the same cut, when it is restored."""
+        """True if the same rows in the same batches follow when the position is restored."""
         return False
 
     @abstractmethod
     def settle(self) -> dict[str, Any]:
-        """The position as JSON values."""
+        """Returns the position as JSON values."""
 
 
 def settled(state: Any) -> Any:
-    """A saved state with JSON values in place of its live positions."""
+    """Returns a state with JSON values in place of its live positions, ready to be saved."""
     if isinstance(state, LivePosition):
         return state.settle()
     if isinstance(state, list):
@@ -69,7 +69,10 @@ def _is_live(state: Any) -> bool:
 
 
 def check_saveable(root: Node) -> None:
-    """UnimplementedError, naming it, for an operator whose position would not be exact."""
+    """Raises UnimplementedError for a plan with an operator whose position would not be exact.
+
+    The error names the operator.
+    """
     declared = unrepeatable(root)
     if declared:
         raise UnimplementedError(
@@ -81,8 +84,10 @@ def check_saveable(root: Node) -> None:
 
 
 def goes_on_after_interrupt(root: Node) -> bool:
-    """Whether an iterator of this plan can lose nothing by an interrupt: of one that reads the
-    data service alone, through operators that have nothing in hand while they wait for it.
+    """True if an iterator of this plan can go on after an interrupt without losing rows.
+
+    The plan must read only the data service, through operators that hold no rows while they wait
+    for their input.
     """
     return all(
         isinstance(node, _WITH_EMPTY_HANDS) if node.inputs else node.kind == "service"

@@ -1,8 +1,8 @@
-"""Conditions in the form that Arrow asks the statistics of Parquet row groups.
+"""Conditions as Arrow expressions that are checked against the statistics of Parquet row groups.
 
-Responsible for which may be asked at all. Invariant: the form of a condition, or of its negation,
-is given only where a row group that the statistics rule out has no row for which the condition is
-true. Statistics leave NaN out, so that a comparison which NaN makes true says nothing of a group.
+Responsible for choosing the conditions for which that is correct. Invariant: a condition, or its
+negation, is converted only if a row group that its statistics rule out has no row for which the
+condition is true. Statistics ignore NaN, so comparisons that NaN makes true are not converted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataservice.errors import SchemaError
 
 
 class _Wanted(enum.Enum):
-    """For which outcome of a part rows are kept."""
+    """The outcome of a part of a condition for which rows are kept."""
 
     TRUE = enum.auto()
     FALSE = enum.auto()
@@ -33,7 +33,7 @@ _INVERTED: Final = {
     _Wanted.ANY: _Wanted.ANY,
 }
 _CONNECTIVES: Final = frozenset({"and", "or", "not"})
-# What a comparison with NaN is.
+# The outcome of a comparison with NaN.
 _OF_NAN: Final = {
     "eq": _Wanted.FALSE,
     "ne": _Wanted.TRUE,
@@ -46,13 +46,13 @@ _OF_NAN: Final = {
 
 
 def statistics_conditions(condition: Expression, schema: pa.Schema) -> list[pc.Expression]:
-    """Those of the parts that `&` joins which statistics can answer, for rows of `schema`."""
+    """Converts those parts joined by `&` that statistics can answer, for rows of `schema`."""
     built = (_built(part, schema, _Wanted.TRUE) for part in condition.conjuncts())
     return [part for part in built if part is not None]
 
 
 def _built(expression: Expression, schema: pa.Schema, wanted: _Wanted) -> pc.Expression | None:
-    """The Arrow form; None where Arrow has no equal, or NaN might have the wanted outcome."""
+    """Converts to Arrow; None if Arrow has no equivalent, or NaN may have the wanted outcome."""
     if expression.name == "col":
         return _field(expression.parameters[0], schema)
     if expression.name == "lit":
@@ -73,7 +73,7 @@ def _built(expression: Expression, schema: pa.Schema, wanted: _Wanted) -> pc.Exp
 
 
 def _field(name: str, schema: pa.Schema) -> pc.Expression | None:
-    """A column; None of half floats, which Arrow cannot compare."""
+    """Returns the column; None for half floats, which Arrow cannot compare."""
     return None if pa.types.is_float16(schema.field(name).type) else pc.field(name)
 
 
@@ -86,7 +86,7 @@ def _membership(expression: Expression, schema: pa.Schema, wanted: _Wanted) -> p
     field = _field(name, schema)
     try:
         return None if field is None else field.isin(members(schema.field(name).type, listed))
-    except SchemaError:  # the rows, which are compared in the same way, raise it
+    except SchemaError:  # comparing the rows in the same way raises it again
         return None
 
 
@@ -98,7 +98,7 @@ def _may_keep_nan(expression: Expression, schema: pa.Schema, wanted: _Wanted) ->
 
 
 def _may_be_nan(expression: Expression, schema: pa.Schema) -> bool:
-    """Whether a value that is compared may be NaN."""
+    """True if a value of the expression that is compared may be NaN."""
     if expression.name == "col":
         return pa.types.is_floating(schema.field(expression.parameters[0]).type)
     if expression.name == "lit":

@@ -1,7 +1,7 @@
-"""Random bits that a key alone decides, the same in every version of NumPy.
+"""Random bits that depend on a key alone, the same in every version of NumPy.
 
-Knows nothing of seeds, epochs or rows. Invariant: threads that ask at once, and a handler of
-signals between, get the bits of their own keys.
+Knows nothing of seeds, epochs or rows. Invariant: concurrent threads, and a signal handler that
+interrupts one of them, each get the bits of their own key.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ import numpy as np
 
 from dataservice.sharding import MASK64
 
-# A new generator draws a seed of the system's first, also where a key is given: that takes many
-# times as long as the bits of a small buffer.
+# Generators that are not in use. A new generator first draws a seed from the system, even if a key
+# is given, which takes many times as long as the bits of a small buffer.
 _idle: list[np.random.Philox] = []
 _ZEROS: Final = np.zeros(4, np.uint64)
 
 
 def random_bits(count: int, key: int) -> np.ndarray:
-    """`count` numbers of 64 bits. NumPy keeps the raw bits of Philox stable over versions."""
+    """Returns `count` 64-bit numbers; NumPy keeps the raw bits of Philox stable across versions."""
     try:
         generator = _idle.pop()
     except IndexError:

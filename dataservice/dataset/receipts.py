@@ -1,9 +1,10 @@
-"""Rows that count as consumed when they were used, not when they were handed out.
+"""Receipts for rows that count as consumed when they have been used, not when they are handed out.
 
-A receipt stands for all rows that made the elements so far; who took an element acknowledges its
-receipt when nothing can undo what was done with it. Knows streams and positions, nothing of what is
-done. Invariant: a source is told of rows in the order in which it handed them out, each once; one
-that a pipeline has read to its end lives on until its rows are acknowledged.
+A receipt stands for all rows of the elements so far. The consumer of an element acknowledges its
+receipt when the effect of the element cannot be undone any more. Knows streams and positions,
+nothing of what the consumer does. Invariant: rows are acknowledged to a source in the order in
+which it handed them out, each once; a source that was read to its end stays open until its rows
+are acknowledged.
 """
 
 from __future__ import annotations
@@ -14,24 +15,24 @@ from typing import Any
 
 
 class HeldSource(ABC):
-    """A stream that waits for receipts."""
+    """A stream whose rows wait for receipts."""
 
     @property
     @abstractmethod
     def has_ended(self) -> bool:
-        """Whether the pipeline has seen its end."""
+        """True if the pipeline has read the stream to its end."""
 
     @abstractmethod
     def state(self) -> Any:
-        """The live position after all that it handed out."""
+        """Returns the live position after all rows handed out so far."""
 
     @abstractmethod
     def is_settled(self) -> bool:
-        """Whether all that it handed out was acknowledged."""
+        """True if all rows handed out were acknowledged."""
 
     @abstractmethod
     def let_go(self) -> None:
-        """Closes it now, whatever was acknowledged."""
+        """Closes the stream at once, whatever was acknowledged."""
 
 
 class HeldPosition(ABC):
@@ -40,55 +41,61 @@ class HeldPosition(ABC):
     @property
     @abstractmethod
     def source(self) -> HeldSource:
-        """What it is a position of."""
+        """The source that this is a position of."""
 
     @abstractmethod
     def acknowledge(self) -> None:
-        """Says that all rows before it are used up."""
+        """Acknowledges all rows before this position as consumed."""
 
     @abstractmethod
     def marks(self) -> dict[str, Any] | None:
-        """What is to be told of these rows were they lost with this process; JSON-able."""
+        """Returns what `release_readers` is told of the rows before it, JSON-able, or None."""
 
 
 class Receipt:
-    """Stands for the rows of all elements up to one. An older one may be acknowledged later."""
+    """A receipt for the rows of all elements up to some element.
+
+    It may be acknowledged after the receipt of a later element.
+    """
 
     def __init__(self, positions: list[HeldPosition]) -> None:
         self._positions = positions
 
     @property
     def is_empty(self) -> bool:
-        """Whether no row of a data service is among them."""
+        """True if no row of a data service is among the rows."""
         return not self._positions
 
     def acknowledge(self) -> None:
-        """The rows are used up: no reader will ever get them again."""
+        """Acknowledges the rows as consumed: no reader will get them again."""
         for position in self._positions:
             position.acknowledge()
 
     def marks(self) -> list[dict[str, Any]]:
-        """What `dataservice.release_readers` is to be told if this process is lost; JSON-able."""
+        """Returns what to tell `dataservice.release_readers` if this process is lost; JSON-able."""
         marks = (position.marks() for position in self._positions)
         return [mark for mark in marks if mark is not None]
 
 
 class Holder:
-    """The sources of one pipeline that wait for receipts. `owner` speaks for its lost readers."""
+    """The sources of one pipeline whose rows wait for receipts.
+
+    `owner` is the name under which `release_readers` reports on this process if it is lost.
+    """
 
     def __init__(self, owner: str) -> None:
         self.owner = owner
         self._sources: list[HeldSource] = []
 
     def add(self, source: HeldSource) -> None:
-        """Another source of the pipeline."""
+        """Adds a source of the pipeline."""
         self._sources.append(source)
 
     def receipt(self, state: Any) -> Receipt:
-        """For all rows before a state of the pipeline.
+        """Returns a receipt for all rows before a state of the pipeline.
 
-        A source that the state no longer speaks of was used up before it. Others may go on after
-        their end: they are given what a reader that was lost had left.
+        A source that has ended and that the state does not name was read to its end before it. An
+        ended source that the state names is kept: it may go on with rows that a lost reader left.
         """
         found = list(_positions(state))
         named = [position.source for position in found]
@@ -99,11 +106,11 @@ class Holder:
 
     @property
     def services(self) -> list[str]:
-        """Targets of the services that its sources read."""
+        """The targets of the services that the sources read."""
         return sorted({getattr(source, "target", "") for source in self._sources} - {""})
 
     def let_go(self) -> None:
-        """Closes the sources; what was not acknowledged goes to other readers."""
+        """Closes the sources; rows that were not acknowledged go to other readers."""
         for source in self._sources:
             source.let_go()
         self._sources.clear()

@@ -1,7 +1,7 @@
-"""Seeds that no user gave: drawn when a node is made, carried by saved positions.
+"""Drawn seeds: seeds that no user gave, drawn when a node is made and stored in saved positions.
 
 A node that needs randomness has the fields `seed` and `drawn_seed`, one of which is None.
-Invariant: replacing the drawn seeds of a plan by those of another run makes it yield the same rows.
+Invariant: a plan whose drawn seeds are replaced by those of another run yields that run's rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataservice.sharding import order_key
 
 
 def check_seeds(node: Any) -> None:
-    """Makes the seeds of a node plain integers; InvalidArgumentError for anything else."""
+    """Converts the seeds of a node to int; raises InvalidArgumentError for other values or none."""
     for name in ("seed", "drawn_seed"):
         value = getattr(node, name)
         if isinstance(value, np.integer):
@@ -30,19 +30,22 @@ def check_seeds(node: Any) -> None:
 
 
 def effective_seed(node: Any) -> int:
-    """The given seed, or the one that was drawn."""
+    """Returns the given seed, or the drawn one."""
     seed = node.seed if node.seed is not None else node.drawn_seed
     assert isinstance(seed, int)
     return seed
 
 
 def drawn_seeds(node: Node) -> list[int]:
-    """The seeds that no user gave, in the order of the plan."""
+    """Returns the drawn seeds of a plan, in the order of its nodes."""
     return [seed for n in walk(node) if (seed := getattr(n, "drawn_seed", None)) is not None]
 
 
 def with_drawn_seeds(node: Node, seeds: Any) -> Node:
-    """The plan with `seeds` in place of those that were drawn."""
+    """Returns the plan with `seeds` in place of its drawn seeds.
+
+    Raises InvalidArgumentError unless `seeds` is a list of as many integers.
+    """
     count = len(drawn_seeds(node))
     integers = isinstance(seeds, list) and all(isinstance(seed, int) for seed in seeds)
     if not integers or len(seeds) != count:
@@ -60,9 +63,10 @@ def with_drawn_seeds(node: Node, seeds: Any) -> Node:
 
 
 def varied_seeds(node: Node, variant: str) -> Node:
-    """The plan as another pass beside it makes it: with other seeds where none was given.
+    """Returns a variant of the plan, whose drawn seeds follow from `variant`.
 
-    "" is the plan itself. What a cache keeps is the same in all variants.
+    Passes that run beside each other have different variants; "" is the plan itself. Seeds below a
+    cache stay as they are, so that the cache keeps the same elements in all variants.
     """
     if not variant:
         return node
@@ -77,9 +81,9 @@ def varied_seeds(node: Node, variant: str) -> Node:
 
 
 def settle_seeds(node: Node, *key: int) -> Node:
-    """The plan with seeds made of `key` in place of those that were drawn.
+    """Returns the plan with seeds derived from `key` in place of its drawn seeds.
 
-    For plans that a function makes anew each time a position is restored.
+    A plan that a user's function makes anew whenever a position is restored then stays the same.
     """
     count = len(drawn_seeds(node))
     if not count:

@@ -1,6 +1,6 @@
 """Segments of a divisible plan: a source with the operators over it, and its splits.
 
-Knows how a segment is planned and opened, not how a plan comes to have segments. Invariant: the
+Knows how a segment is planned and opened, not how a plan is turned into segments. Invariant: the
 splits of a segment, read in order, yield its rows in order.
 """
 
@@ -31,12 +31,12 @@ class Segment:
 
     @property
     def is_limited(self) -> bool:
-        """Whether it leaves out rows of its source by their number."""
+        """True if the segment leaves out rows of its source by their number."""
         return self.skip > 0 or self.take is not None
 
 
 def plan_segments(segments: Sequence[Segment], skip: int, take: int | None) -> SplitTable:
-    """The splits of rows [skip, skip + take) of the segments, in order."""
+    """Returns the splits of rows [skip, skip + take) of the segments, in order."""
     tables = []
     for index, segment in enumerate(segments):
         planned = segment.source.plan_table()
@@ -50,7 +50,7 @@ def plan_segments(segments: Sequence[Segment], skip: int, take: int | None) -> S
 
 
 def open_segment(segment: Segment, splits: Iterable[Split], context: RunContext) -> BatchStream:
-    """The rows of `splits` of the segment, through its operators."""
+    """Opens a stream of the rows of `splits` of the segment, with its operators applied."""
     times = context.times
     stream = timed(SplitStream(segment.source, splits, context), times, id(segment.source))
     for operator in segment.operators:
@@ -59,12 +59,15 @@ def open_segment(segment: Segment, splits: Iterable[Split], context: RunContext)
 
 
 def times_of(nodes: Sequence[Node]) -> OperatorTimes:
-    """For a run of these nodes: of a segment, the source and its operators."""
+    """Returns empty times for a run of these nodes, such as a segment's source and operators."""
     return OperatorTimes([node.kind for node in nodes], [id(node) for node in nodes])
 
 
 def limited(splits: Iterable[Split], skip: int, take: int | None) -> Iterator[Split]:
-    """The parts of `splits` that lie in rows [skip, skip + take) of them."""
+    """Yields the parts of `splits` that lie in rows [skip, skip + take) of all their rows.
+
+    Raises UnsplittableError if the rows of a split are not known without reading.
+    """
     if not skip and take is None:
         yield from splits
         return

@@ -1,11 +1,12 @@
-"""The folder of a saved dataset: its parts in the order in which they may be written and believed.
+"""The folder of a saved dataset: its files, and the order in which they are written and trusted.
 
-Shared by those who write and those who read; knows what files say, not how one comes to be there
-whole. Invariants: a file is never written again, since each attempt to write a chunk has a tag of
-its own; a chunk counts only if DONE lists it, and DONE only if it is of the snapshot that
-snapshot.json names. Names after that one say whose they are, and writers touch none of another: who
-was taken for dead and goes on writing changes nothing, also where another snapshot has come to
-stand in the folder. That one is made only where none is.
+Shared by writers and readers. Knows the contents of the files, not how a file appears atomically
+(`atomic_folder`). Invariants: a chunk file is never overwritten, since each attempt to write a
+chunk has a tag of its own. A chunk counts only if DONE lists it, and DONE only if it is of the
+snapshot that snapshot.json names. All other file names identify their snapshot, and a writer
+touches no file of another snapshot: so a writer that was taken for lost and goes on writing changes
+nothing, even if another snapshot has been started in the folder. snapshot.json is created only if
+there is none.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ _CODECS: Final = {"LZ4": "lz4", "ZSTD": "zstd"}
 
 
 class SnapshotFolder:
-    """A snapshot's folder on any file system that fsspec knows."""
+    """The folder of a snapshot, on any file system that fsspec knows."""
 
     def __init__(
         self, path: str, storage_options: Mapping[str, Any] | None = None, *, writes: str = ""
     ) -> None:
-        """`writes`: the snapshot that will be written there."""
+        """Opens the folder; `writes` is the id of the snapshot to be written there, if any."""
         self.path = path
         self._owner = f"{zlib.crc32(writes.encode()):08x}" if writes else ""
         drafts = f"{UNCOMMITTED}_{writes}" if writes else UNCOMMITTED
@@ -57,45 +58,48 @@ class SnapshotFolder:
     # Reading
 
     def metadata(self) -> Metadata | None:
-        """What is saved here; None when nothing is. DataLossError for what cannot be read."""
+        """Returns what is saved here, or None; raises DataLossError if it cannot be read."""
         return self._parsed(METADATA, Metadata.from_json)
 
     def done(self) -> Done | None:
-        """The list of chunks; None while the snapshot is not finished."""
+        """Returns the list of chunks; None while the snapshot is not finished."""
         return self._marker(DONE, Done.from_json)
 
     def failure(self) -> dict[str, Any] | None:
-        """What ended the snapshot, in the form of `error_to_dict`, if something did."""
+        """Returns the error that ended the snapshot, in the form of `error_to_dict`, or None."""
         return self._marker(ERROR, lambda values: dict(values["error"]))
 
     def holds_marker(self) -> bool:
-        """Whether there is DONE or ERROR of any snapshot."""
+        """True if there is a DONE or ERROR file of any snapshot."""
         return any(name.startswith((DONE, ERROR)) for name in self._files.names())
 
     def _marker(self, kind: str, parse: Callable[[Any], Any]) -> Any:
-        """What DONE or ERROR of the snapshot says; of any while nothing says which one is here."""
+        """Returns the content of the snapshot's DONE or ERROR, or None.
+
+        While there is no metadata, the file of any snapshot counts.
+        """
         metadata = self.metadata()
         if metadata is None:
             names = [name for name in self._files.names() if name.startswith(kind)]
         else:
-            # Earlier versions did not name the snapshot.
+            # In folders written by earlier versions the name does not contain the snapshot.
             names = [f"{kind}_{metadata.snapshot_id}", kind]
         found = (self._parsed(name, parse) for name in names)
         return next((content for content in found if content is not None), None)
 
     def chunk_path(self, chunk: Chunk) -> str:
-        """Where a chunk is: a local path, or a URL."""
+        """Returns the location of a chunk: a local path, or a URL."""
         return self._files.location(f"{CHUNKS}/{chunk.name}")
 
     def signs_of_work(self) -> tuple[int, int]:
-        """Committed chunks, and the bytes of files under way: they change while work goes on."""
+        """Returns the numbers of committed chunks and of uncommitted bytes, which show progress."""
         committed = self._files.listed(CHUNKS)
         folders = [name for name in self._files.names() if name.startswith(UNCOMMITTED)]
         under_way = [entry for name in folders for entry in self._files.listed(name)]
         return len(committed), sum(int(entry.get("size") or 0) for entry in under_way)
 
     def foreign_files(self) -> list[str]:
-        """Names of what is here and belongs to no snapshot."""
+        """Returns the names of files in the folder that belong to no snapshot."""
         own = (METADATA, CHUNKS, UNCOMMITTED, DONE, ERROR)
         return sorted(name for name in self._files.names() if not name.startswith(own))
 
@@ -115,13 +119,14 @@ class SnapshotFolder:
     # Writing
 
     def write_metadata(self, metadata: Metadata) -> None:
-        """Says what is saved here; a repeat changes nothing.
+        """Writes snapshot.json, which says what is saved here; idempotent.
 
-        AlreadyExistsError when another snapshot is here.
+        Raises AlreadyExistsError if the folder holds another snapshot.
         """
         found = self.metadata()
         if found is None:
-            # Not over another: it may have come since, however long this process was frozen.
+            # Does not replace one that another process has written meanwhile, even if this process
+            # was frozen for long.
             self._write_json(METADATA, metadata.to_json(), replaces=False)
             found = self.metadata()
         if found is None or found.snapshot_id != metadata.snapshot_id:
@@ -138,9 +143,9 @@ class SnapshotFolder:
         batches: Iterable[pa.RecordBatch],
         compression: str = "NONE",
     ) -> Chunk | None:
-        """Writes the batches as one file; None, and no file, when there are none.
+        """Writes the batches as one file; returns None, and writes no file, if there are no rows.
 
-        A repeat makes another file.
+        Each call writes another file, even for the same number.
         """
         rows = count = size_bytes = 0
         with self._files.draft() as draft:
@@ -161,20 +166,20 @@ class SnapshotFolder:
         return chunk
 
     def write_marker(self, name: str, content: Mapping[str, Any]) -> None:
-        """Writes DONE or ERROR, the last file, and tidies up behind the writers.
+        """Writes DONE or ERROR, the last file, and removes what writers left over.
 
-        ERROR takes a DONE away that could be seen before the attempt to write it failed.
+        With ERROR it also removes a DONE that became visible although writing it failed.
         """
         self._write_json(f"{name}_{content['snapshot_id']}", content)
         if name == ERROR:
-            # Where that cannot be either, readers look for ERROR first.
+            # If it cannot be removed either, ERROR still counts: readers look for it first.
             self._files.remove(f"{DONE}_{content['snapshot_id']}")
         self._files.remove_drafts()
         if name == DONE:
             self._remove_all_but(chunk.name for chunk in Done.from_json(content).chunks)
 
     def _remove_all_but(self, names: Iterable[str]) -> None:
-        """Chunks of attempts that came to nothing, of no other snapshot."""
+        """Removes chunks of failed attempts of this snapshot, but of no other snapshot."""
         listed = set(names)
         with contextlib.suppress(DataServiceError):
             for entry in self._files.listed(CHUNKS):
@@ -184,7 +189,7 @@ class SnapshotFolder:
                     self._files.remove(f"{CHUNKS}/{name}")
 
     def _write_json(self, name: str, content: Mapping[str, Any], *, replaces: bool = True) -> None:
-        """Once more where the draft is gone: who was told to write the same has tidied up."""
+        """Writes a JSON file; retries once if another writer of the same file removed the draft."""
         try:
             self._write_json_once(name, content, replaces)
         except FailedPreconditionError as error:

@@ -1,4 +1,4 @@
-"""What the files of a saved dataset say, and what they are called.
+"""The contents and names of the files of a saved dataset.
 
     snapshot.json                             what is saved: schema, plan, batch; written first
     chunks/chunk_<number>_<rows>_<tag>.arrow  Arrow IPC files
@@ -28,9 +28,9 @@ ERROR: Final = "ERROR"
 
 
 class Chunk(NamedTuple):
-    """A committed file; `batches` is the number of its record batches.
+    """A committed chunk file; `batches` is the number of its record batches.
 
-    `tag` tells it from the files of other attempts; "" in snapshots of earlier versions.
+    `tag` distinguishes it from files of other attempts; it is "" in snapshots of earlier versions.
     """
 
     number: int
@@ -41,17 +41,18 @@ class Chunk(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The file's name in the folder of chunks."""
+        """The name of the file in the folder of chunks."""
         tag = f"_{self.tag}" if self.tag else ""
         return f"chunk_{self.number:08}_{self.rows}{tag}.arrow"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metadata:
-    """What `snapshot.json` says.
+    """The contents of `snapshot.json`.
 
-    `is_batched`: every record batch is an element. `batch_size`: the rows are to be batched again.
-    `windows`: how many chunks there will be at most; None when that shows only while writing.
+    `is_batched`: every record batch is an element. `batch_size`: the size of the batches that the
+    rows are put into again when they are loaded, or None. `windows`: the most chunks that there
+    will be, or None if that is not known before writing.
     """
 
     snapshot_id: str
@@ -72,7 +73,7 @@ class Metadata:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Metadata:
-        """InvalidArgumentError for what another version of this module has written."""
+        """Decodes the result of `to_json`; InvalidArgumentError for another format version."""
         if values.get("format") != FORMAT_VERSION:
             raise InvalidArgumentError(
                 f"the snapshot has format {values.get('format')!r}, and this version of "
@@ -85,7 +86,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What `DONE` says: the chunks, in order, and their totals."""
+    """The contents of `DONE`: the chunks, in order, and their totals."""
 
     snapshot_id: str
     chunks: tuple[Chunk, ...]

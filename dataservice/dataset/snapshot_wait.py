@@ -1,8 +1,8 @@
-"""Finding a snapshot that is finished, or waiting until one is.
+"""Finds a finished snapshot, or waits until it is finished.
 
-Looks at the folder only, so that a snapshot can be waited for in any process, whether or not it
-reaches the service that writes. Invariant: waiting ends when the snapshot does, and when nothing
-has moved for the given time.
+Looks only at the folder, so any process can wait for a snapshot, whether or not it can reach the
+service that writes it. Invariant: waiting ends when the snapshot is finished or failed, and when
+there was no progress for the given time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataservice.runtime.arguments import limit_s
 
 logger = logging.getLogger(__name__)
 
-# Files appear window by window, and a window of slow functions takes its time.
+# Files appear window by window, and a window may take long if functions are slow.
 DEFAULT_LOAD_TIMEOUT_S: Final = 300.0
 _NOTICE_INTERVAL_S: Final = 10.0
 _FIRST_PAUSE_S: Final = 0.05
@@ -39,13 +39,13 @@ _MAX_PAUSE_S: Final = 1.0
 def find_snapshot(
     path: str, options: Mapping[str, Any] | None, *, wait: bool, timeout_s: float
 ) -> Metadata:
-    """What was saved at `path`, once it is finished. The errors are those of `Dataset.load`."""
+    """Returns what was saved at `path`, once it is finished; with the errors of `Dataset.load`."""
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise InvalidTypeError(f"load takes the path of a snapshot, got {path!r}")
     check_storage_options(options)
     limit = limit_s(timeout_s, "timeout_s")
     folder = SnapshotFolder(os.fspath(path), options)
-    found = _look(folder)
+    found = _finished(folder)
     if found is not None:
         return found
     if wait:
@@ -62,13 +62,13 @@ def find_snapshot(
 
 
 def failure_of(path: str, encoded: Mapping[str, Any]) -> DataServiceError:
-    """The error that ended a snapshot, under its own class."""
+    """Returns the error that ended a snapshot, as an instance of its own class."""
     message = f"the snapshot {path} failed: {encoded.get('message')}"
     return error_from_dict({**encoded, "message": message})
 
 
-def _look(folder: SnapshotFolder) -> Metadata | None:
-    """The metadata of a finished snapshot; raises what one failed with."""
+def _finished(folder: SnapshotFolder) -> Metadata | None:
+    """Returns the metadata of a finished snapshot, else None; raises the error of a failed one."""
     failure = folder.failure()
     if failure is not None:
         raise failure_of(folder.path, failure)
@@ -83,7 +83,7 @@ def _await(folder: SnapshotFolder, timeout_s: float) -> Metadata:
     pause_s = _FIRST_PAUSE_S
     signs = None
     while True:
-        found = _look(folder)
+        found = _finished(folder)
         if found is not None:
             return found
         now_s = time.monotonic()

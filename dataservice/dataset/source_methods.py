@@ -1,7 +1,8 @@
 """The methods of Dataset that begin a plan: one per source.
 
-Responsible for what users write and its defaults only; the nodes check their arguments and read.
-Invariant: calling one of them touches no file, but for `load`, which must know what was saved.
+Responsible for the signatures that users see and their defaults only; the nodes check their
+arguments and read. Invariant: no method touches a file, except `load`, which must know what was
+saved.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _ALL_FILES = 1 << 40
 
 
 class SourceMethods:
-    """Where the rows of a dataset come from."""
+    """The class methods of a dataset that create one from a source."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     @classmethod
     def range(cls, start: int | None = None, stop: int | None = None, step: int = 1) -> Self:
-        """Integers as Python's range gives them, in one int64 column `id`.
+        """Creates a dataset of the integers of Python's range, in one int64 column `id`.
 
-        A lone number is the `stop`.
+        A single number is the `stop`.
         """
         if stop is None:
             start, stop = None, start
@@ -56,7 +57,7 @@ class SourceMethods:
 
     @classmethod
     def from_table(cls, table: pa.Table) -> Self:
-        """The rows of a table; a plan that is sent holds a copy of it."""
+        """Creates a dataset of a table's rows; a plan that is sent holds a copy of the table."""
         if isinstance(table, pa.RecordBatch):
             table = pa.Table.from_batches([table])
         if isinstance(table, pa.Table):
@@ -65,7 +66,10 @@ class SourceMethods:
 
     @classmethod
     def from_numpy(cls, columns: Mapping[str, Any]) -> Self:
-        """Arrays of equal length, one per column; 2-D arrays become fixed-size lists."""
+        """Creates a dataset of arrays of equal length, one per column.
+
+        2-D arrays become fixed-size lists.
+        """
         if not isinstance(columns, Mapping) or not columns:
             raise InvalidTypeError(f"from_numpy takes a dict of arrays, got {columns!r:.200}")
         batch = from_numpy(columns, what="the arrays given to from_numpy")
@@ -73,7 +77,7 @@ class SourceMethods:
 
     @classmethod
     def from_tensor_slices(cls, tensors: Mapping[str, Any]) -> Self:
-        """tf.data's name for `from_numpy`: one row per slice of the arrays, by column."""
+        """Creates a dataset as `from_numpy` does; the name is the one that tf.data uses."""
         if not isinstance(tensors, Mapping):
             raise InvalidTypeError(
                 "from_tensor_slices takes a dict of arrays, since columns have names here, got "
@@ -89,9 +93,9 @@ class SourceMethods:
         filter: Expression | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Rows of Parquet files: a path, a directory, a glob, an fsspec URL, or a list of them.
+        """Reads Parquet files: a path, a directory, a glob, an fsspec URL, or a list of them.
 
-        `storage_options` travel with the plan: prefer credentials of the machines that read.
+        `storage_options` travel with the plan; prefer credentials on the machines that read.
         """
         return cls(ParquetSource(paths, columns, filter, storage_options))  # type: ignore
 
@@ -107,9 +111,9 @@ class SourceMethods:
         encoding: str = "utf-8",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Rows of CSV files; types that `schema` does not give come from the first block.
+        """Reads CSV files; types that `schema` does not give are inferred from the first block.
 
-        `header` False takes the column names from `schema`, or f0, f1, ...
+        With header=False the column names are those of `schema`, or f0, f1, ...
         """
         nulls = None if null_values is None else tuple(null_values)
         options = dict(storage_options) if storage_options else None
@@ -133,7 +137,7 @@ class SourceMethods:
         block_size_bytes: int = 4 << 20,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Rows of JSON lines; types that `schema` does not give come from the first block."""
+        """Reads JSON lines; types that `schema` does not give are inferred from the first block."""
         options = dict(storage_options) if storage_options else None
         return cls(JsonSource(paths, schema, block_size_bytes, options))  # type: ignore[arg-type]
 
@@ -146,10 +150,10 @@ class SourceMethods:
         memory_map: bool = True,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """Rows of Arrow IPC files (Feather) and streams; local files are read without a copy.
+        """Reads Arrow IPC files (Feather) and streams; local files are read without a copy.
 
-        A mapped file that is cut short while it is read ends the process: do not write to files
-        in use, or say `memory_map=False`.
+        If a memory-mapped file is truncated while it is read, the process dies: do not write to
+        files in use, or pass `memory_map=False`.
         """
         return cls(IpcSource(paths, columns, memory_map, storage_options))  # type: ignore[arg-type]
 
@@ -162,12 +166,12 @@ class SourceMethods:
         compression: str | None = "AUTO",
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The features of tf.train.Example records in TFRecord files, as columns.
+        """Reads the features of tf.train.Example records in TFRecord files, as columns.
 
-        `features` gives each its Arrow type: a number or string for one value, a fixed-size list
-        for n, a list for any number; a missing one is null. Without, the records as they are, in
-        a binary column `record`. `compression` "AUTO" goes by the suffix; it may be
-        "GZIP", "ZLIB" or None.
+        `features` gives the Arrow type of each feature: a number or string for one value, a
+        fixed-size list for n values, a list for any number; a missing feature is null. Without
+        `features`, the records come unparsed in a binary column `record`. `compression` is "GZIP",
+        "ZLIB", None, or "AUTO", which goes by the suffix of the file name.
         """
         options = dict(storage_options) if storage_options else None
         return cls(TFRecordSource(paths, features, compression, options))  # type: ignore[arg-type]
@@ -181,13 +185,13 @@ class SourceMethods:
         format: str | None = None,
         deterministic: bool = True,
     ) -> Self:
-        """What the iterable that `fn()` returns yields: dicts of one row, which is slow, dicts of
-        arrays (format="numpy"), or record batches and tables (format="arrow").
+        """Creates a dataset of the rows that the iterable `fn()` yields.
 
-        A saved position is reached by running it again, so it must yield the same each time; on its
-        first rows, functions above it that have no schema= are tried. One that does not is declared
-        so, with deterministic=False: then it has no positions to save, and the data service
-        delivers it at most once.
+        It yields dicts of one row, which is slow, dicts of arrays (format="numpy"), or record
+        batches and tables (format="arrow"). A saved position is reached by calling `fn` again, and
+        functions after it without `schema=` are tried on its first rows, so it must yield the same
+        rows each time. Declare deterministic=False if it does not: then it has no positions to
+        save, and the data service delivers it at most once.
         """
         return cls(GeneratorSource(fn, schema, format, deterministic))  # type: ignore[arg-type]
 
@@ -200,10 +204,10 @@ class SourceMethods:
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The files that one or several patterns match, in a string column `path`.
+        """Lists the files that one or several patterns match, in a string column `path`.
 
-        Sorted, or in an order that depends on the seed and the epoch. A function given to
-        `interleave` can pass its row on to `from_csv` and the like.
+        The paths are sorted, or with `shuffle` in an order that depends on the seed and the epoch.
+        A function given to `interleave` can pass the path of its row to `from_csv` and the like.
         """
         if not isinstance(shuffle, bool):
             raise InvalidArgumentError(f"shuffle must be True or False, got {shuffle!r}")
@@ -223,12 +227,13 @@ class SourceMethods:
         storage_options: Mapping[str, Any] | None = None,
         timeout_s: float = DEFAULT_LOAD_TIMEOUT_S,
     ) -> Self:
-        """The elements that `dataservice.save` wrote to `path`, batched as they were.
+        """Reads the elements that `dataservice.save` wrote to `path`, batched as they were saved.
 
-        In the same order at each reading. NotFoundError when nothing was saved there, and
-        FailedPreconditionError while it is being written; with `wait`, waits for the end of it,
-        as long as there is progress every `timeout_s`: DeadlineExceededError then. The error of a
-        snapshot that failed is raised here. SchemaError where the schema is not `element_spec`.
+        Their order is the same in each pass. Raises NotFoundError if nothing was saved there, and
+        FailedPreconditionError while the snapshot is being written. With `wait` it waits for the
+        end instead, and raises DeadlineExceededError if the snapshot makes no progress for
+        `timeout_s`. Raises the error of a snapshot that failed, and SchemaError if the schema is
+        not `element_spec`.
         """
         if not isinstance(wait, bool):
             raise InvalidArgumentError(f"wait must be True or False, got {wait!r}")

@@ -1,7 +1,7 @@
-"""Dividing a plan: its splits, its windows, and the stream of one window.
+"""Divides a plan: its splits, its windows, and the stream of one window.
 
-Planning reads file lists and footers, never rows. Invariant: the rows of a window are a fixed
-sequence, given the plan, the epoch and the window; so any worker can replay a window from a row.
+Planning reads file lists and footers, never rows. Invariant: the plan, the epoch and the window
+determine the sequence of rows of the window, so any worker can replay a window from any row.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ __all__ = [
 
 
 def plan_splits(linear: Linear) -> SplitTable:
-    """All splits of one epoch, in order, without those that take and skip leave out.
+    """Returns all splits of one epoch, in order, without those that take and skip leave out.
 
-    Lists files and reads Parquet footers, several at a time. SourceError and SchemaError for
+    Lists files and reads Parquet footers, several at a time. Raises SourceError or SchemaError for
     files that are missing, damaged or unlike the others.
     """
     splits = plan_segments(linear.segments, linear.skip, linear.take)
@@ -59,7 +59,7 @@ def plan_splits(linear: Linear) -> SplitTable:
 
 
 class WindowSizes(NamedTuple):
-    """How large windows should be, as arguments of `make_windows`."""
+    """The sizes that windows should have, as arguments of `make_windows`."""
 
     target_rows: int
     tail_rows: int
@@ -67,7 +67,7 @@ class WindowSizes(NamedTuple):
 
 
 def window_sizes(linear: Linear, splits: SplitTable) -> WindowSizes:
-    """How large the windows of this plan should be."""
+    """Returns the sizes that the windows of this plan should have."""
     target_bytes = window_target_bytes(splits.total_unknown_bytes(), _least_windows(linear))
     elements = _target_elements(linear, splits)
     if elements is not None:
@@ -79,7 +79,7 @@ def window_sizes(linear: Linear, splits: SplitTable) -> WindowSizes:
 
 
 def _target_elements(linear: Linear, splits: SplitTable) -> int | None:
-    """Elements of a window, where what is counted is not rows."""
+    """Returns how many elements a window should have; None if the plan does not interleave."""
     if not linear.cycle:
         return None
     size_bytes = splits.total_bytes() if splits.has_sizes() else None
@@ -89,12 +89,12 @@ def _target_elements(linear: Linear, splits: SplitTable) -> int | None:
 
 
 def _least_windows(linear: Linear) -> int:
-    """How many windows there should be, as far as the data suffice for them."""
+    """Returns how many windows an epoch should have at least, if the data suffice for them."""
     return GROUPING_WINDOWS_PER_EPOCH if linear.group_rows else WINDOWS_PER_EPOCH
 
 
 def plan_windows(linear: Linear, splits: Sequence[Split], epoch: int) -> Windows:
-    """The windows of one epoch."""
+    """Returns the windows of one epoch."""
     table = SplitTable.of(splits)
     return make_windows(
         table,
@@ -112,10 +112,10 @@ def open_window(
     window_index: int,
     context: RunContext,
 ) -> BatchStream:
-    """The rows of one window through the operators of its segment, before the tail.
+    """Opens a stream of the rows of one window, with its segment's operators but not the tail.
 
-    A shuffle permutes the window. Raises SourceError, on reading, when a file is not the
-    one that was planned.
+    A shuffle permutes the rows of the window. Reading raises SourceError if a file is not the one
+    that was planned.
     """
     segments = {split.segment for split in splits}
     if len(segments) != 1 or not segments <= set(range(len(linear.segments))):
@@ -130,9 +130,10 @@ def open_window(
 def transform_batch(
     linear: Linear, context: RunContext
 ) -> Callable[[pa.RecordBatch, Callable[[], str]], pa.RecordBatch]:
-    """What the operators after `batch` make of one batch; the result may have no rows.
+    """Returns a function that applies the operators after `batch` to one batch.
 
-    The second argument tells, for errors, where the rows come from. Not thread safe.
+    Its second argument returns, for errors, where the rows come from; its result may have no rows.
+    Not thread-safe.
     """
     steps = [(id(operator), operator.guarded(context)) for operator in linear.batch_operators]
     times = context.times

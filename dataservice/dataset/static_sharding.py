@@ -1,11 +1,11 @@
-"""Rewrites of a plan into the share that one worker of a fixed list runs.
+"""Rewrites a plan into the share that one worker of a fixed list runs.
 
-Semantics of tf.data service: FILE deals the files of every file source out by worker index, below
-any shuffle of them; DATA keeps every N-th element, before a trailing prefetch; HINT fills in
-`shard(SHARD_HINT, ...)`. The rewrites are pure; files are listed apart from them. Invariant: given
-one listing, the shares of workers 0 to N-1 are disjoint and together the whole, for a plan that
-yields the same elements each time. Operators that count (take, skip, enumerate) and `batch` run
-per worker under FILE, as they are written.
+The semantics are those of tf.data service: FILE divides the files of every file source by worker
+index, below any shuffle of them; DATA keeps every N-th element, before a trailing prefetch; HINT
+fills in `shard(SHARD_HINT, ...)`. Operators that count (take, skip, enumerate) and `batch` run on
+each worker's share under FILE. The rewrites are pure; files are listed apart from them. Invariant:
+given one listing, the shares of workers 0 to N-1 are disjoint and together the whole, for a plan
+that yields the same elements each time.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from dataservice.errors import (
 )
 from dataservice.vocabulary import ShardingPolicy
 
-# Paths of each file source, in the order in which `walk` meets the sources.
+# The paths of each file source, in the order in which `walk` visits the sources.
 Listing: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
-    """Part `index` of `count`; `listing` is what `list_sources` answered, "" to check nothing."""
+    """Share `index` of `count`.
+
+    `listing` is the result of `list_sources` when the division was made, or "" to check nothing.
+    """
 
     policy: ShardingPolicy
     index: int
@@ -41,9 +44,9 @@ class Share:
 
 
 def check_policy(root: Node, policy: ShardingPolicy) -> None:
-    """Raises for a plan that the policy cannot divide, as far as is known without reading.
+    """Raises an error if the policy cannot divide the plan, as far as is known without reading.
 
-    NotFoundError for FILE over a source without files, FailedPreconditionError for a SHARD_HINT
+    NotFoundError if a source has no files under FILE, FailedPreconditionError for a SHARD_HINT
     under another policy than HINT.
     """
     hinted = any(isinstance(node, Shard) and node.is_hint for node in walk(root))
@@ -64,17 +67,17 @@ def check_policy(root: Node, policy: ShardingPolicy) -> None:
 
 
 def effective_policy(root: Node, policy: ShardingPolicy) -> ShardingPolicy:
-    """FILE or DATA in place of FILE_OR_DATA."""
+    """Returns FILE or DATA in place of FILE_OR_DATA, and any other policy unchanged."""
     if policy is not ShardingPolicy.FILE_OR_DATA:
         return policy
     return ShardingPolicy.DATA if _sources_without_files(root) else ShardingPolicy.FILE
 
 
 def list_sources(root: Node, policy: ShardingPolicy, count: int) -> str:
-    """Stands for the files that `count` workers divide, so that all divide the same; "" for none.
+    """Returns a digest of the files that `count` workers divide, or "" if no files are divided.
 
-    InvalidArgumentError for a source with fewer files than workers, SourceError for one that
-    cannot be listed.
+    Workers compare it, so that all divide the same files. Raises InvalidArgumentError for a source
+    with fewer files than workers, and SourceError for a source that cannot be listed.
     """
     check_policy(root, policy)
     if effective_policy(root, policy) is not ShardingPolicy.FILE or count == 1:
@@ -83,9 +86,9 @@ def list_sources(root: Node, policy: ShardingPolicy, count: int) -> str:
 
 
 def share_of(root: Node, share: Share) -> Node:
-    """The plan that a worker runs. Lists the files under FILE.
+    """Returns the plan that a worker runs; lists the files under FILE.
 
-    FailedPreconditionError when other files are there than when the division was made.
+    Raises FailedPreconditionError if the files differ from those when the division was made.
     """
     check_policy(root, share.policy)
     policy = effective_policy(root, share.policy)
@@ -106,7 +109,7 @@ def share_of(root: Node, share: Share) -> Node:
 
 
 def fill_hints(root: Node, index: int, count: int) -> Node:
-    """Every shard(SHARD_HINT, ...) as shard(count, index)."""
+    """Returns the plan with shard(count, index) in place of every shard(SHARD_HINT, ...)."""
 
     def fill(node: Node) -> Node:
         if isinstance(node, Shard) and node.is_hint:
@@ -117,14 +120,14 @@ def fill_hints(root: Node, index: int, count: int) -> Node:
 
 
 def keep_every_nth(root: Node, index: int, count: int) -> Node:
-    """The plan with shard(count, index) at its end, before trailing prefetches."""
+    """Returns the plan with shard(count, index) at its end, before trailing prefetches."""
     if isinstance(root, Prefetch):
         return root.with_inputs(keep_every_nth(root.input, index, count))
     return Shard(root, count, index)
 
 
 def deal_files(root: Node, listing: Listing, index: int, count: int) -> Node:
-    """The plan with files index, index + count, ... of each file source."""
+    """Returns the plan with files index, index + count, ... of each file source."""
     dealt = iter(listing)
 
     def deal(node: Node) -> Node:
@@ -137,7 +140,7 @@ def deal_files(root: Node, listing: Listing, index: int, count: int) -> Node:
 
 
 def _with_own_cache(node: Node, index: int, count: int) -> Node:
-    """What the whole plan, or another share of it, kept is not what a share yields."""
+    """Gives a cache of a share its own path and memory: its elements differ from other shares'."""
     if not isinstance(node, Cache):
         return node
     path = None if node.path is None else f"{node.path}.{index}-of-{count}"
@@ -145,14 +148,15 @@ def _with_own_cache(node: Node, index: int, count: int) -> Node:
 
 
 def _with_paths(source: Source, paths: Sequence[str]) -> Node:
-    """The same source of other files, whose columns are those of the first file of the whole.
+    """Returns the source with other files and the columns of the first file of the whole source.
 
-    The first that the share has may have other ones, no rows to tell types, or be unreadable.
+    The first file of the share may have other columns, no rows to infer types from, or be
+    unreadable.
     """
     name = "patterns" if isinstance(source, FileListSource) else "paths"
     changes: dict[str, Any] = {name: tuple(paths)}
     mine = dataclasses.replace(source, **changes)
-    source.empty()  # finds the columns, unless they were stated
+    source.empty()  # finds the columns, unless they were given
     if "reference" in vars(source):
         vars(mine)["reference"] = vars(source)["reference"]
     return mine
@@ -188,5 +192,5 @@ def _file_sources(root: Node) -> list[Source]:
 
 
 def _sources_without_files(root: Node) -> list[Node]:
-    """What a worker would read whole although others read it too."""
+    """Returns the sources without files, which every worker would read whole under FILE."""
     return [node for node in walk(root) if not node.inputs and not _has_files(node)]

@@ -1,6 +1,6 @@
-"""Totals over the iterators of a dataset: what they yielded, who waited for whom, and where.
+"""Totals over the iterators of a dataset: rows, waiting times and times per operator.
 
-Invariant: what a pass took is counted once, while it runs and after it.
+Invariant: the times of a pass are counted exactly once, while it runs and after it.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from typing import Final
 
 from dataservice.dataset.timing import OperatorStats, OperatorTimes, WorkLog
 
-# Below it the pipeline could be made free of charge and the caller would hardly go faster.
+# If callers wait for less than this share of the time, a faster pipeline would hardly help them.
 _BOUND_SHARE: Final = 0.5
 _MIN_BATCHES: Final = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetStats:
-    """What the iterators of a dataset have yielded, and how the time went.
+    """What the iterators of a dataset have yielded, and where the time was spent.
 
-    `wait_s` is the time that callers waited for a batch, `compute_s` that between two batches.
-    `operators` come in the order of the plan, with the time that each took itself. Those of the
-    part that data workers run are `worker_operators`, with the time of all workers together.
+    `wait_s` is the time that callers waited for a batch, `compute_s` the time between two batches.
+    `operators` are in the order of the plan, each with the time that it took without its inputs.
+    `worker_operators` are those of the part that data workers run, with the time of all workers
+    together.
     """
 
     iterators: int = 0
@@ -36,14 +37,16 @@ class DatasetStats:
 
     @property
     def wait_share(self) -> float:
-        """The part of the time that callers waited, in [0, 1]."""
+        """The share of the time that callers waited, in [0, 1]."""
         total_s = self.wait_s + self.compute_s
         return self.wait_s / total_s if total_s > 0 else 0.0
 
     @property
     def verdict(self) -> str:
-        """ "input-bound" when callers mostly wait for data, else "compute-bound"; "unknown" before
-        the second batch."""
+        """The word "input-bound" if callers mostly wait for data, else "compute-bound".
+
+        Before the second batch it is "unknown".
+        """
         if self.batches < _MIN_BATCHES:
             return "unknown"
         return "input-bound" if self.wait_share >= _BOUND_SHARE else "compute-bound"
@@ -69,11 +72,11 @@ def _table(operators: Sequence[OperatorStats]) -> list[str]:
 
 
 class StatsCounter:
-    """Adds up what several iterators report. Thread safe."""
+    """Adds up what several iterators report. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # As plain numbers: they change with every batch.
+        # Plain numbers rather than a DatasetStats, since they change with every batch.
         self._iterators = self._batches = self._rows = 0
         self._wait_s = self._compute_s = 0.0
         self._retired = DatasetStats()
@@ -97,19 +100,19 @@ class StatsCounter:
             self._compute_s += compute_s
 
     def watch(self, times: OperatorTimes, workers: WorkLog) -> None:
-        """Counts the operators of a pass that begins, and those that data workers run for it."""
+        """Includes the operators of a pass that begins, and those that data workers run for it."""
         with self._lock:
             self._running.append((times, workers))
 
     def retire(self, times: OperatorTimes, workers: WorkLog) -> None:
-        """Keeps the totals of a pass that is over, and forgets it."""
+        """Adds the totals of a pass that is over, and forgets the pass."""
         with self._lock:
             if (times, workers) in self._running:
                 self._running.remove((times, workers))
                 self._retired = _with_operators(self._retired, times, workers)
 
     def total(self) -> DatasetStats:
-        """The totals so far."""
+        """Returns the totals so far."""
         with self._lock:
             total = dataclasses.replace(
                 self._retired,
@@ -135,7 +138,7 @@ def _with_operators(total: DatasetStats, times: OperatorTimes, workers: WorkLog)
 def _added(
     old: tuple[OperatorStats, ...], new: Sequence[OperatorStats]
 ) -> tuple[OperatorStats, ...]:
-    """The sums; where they are not of the same operators, the one that has more of them."""
+    """Returns the sums per operator; if the operators differ, the list that has more of them."""
     if [stats.name for stats in old] == [stats.name for stats in new]:
         return tuple(before + after for before, after in zip(old, new, strict=True))
     return tuple(new) if len(new) >= len(old) else old

@@ -1,8 +1,8 @@
-"""What running a plan is made of: streams of record batches that know their position.
+"""Streams of record batches that know their position: what a plan is run as.
 
-A stream is pulled by one thread at a time. It knows nothing of plans. Invariant: `state()` taken
-before a `next()` and restored into a fresh stream of the same plan, epoch and seeds yields the
-same rows, cut into the same batches, from that `next()` on.
+One thread at a time pulls a stream. Knows nothing of plans. Invariant: if `state()` is taken before
+a `next()` and restored into a fresh stream of the same plan, epoch and seeds, that stream yields
+the same rows, cut into the same batches, as the first one from that `next()` on.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from dataservice.errors import CancelledError, FailedPreconditionError
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
 
 State: TypeAlias = dict[str, Any]
-# Maps one record batch to another; the second argument tells where its rows come from.
+# Maps one record batch to another; the second argument returns where its rows come from.
 Transform: TypeAlias = Callable[[pa.RecordBatch, Callable[[], str]], pa.RecordBatch]
 
-# 40 columns of 8 bytes make 5 MB: small enough for rows of any width.
+# A chunk of 40 columns of 8 bytes takes 5 MB, so chunks stay small for rows of any width.
 CHUNK_ROWS: Final = 16_384
-# Of columns whose width is known: the fewer chunks, the less Python per row, which threads of one
-# process cannot share; a column still fits into the L2 cache between two operators.
+# For columns of known width. Fewer chunks cost less Python per row, which only one thread of a
+# process can run at a time; a column of this size still fits into the L2 cache between operators.
 _MAX_CHUNK_ROWS: Final = 65_536
 _MAX_CHUNK_BYTES: Final = 24 << 20
-# Enough to tell the type of a column, and few for a function that is slow.
+# Enough rows to infer the type of a column, and few enough for a slow function.
 SAMPLE_ROWS: Final = 16
 
 
@@ -39,10 +39,10 @@ def _never() -> bool:
 
 
 def chunk_rows(schema: pa.Schema) -> int:
-    """Rows of a chunk of these columns, as a source of files cuts them; a power of two."""
+    """Returns how many rows a file source puts into a chunk of these columns; a power of two."""
     try:
         row_bits = sum(field.type.bit_width for field in schema)
-    except ValueError:  # of a type without a fixed width
+    except ValueError:  # raised for a type without a fixed width
         return CHUNK_ROWS
     fitting = _MAX_CHUNK_BYTES * 8 // max(1, row_bits)
     return min(_MAX_CHUNK_ROWS, 1 << max(0, fitting.bit_length() - 1))
@@ -54,11 +54,12 @@ class RunContext:
 
     `epoch` and `window` key the shuffles; `split_order` (seed, epoch) permutes the splits of the
     sources below a shuffle. `cancelled` is polled between batches. `threads` above 1 lets Arrow
-    decode columns in parallel. `times` gathers the time of each operator, `omitted` what is left
-    out of the rows. `restores` says that a position is restored before anything is read, so that a
-    source need not begin. `holder`: rows of a service count as consumed when a receipt says so.
-    `interrupts` lets an interrupt through where no stream has rows in hand. `sample_rows`: of a
-    sample, about how many rows a function is to be tried on; 0 where the schema is enough.
+    decode columns in parallel. `times` gathers the time of each operator, `omitted` the rows that
+    are left out. With `restores`, a position is restored before anything is read, so that sources
+    need not start reading. With a `holder`, rows of a data service count as consumed when their
+    receipt is acknowledged. `interrupts` lets an interrupt through while no stream has rows in
+    hand. `sample_rows` is about how many rows of a sample functions are tried on, or 0 if only the
+    schema is needed.
     """
 
     epoch: int = 0
@@ -76,62 +77,62 @@ class RunContext:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """Tells this run from other runs of the plan, for what is drawn at random in it."""
+        """The key of random draws that tells this run from other runs of the plan."""
         return (self.epoch,) if self.window is None else (self.epoch, self.window)
 
     def nested(self) -> RunContext:
-        """For a dataset inside of an operator, which is run as a whole and in its own order."""
+        """Returns the context for a dataset nested in an operator: run whole, in its own order."""
         return replace(self, split_order=None, window=None)
 
     def sampling(self, rows: int = SAMPLE_ROWS) -> RunContext:
-        """For a sample that has rows, of about this number, if there are any."""
+        """Returns the context for a sample of about `rows` rows, if there are any."""
         return replace(self, sample_rows=max(rows, self.sample_rows))
 
     def check(self) -> None:
-        """Raises CancelledError once the run was given up."""
+        """Raises CancelledError once the run was cancelled."""
         if self.cancelled():
             raise CancelledError("the run of the pipeline was cancelled")
 
 
 class BatchStream(ABC):
-    """An iterator of record batches, never of 0 rows; also a context manager that closes."""
+    """An iterator of record batches, none of them empty; also a context manager that closes it."""
 
     @abstractmethod
     def __next__(self) -> pa.RecordBatch:
-        """The next batch; StopIteration at the end, and again after it."""
+        """Returns the next batch; raises StopIteration at the end, and at each call after it."""
 
     @abstractmethod
     def state(self) -> State:
-        """JSON-able position before the next batch."""
+        """Returns the JSON-able position before the next batch."""
 
     @abstractmethod
     def restore(self, state: State) -> None:
-        """Moves a fresh stream, of which nothing was read and no position asked, to `state`."""
+        """Moves a fresh stream to `state`; `next` and `state` must not have been called before."""
 
     def state_after(self, state: State, rows: int) -> State | None:  # noqa: ARG002
-        """The position `rows` rows after `state`, which this stream gave before them.
+        """Returns the position `rows` rows after `state`, which this stream returned before them.
 
-        None where only reading them again can tell.
+        None if it can only be found by reading these rows again.
         """
         return None
 
     def advance(self, rows: int) -> int:  # noqa: ARG002
-        """Leaves out the next rows, at most `rows`, without making them; how many it could.
+        """Skips the next rows, at most `rows`, without making them; returns how many it skipped.
 
-        0 where only reading them can tell, and at the end.
+        Returns 0 if rows can only be skipped by reading them, and at the end.
         """
         return 0
 
     @abstractmethod
     def close(self) -> None:
-        """Gives up files and threads; idempotent. The stream must not be read afterwards."""
+        """Releases files and threads; idempotent. The stream must not be read afterwards."""
 
     def location(self) -> str:
-        """Where the rows of the last batch come from, such as a file and its rows; may be ""."""
+        """Returns where the last batch comes from, such as a file and rows; "" if not known."""
         return ""
 
     def stats(self) -> dict[str, Any]:
-        """What the stream knows of its own work besides what its iterator counts; JSON-able."""
+        """Returns what the stream knows of its work besides the iterator's counts; JSON-able."""
         return {}
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -145,9 +146,9 @@ class BatchStream(ABC):
 
 
 class TransformStream(BatchStream):
-    """Applies a transform to each batch of a stream and leaves out the batches that get empty.
+    """A stream that applies a transform to each batch of another and leaves out empty results.
 
-    `one_to_one` says that row i of its output is made of row i of its input.
+    `one_to_one` says that row i of the output is made from row i of the input.
     """
 
     def __init__(
@@ -183,38 +184,40 @@ class TransformStream(BatchStream):
 
 
 class RowCutter:
-    """Cuts a stream into pieces of wanted sizes, copying nothing. Its position is exact to a row.
+    """Cuts a stream into pieces of wanted sizes without copying. Its position is exact to a row.
 
-    A piece keeps the whole chunk it was cut from alive. Where the stream lets an interrupt through,
-    the same call goes on afterwards as if none had come.
+    A piece keeps the whole chunk alive that it was cut from. After the stream let an interrupt
+    through, the interrupted call can be repeated as if no interrupt had come.
     """
 
     def __init__(self, stream: BatchStream) -> None:
         self._stream = stream
-        self._held: list[pa.RecordBatch] = []  # pieces of a cut that the stream interrupted
+        self._held: list[pa.RecordBatch] = []  # pieces of a cut that an interrupt broke off
         self._held_from: tuple[State, int] = ({}, 0)
         self._chunk: pa.RecordBatch | None = None
         self._chunk_state: State | None = None
         self._row = 0
         self._began = ""  # where the first of several chunks of a cut comes from
-        self._ends_next = False  # as the last cut saw; not asked again, or chains ask and ask
+        # The last cut met the end. It is not asked for again: in a chain of cutters the calls
+        # would multiply.
+        self._ends_next = False
 
     def available(self) -> int:
-        """Rows that the next piece can have at most; 0 at the end of the stream."""
+        """Returns the most rows that the next piece can have; 0 at the end of the stream."""
         chunk = self._chunk
         if chunk is None or self._row >= chunk.num_rows:
             chunk = self._pull()
         return 0 if chunk is None else chunk.num_rows - self._row
 
     def peek(self, rows: int) -> pa.RecordBatch | None:
-        """What `piece` would return, left in place."""
+        """Returns what `piece` would return, without consuming it."""
         if not self.available():
             return None
         assert self._chunk is not None
         return self._chunk.slice(self._row, rows)
 
     def cut(self, rows: int) -> list[pa.RecordBatch]:
-        """The next `rows` rows, in one piece or several; fewer only at the end of the stream."""
+        """Returns the next `rows` rows as pieces; fewer rows only at the end of the stream."""
         pieces, self._held = self._held, []
         missing = rows - sum(piece.num_rows for piece in pieces)
         self._began = ""
@@ -237,7 +240,7 @@ class RowCutter:
         return pieces
 
     def piece(self, rows: int) -> pa.RecordBatch | None:
-        """The next rows that lie in one chunk, at most `rows`; None at the end of the stream."""
+        """Returns the next rows of one chunk, at most `rows`; None at the end of the stream."""
         chunk = self._chunk
         if chunk is None or self._row >= chunk.num_rows:
             chunk = self._pull()
@@ -249,7 +252,7 @@ class RowCutter:
         return chunk if count == chunk.num_rows else chunk.slice(first, count)
 
     def advance(self, rows: int) -> int:
-        """As of a stream; 0 also where rows of a chunk in hand come first."""
+        """Skips rows as `BatchStream.advance` does; 0 also if rows of a held chunk come first."""
         inside = self._row > 0 if self._chunk is None else self._row < self._chunk.num_rows
         return 0 if inside else self._stream.advance(rows)
 
@@ -273,7 +276,7 @@ class RowCutter:
         return chunk
 
     def state(self) -> State:
-        """Position of the next row: the stream's at its chunk, and the row in that chunk."""
+        """Returns the position of the next row: that of its chunk, and its row in the chunk."""
         if self._held:
             return self._row_of(*self._held_from)
         if self._chunk is None or self._row >= self._chunk.num_rows:
@@ -287,7 +290,7 @@ class RowCutter:
         return exact or {"input": chunk_state, "row": row}
 
     def state_after(self, state: State, rows: int) -> State | None:
-        """As of a stream."""
+        """Returns the position `rows` rows after `state`, as `BatchStream.state_after` does."""
         inner = self._stream.state_after(state["input"], state["row"] + rows) if rows else None
         return None if inner is None else {"input": inner, "row": 0}
 
@@ -302,6 +305,6 @@ class RowCutter:
         self._stream.close()
 
     def location(self) -> str:
-        """Where the rows of the last cut come from."""
+        """Returns where the rows of the last cut come from."""
         last = self._stream.location()
         return f"{self._began} to {last}" if self._began not in ("", last) else last

@@ -1,7 +1,7 @@
-"""A stream whose time is taken: what its `next` takes itself.
+"""A stream that measures the time of its own `next`.
 
-That is without the time of the streams below it on the same thread. Invariant: a timed stream
-yields the same batches as the one it wraps and has the same positions.
+The time of the streams below it on the same thread is not included. Invariant: a timed stream
+yields the same batches as the stream that it wraps, and has the same positions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataservice.dataset.timing import OperatorTimes, TimeEntry
 
 
 def timed(stream: BatchStream, times: OperatorTimes | None, key: int) -> BatchStream:
-    """`stream`, timed as the operator of that key; as it is where the key is none of `times`."""
+    """Returns `stream`, timed as the operator of that key; untimed if `times` has no such key."""
     entry = None if times is None else times.entry(key)
     if times is None or entry is None:
         return stream

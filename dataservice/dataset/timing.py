@@ -1,7 +1,7 @@
-"""Where the time of a pass goes, per operator, and the log that adds up the times of many runs.
+"""The time that each operator takes in a pass, and a log that adds up the times of many runs.
 
-Knows plans only as a list of names, and nothing of streams. Invariant: what a log gives away it
-gives once.
+Knows plans only as lists of names, and nothing of streams. Invariant: a log reports each amount of
+time once.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, TypeAlias
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorStats:
-    """What one operator has yielded, and the time that it took itself.
+    """What one operator has yielded, and the time that it took without its inputs.
 
-    For a prefetch it is the time that its reader waited.
+    For a prefetch, `time_s` is the time that its reader waited.
     """
 
     name: str
@@ -42,7 +42,7 @@ class OperatorStats:
 
 
 class TimeEntry:
-    """What one operator has yielded and taken so far; changed by the thread that runs it."""
+    """The running counts and time of one operator; only the thread that runs it writes to it."""
 
     __slots__ = ("batches", "rows", "time_s")
 
@@ -53,41 +53,42 @@ class TimeEntry:
 
 
 class OperatorTimes:
-    """Times of the operators of one pass. Each operator is run by one thread at a time."""
+    """The times of the operators of one pass. Each operator is run by one thread at a time."""
 
     def __init__(self, names: Sequence[str], keys: Sequence[int]) -> None:
         self._names = list(names)
         self._entries = {key: TimeEntry() for key in keys}
-        # How long the streams below took that the running `next` of a thread has called.
+        # Per thread: the time that the streams below have taken within the running `next`.
         self.local = threading.local()
 
     def entry(self, key: int) -> TimeEntry | None:
-        """Of an operator; None where `key` is none of the plan's."""
+        """Returns the entry of an operator; None if the plan has no operator of that key."""
         return self._entries.get(key)
 
     def note(self, key: int, rows: int, time_s: float) -> None:
-        """Adds a batch of an operator that no stream stands for."""
+        """Adds a batch of an operator that runs without a stream of its own."""
         entry = self._entries[key]
         entry.batches += 1
         entry.rows += rows
         entry.time_s += time_s
 
     def totals(self) -> list[OperatorStats]:
-        """Per operator, inputs before the operators that read them."""
+        """Returns the totals per operator, inputs before the operators that read them."""
         return [
             OperatorStats(name=name, batches=e.batches, rows=e.rows, time_s=e.time_s)
             for name, e in zip(self._names, self._entries.values(), strict=True)
         ]
 
 
-# Which part of a plan, and which of its operators, in order.
+# The number of a part of a plan, and of an operator within it.
 _Place: TypeAlias = tuple[int, int]
 
 
 class WorkLog:
-    """Times of the same operators in many runs, also in other processes. Thread safe.
+    """The times of the same operators in many runs, also in other processes. Thread-safe.
 
-    A process that runs parts of a plan watches them and takes what is new; one that reads adds it.
+    A process that runs parts of a plan calls `watch` for each run, and `take` to send what is new;
+    the process that reads the rows passes it to `add`.
     """
 
     def __init__(self) -> None:
@@ -96,12 +97,12 @@ class WorkLog:
         self._running: dict[OperatorTimes, tuple[int, list[OperatorStats]]] = {}
 
     def watch(self, part: int, times: OperatorTimes) -> None:
-        """Counts the operators of a run of that part, which begins."""
+        """Begins to count the operators of a run of that part."""
         with self._lock:
             self._running[times] = part, times.totals()
 
     def retire(self, times: OperatorTimes) -> None:
-        """Keeps what a run took that is over, and forgets it."""
+        """Adds the times of a run that is over, and forgets the run."""
         with self._lock:
             self._gather(times)
             del self._running[times]
@@ -119,7 +120,7 @@ class WorkLog:
         self._sums[place] = more if known is None else known + more
 
     def take(self) -> list[list[Any]]:
-        """What is new since the last call, as JSON values for `add`."""
+        """Returns the times since the last call, as JSON values for `add`."""
         with self._lock:
             for times in self._running:
                 self._gather(times)
@@ -127,7 +128,7 @@ class WorkLog:
         return [[*place, s.name, s.batches, s.rows, s.time_s] for place, s in taken.items()]
 
     def add(self, news: Sequence[Sequence[Any]]) -> None:
-        """Adds what another log gave away."""
+        """Adds times that `take` of another log returned."""
         with self._lock:
             for part, index, name, batches, rows, time_s in news:
                 more = OperatorStats(
@@ -136,6 +137,6 @@ class WorkLog:
                 self._add((int(part), int(index)), more)
 
     def totals(self) -> list[OperatorStats]:
-        """Per operator, in the order of the plan."""
+        """Returns the totals per operator, in the order of the plan."""
         with self._lock:
             return [self._sums[place] for place in sorted(self._sums)]

@@ -1,8 +1,8 @@
-"""Leaving out what fails: the plan that does, and functions narrowed down to the rows they fail on.
+"""Implements on_error="skip": plans that skip errors, and the search for the rows that fail.
 
-A vectorised function is taken for a row-wise one: what it makes of a row must not depend on the
-rows beside it. Invariant: the rows that are left out follow from the rows and the functions alone,
-so a replay leaves out the same ones.
+A vectorised function is assumed to be row-wise: its result for a row must not depend on the other
+rows. Invariant: which rows are left out depends on the rows and the functions alone, so a replay
+leaves out the same rows.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ LEFT_OUT: Final = object()
 
 
 def tolerant(root: Node) -> Node:
-    """The plan with on_error="skip" wherever that means something.
+    """Returns the plan with on_error="skip" in every node that has the parameter.
 
-    What zip reads stays as it is: rows left out of one input would shift it against the others.
+    Inputs of zip stay as they are: if rows of one input were left out, it would shift against the
+    others.
     """
     zips = [node for node in walk(root) if node.kind == "zip"]
     zipped = {id(node) for zip_ in zips for child in zip_.inputs for node in walk(child)}
@@ -41,14 +42,14 @@ def tolerant(root: Node) -> Node:
 
 
 def check_on_error(value: Any) -> None:
-    """InvalidArgumentError unless it is "raise" or "skip"."""
+    """Raises InvalidArgumentError unless `value` is "raise" or "skip"."""
     check_choice("on_error", value, ON_ERROR)
 
 
 def narrowed(transform: Transform, kind: str, context: RunContext) -> Transform:
-    """`transform` without the rows that its function fails on, which it halves batches to find.
+    """Returns `transform` without the rows that its function fails on, found by halving batches.
 
-    One row that fails among n costs about 2 log2(n) calls more.
+    One failing row among n costs about 2 log2(n) more calls.
     """
 
     def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
@@ -73,7 +74,7 @@ def _survivors(
     context: RunContext,
     failures: list[tuple[int, UserFunctionError]],
 ) -> Any:
-    """What the transform makes of the rows of `batch`, known to hold one that it fails on."""
+    """Yields the transform's results for a batch that is known to hold a row that it fails on."""
     context.check()
     half = batch.num_rows // 2
     for begin, end in ((0, half), (half, batch.num_rows)):
@@ -85,7 +86,7 @@ def _survivors(
             if result.num_rows:
                 yield result
         elif part.num_rows == 1:
-            # Only the first is told, and thousands take memory.
+            # Only the first error is reported; keeping thousands would take much memory.
             failures.append((first_row + begin, failures[0][1] if failures else result))
         else:
             del result
@@ -95,7 +96,10 @@ def _survivors(
 def _result_or_error(
     transform: Transform, part: pa.RecordBatch, location: Callable[[], str]
 ) -> pa.RecordBatch | UserFunctionError:
-    """Returned and not handled: what is raised meanwhile would keep it, and tell its text too."""
+    """Returns an error instead of raising it, to leave the handler before further calls.
+
+    An error raised inside the handler would keep this one as its context, and show its text too.
+    """
     try:
         return transform(part, location)
     except UserFunctionError as error:
@@ -103,7 +107,7 @@ def _result_or_error(
 
 
 class RowGuard:
-    """A function of one row that returns LEFT_OUT where the user's raises."""
+    """A function of one row that returns LEFT_OUT if the user's function raises."""
 
     def __init__(self, function: Callable[..., Any], kind: str) -> None:
         self._function = function
@@ -112,7 +116,7 @@ class RowGuard:
         self.failures: list[tuple[int, UserFunctionError]] = []
 
     def begin(self) -> None:
-        """A new batch of rows follows."""
+        """Begins a new batch: row numbers start at 0 and failures are forgotten."""
         self._row = 0
         self.failures = []
 
@@ -131,7 +135,7 @@ def note_failures(
     failures: list[tuple[int, UserFunctionError]],
     location: Callable[[], str],
 ) -> None:
-    """Counts rows (by their number in a batch) that a function failed on."""
+    """Counts the rows (by their number in a batch) that a function failed on, in the context."""
     if not failures or context.omitted is None:
         return
     row, error = failures[0]

@@ -1,9 +1,9 @@
 """A dataset for PyTorch's DataLoader. The only module that imports torch.
 
-Each element is a dict by column of tensors, of points in time and durations too, which torch has
-as integers alone; columns that are no numbers stay NumPy arrays. In the worker processes of a
-loader each reads its share of the elements. Invariant: a saved position belongs to one process of
-a loader, which resumes at it exactly.
+Each element is a dict of tensors by column name. Times and durations become integers, since torch
+has no types for them; columns that are not numbers stay NumPy arrays. Each worker process of a
+loader reads its share of the elements. Invariant: a saved position belongs to one process of a
+loader, which resumes exactly there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORKERS_MAX: Final = 256
 
 
 class Loadable(Protocol):
-    """What is asked of a Dataset, whose method `torch` stands above this module."""
+    """What this module needs of a Dataset, which it cannot import: `Dataset.torch` imports it."""
 
     @property
     def is_distributed(self) -> bool: ...
@@ -37,21 +37,21 @@ class Loadable(Protocol):
 
 
 class TorchDataset(IterableDataset[dict[str, Any]]):
-    """Batches of a dataset as dicts of tensors, with `state_dict` and `load_state_dict`.
+    """The batches of a dataset as dicts of tensors, with `state_dict` and `load_state_dict`.
 
-    Times are int64: how many of the units of their column, since 1970 or long. Positions are those
-    before the next batch. The workers of a loader read each element once
-    between them, and each pass over a loader is the next epoch. They read a distributed dataset as
-    one job, its own or the one it names; start them with `multiprocessing_context="spawn"` then,
-    since gRPC cannot be used after a fork.
+    Times are int64, in the unit of their column: since 1970, or the length of a duration. Positions
+    are those before the next batch. Together, the workers of a loader read each element once, and
+    each pass over a loader is the next epoch. The workers read a distributed dataset as one job,
+    under its own job name or one made up here; start them with `multiprocessing_context="spawn"`
+    then, since gRPC cannot be used after a fork.
     """
 
     def __init__(self, dataset: Loadable) -> None:
         super().__init__()
         self._dataset = dataset
         self._job_name = f"torch-{secrets.token_hex(8)}"
-        # Passes of each worker of loaders with as many: a loader may start its workers anew for
-        # each pass, from this object as it was, and they must agree on the epoch.
+        # The passes so far, by number of workers and worker. In shared memory, since a loader may
+        # start its workers anew for each pass, from this object, and they must agree on the epoch.
         self._passes = torch.zeros(_slot(_WORKERS_MAX + 1, 0), dtype=torch.int64).share_memory_()
         self._iterator: DatasetIterator | None = None
         self._restored: Mapping[str, Any] | None = None
@@ -80,20 +80,20 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
 
     def _share(self, worker: Any) -> Loadable:
         if self._dataset.is_distributed:
-            # Loaders with other numbers of workers count their passes for themselves, each from 0.
+            # A loader with another number of workers counts passes from 0, so it has its own job.
             return self._dataset.shared(f"{self._job_name}-{worker.num_workers}")
         if worker.num_workers == 1:
             return self._dataset
         return self._dataset.shard(worker.num_workers, worker.id)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of the last iterator, or the one that was loaded; {} before the first."""
+        """Returns the position of the last iterator, or the loaded one; {} before the first."""
         if self._restored is not None:
             return dict(self._restored)
         return {} if self._iterator is None else self._iterator.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The next iterator begins at `state`."""
+        """Makes the next iterator begin at `state`."""
         self._restored = dict(state) or None
 
     def _close(self) -> None:
@@ -118,12 +118,12 @@ def _tensor(array: np.ndarray, name: str) -> Any:
         array = _counted(array, name)
     if array.dtype.kind not in "biuf":
         return array
-    # A tensor can be written to, and Arrow's memory must not be.
+    # A copy, since a tensor can be written to and Arrow's memory must not be.
     return torch.from_numpy(array.copy())
 
 
 def _counted(times: np.ndarray, name: str) -> np.ndarray:
-    """Times as a loader takes them: it fails on others, also where nobody uses the column."""
+    """Converts times to int64: a loader fails on others, even if the column is not used."""
     if np.isnat(times).any():
         raise SchemaError(
             f"column {name!r} of {times.dtype} has nulls, which an int64 tensor cannot hold; leave "

@@ -1,7 +1,8 @@
-"""What stands for a column that NumPy cannot hold, among those that a user's function gets.
+"""A placeholder that a user's function gets for a column that NumPy cannot hold.
 
-The function may return it, under any name; whatever else it does with it is an error that says why.
-Knows Arrow arrays, nothing of batches or plans. Invariant: nobody takes it for an array of values.
+The function may return the placeholder, under any name; any other use is an error that says why.
+Knows Arrow arrays, nothing of batches or plans. Invariant: no operation takes the placeholder for
+an array of values.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from dataservice.errors import SchemaError
 
 
 class TouchedError(SchemaError):
-    """A function has used a column that NumPy cannot hold."""
+    """A function used a column that NumPy cannot hold."""
 
 
 class UntouchedColumn(NDArrayOperatorsMixin):
-    """`array`, to be passed on; `reason` says why it is no NumPy array."""
+    """A placeholder for `array`; `reason` says why it cannot be a NumPy array."""
 
     def __init__(self, array: pa.Array, reason: str) -> None:
         self.array = array
         self._reason = reason
 
     def touch(self) -> NoReturn:
-        """Raises what there is to say."""
+        """Raises TouchedError with the reason."""
         raise TouchedError(f"{self._reason}; a function may only return it as it is")
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
@@ -39,7 +40,7 @@ class UntouchedColumn(NDArrayOperatorsMixin):
         self.touch()
 
     def __getattr__(self, name: str) -> NoReturn:
-        if name == "_reason":  # of one that copy or pickle is about to make
+        if name == "_reason":  # an instance that copy or pickle has not filled in yet
             raise AttributeError(name)
         self.touch()
 
