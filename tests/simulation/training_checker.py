@@ -20,8 +20,9 @@ from collections.abc import Iterable
 from random import Random
 from typing import Any
 
+from pstrain.coordinator.lost_servers import is_server_loss
 from pstrain.coordinator.recovery import Noted, _decoded
-from pstrain.errors import ClosureInputError, InvalidArgumentError, ServerLostError
+from pstrain.errors import ClosureInputError, InvalidArgumentError
 from tests.simulation.shadow import Violation
 from tests.simulation.world import STAGE
 
@@ -173,7 +174,7 @@ class TrainingChecker:
                 if outcome is not None:
                     value, error = _decoded(outcome)
                     self._promised.update(_rows_of(value, error)[1])
-                    if isinstance(error, ServerLostError):
+                    if error is not None and is_server_loss(error):
                         self._stranded.update(self._taken.get((closure, attempt), ()))
 
     def use_up(self, rows: Iterable[int]) -> None:
