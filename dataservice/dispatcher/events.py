@@ -128,8 +128,8 @@ class JobDeleted(Event):
 class IterationCreated(Event):
     """A repetition of a job began; under OFF every worker has a task of it.
 
-    `num_shards` is 0 unless the policy is static; `listing` identifies the list of files that a
-    static policy deals out.
+    `num_shards` is 0 unless the policy is static; `listing` is a digest of the files that a static
+    policy deals out.
     """
 
     iteration_id: IterationId
