@@ -118,7 +118,7 @@ class SyncRounds:
     """A consumer's progress under `version` of the round table, and how many rounds it asks ahead.
 
     `sought` is the round at which a loaded position tells it to go on, whoever consumed the rounds
-    before. `roll` is the number of the latest roll call for which it has stopped.
+    before. `roll` is the latest roll call that it knows of, and for which it has stopped.
     """
 
     reader_id: ReaderId
@@ -186,7 +186,7 @@ class OpenAnswer(NamedTuple):
 
 
 class PositionAnswer(NamedTuple):
-    """What readers that are gone have consumed (`base`), and the readers that are there."""
+    """What was consumed, except by readers that are there (`base`), and these readers."""
 
     base: Consumed
     readers: tuple[ReaderId, ...]
