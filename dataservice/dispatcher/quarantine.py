@@ -42,7 +42,7 @@ class Evidence:
             self._due[worker_id] = self._last[worker_id] + 2
 
     def hear(self, state: DispatcherState, worker_id: WorkerId, number: int) -> Decision:
-        """Handles a heartbeat; acquits the worker if it was sent after the accusation for sure."""
+        """Handles a heartbeat; acquits the worker if it was surely sent after the accusation."""
         self._last[worker_id] = max(number, self._last.get(worker_id, number))
         if worker_id in state.accused and number >= self._due.setdefault(worker_id, number + 1):
             del self._due[worker_id]

@@ -210,7 +210,7 @@ class WindowTable:
                 self._finish(mark.window, record)
 
     def fence(self, indices: Iterable[int]) -> None:
-        """Ends leases of a worker that is gone; the owner's release decides where to go on."""
+        """Ends leases early; the owner's release decides where to go on (without replay: lost)."""
         for index in indices:
             record = self.records.get(index)
             if record is None or record.phase is not Phase.LEASED:
