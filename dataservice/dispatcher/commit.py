@@ -53,7 +53,7 @@ class GroupCommit:
         self._durable = 0
         self._failure: Exception | None = None
         # Waiting threads, each blocked on its own lock, so that woken threads do not contend.
-        self._asleep: list[tuple[int, threading.Lock]] = []
+        self._waiters: list[tuple[int, threading.Lock]] = []
         self.frames_kept = 0
 
     def enqueue(self, frame: bytes) -> None:
@@ -81,7 +81,7 @@ class GroupCommit:
                 if may_write:
                     self._is_writing = True
                 else:
-                    alarm = self._fall_asleep(ticket)
+                    alarm = self._add_waiter(ticket)
             if may_write:
                 self._write(self._append, self._take())
             else:
@@ -127,7 +127,7 @@ class GroupCommit:
             if not self._is_replacing:
                 self._is_writing = True
                 return True
-            alarm = self._fall_asleep(0)
+            alarm = self._add_waiter(0)
         alarm.acquire()
         return False
 
@@ -186,22 +186,22 @@ class GroupCommit:
 
     # Inside the lock
 
-    def _fall_asleep(self, ticket: int) -> threading.Lock:
+    def _add_waiter(self, ticket: int) -> threading.Lock:
         """Returns a lock that a write releases; the caller acquires it outside `self._lock`."""
         alarm = threading.Lock()
         alarm.acquire()
-        self._asleep.append((ticket, alarm))
+        self._waiters.append((ticket, alarm))
         return alarm
 
     def _wake(self) -> None:
         """Wakes the threads whose frames are durable, and one other, which writes for the rest."""
-        asleep, self._asleep = self._asleep, []
+        waiters, self._waiters = self._waiters, []
         has_writer = False
-        for ticket, alarm in asleep:
+        for ticket, alarm in waiters:
             if ticket <= self._durable or self._failure is not None:
                 alarm.release()
             elif not has_writer:
                 has_writer = True
                 alarm.release()
             else:
-                self._asleep.append((ticket, alarm))
+                self._waiters.append((ticket, alarm))

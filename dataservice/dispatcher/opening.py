@@ -151,7 +151,7 @@ def open_iteration(
     if iteration is None:
         facts, answer = _begin(state, request, job, plan)
     else:
-        facts, answer = _go_in(state, request, iteration)
+        facts, answer = _join_existing(state, request, iteration)
     if is_new:
         joined = ev.ReaderJoined(
             reader_id=request.reader_id,
@@ -166,7 +166,7 @@ def open_iteration(
     return Decision(tuple(facts), answer._replace(notice=notice))
 
 
-def _go_in(
+def _join_existing(
     state: DispatcherState, request: OpenIteration, iteration: Iteration
 ) -> tuple[list[ev.Event], OpenAnswer]:
     """Returns the facts and the answer for joining an iteration that has begun."""

@@ -125,7 +125,7 @@ class DispatchServer:
         rpc.start()
         self._rpc = rpc
         self._housekeeping = StoppableThread(
-            partial(_keep_house, self._service), owner="dispatcher", name="housekeeping"
+            partial(_run_housekeeping, self._service), owner="dispatcher", name="housekeeping"
         ).start()
         if config.on_workers_enough is not None:
             self._scaling = ScalingCommand(
@@ -197,7 +197,7 @@ class DispatchServer:
             self.stop()
 
 
-def _keep_house(service: DispatcherService, stop: threading.Event) -> None:
+def _run_housekeeping(service: DispatcherService, stop: threading.Event) -> None:
     """Ticks the service until `stop` is set.
 
     Holds a reference to the service only, so that an unreferenced server is collected and stopped.

@@ -74,7 +74,7 @@ class Checker(Shadow):
         elif isinstance(event, ev.ReaderJoined):
             self.joined.add(event.reader_id)
         elif isinstance(event, ev.IterationResumed):
-            self._begin_again(event.consumed)
+            self._reset_to(event.consumed)
         elif isinstance(event, ev.RowsConsumed):
             self._check_consumed(event)
         elif isinstance(event, ev.WindowsReleased):
@@ -170,7 +170,7 @@ class Checker(Shadow):
             if row not in self.claims:
                 raise Violation(f"I6: the position counts {row}, which nobody got")
 
-    def _begin_again(self, consumed: Consumed) -> None:
+    def _reset_to(self, consumed: Consumed) -> None:
         """Resets the claims to those of the position, as the program is back where it saved it."""
         self.claims = dict.fromkeys(self._rows_of(consumed), "saved")
         for memory in (self._granted, self._accepted, self._released, self._used):
