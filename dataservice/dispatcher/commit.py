@@ -187,7 +187,7 @@ class GroupCommit:
     # Inside the lock
 
     def _add_waiter(self, ticket: int) -> threading.Lock:
-        """Returns a lock that a write releases; the caller acquires it outside `self._lock`."""
+        """Adds a waiter for `ticket`; returns the lock to block on, outside `self._lock`."""
         alarm = threading.Lock()
         alarm.acquire()
         self._waiters.append((ticket, alarm))

@@ -75,7 +75,7 @@ def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
 def _begin_stream(
     state: DispatcherState, iteration: Iteration, table: WindowTable, request: LeaseWindows
 ) -> Decision:
-    """Fences the leases that earlier streams from this worker to this reader never sent.
+    """Fences the windows leased to earlier streams from this worker to this reader, never sent.
 
     Also grants no windows under the new sequence number, so that a request of an earlier stream
     that is still in flight gets nothing.
