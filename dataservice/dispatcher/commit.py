@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Telling:
-    """Whether an answer tells facts; without facts and without a decision it need not wait."""
+    """What an answer tells; it need not wait if it has no facts and nothing was decided."""
 
     has_facts: bool = True
 

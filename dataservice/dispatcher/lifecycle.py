@@ -29,7 +29,7 @@ def count_readers(state: DispatcherState, job: Job) -> int:
 
 
 def settle(state: DispatcherState, job_id: JobId | None, now_s: float) -> Decision:
-    """Retires the finished iterations of a job that have no readers, and notes when it is idle.
+    """Retires a job's finished iterations without readers; records when the job became idle.
 
     The latest such iteration stays until another one finishes, for people who look at the job.
     """

@@ -27,7 +27,7 @@ _STALL_S: Final = 2.0
 
 
 class Silent(NamedTuple):
-    """The clients to give up; `stood_still_s` is above 0 if the dispatcher itself stood still."""
+    """The clients to give up; `stood_still_s` is not 0 if the dispatcher stood still for long."""
 
     workers: tuple[WorkerId, ...] = ()
     readers: tuple[ReaderId, ...] = ()

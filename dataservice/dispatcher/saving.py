@@ -114,8 +114,8 @@ def _differences(known: Dataset, other: Dataset) -> list[str]:
 def start(state: DispatcherState, request: StartSnapshot, plan: WindowPlan | None) -> Decision:
     """Begins a snapshot, or attaches to an unfinished one. Answers its id.
 
-    With `plan` None a single worker writes the whole dataset. InvalidArgumentError for an endless
-    dataset.
+    With `plan` None one worker at a time writes the whole dataset. InvalidArgumentError for an
+    endless dataset.
     """
     existing = attach(state, request)
     if existing is not None:

@@ -131,7 +131,7 @@ class Connection:
 
 
 class Wire:
-    """A connection of a consumer to a worker: the consumer's end and what lies between."""
+    """A connection of a consumer to a worker, with the state of both ends."""
 
     protocol, shares_memory = "simulated", False
 

@@ -25,7 +25,7 @@ def test_a_loop_trains_each_row_once_before_it_ends() -> None:
 
 
 def test_the_end_on_a_stand_in_says_nothing_of_what_it_has_prepared() -> None:
-    """The stand-in's trainer is lost in that round."""
+    """The trainer that stands in is lost in that round."""
     with staged():
         assert "kill at an end trainer2" in str(play_loops(2113).faults)
 
