@@ -39,7 +39,7 @@ COMMAND = f"{REPLAY} --snapshots"
 
 
 class Scenario(ServiceScenario):
-    """Datasets that are saved, and the faults that befall it."""
+    """Datasets that are saved, and the faults that befall the saving."""
 
     # Short, or longer than a lease.
     pauses_s = (0.01, 0.1, 1.0, 3.0, 6.0)
