@@ -1,6 +1,6 @@
-"""The control plane: datasets, jobs, and who reads what from which worker.
+"""The control plane: datasets, jobs, and which reader reads what from which worker.
 
-`decide`, `opening` and `delivery` decide (pure), `events` are the facts, `state` is their sum,
-`service` owns lock, journal and time, `endpoint` speaks the wire, `server` is the whole as an
-object.
+`decide`, `opening` and `delivery` make decisions (pure), `events` defines the facts, `state` is
+their sum, `service` owns the lock, the journal and the clock, `endpoint` translates between
+messages and values, and `server` wraps everything in one object.
 """

@@ -1,10 +1,11 @@
-"""How many workers would be enough, estimated as tf.data service's auto-scaler does.
+"""Estimates how many workers would be enough, as tf.data service's auto-scaler does.
 
-Pure; the caller brings the time. A reader that waits a part w of its time and gets r rows a second
-would take r / (1 - w). A worker that is busy a part b of its time and gives r would give r / b.
-Enough is the sum of the first over the mean of the second, per iteration; the largest of several
-iterations counts, within bounds. Rates further than a standard deviation from the mean count as
-the median. Invariant: an estimate is from 1 to the bound, or there is none.
+Pure; the caller passes the time. A reader that waits a share w of its time and gets r rows a second
+would take r / (1 - w). A worker that is busy a share b of its time and gives r would give r / b.
+The estimate of an iteration is the sum over its readers divided by the mean over its workers; the
+largest over all iterations counts, within bounds. Rates that differ from the mean by more than a
+standard deviation are replaced by the median. Invariant: an estimate is from 1 to the bound, or
+there is none.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import Final, NamedTuple
 
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
-# A rate is the mean of about so long, so that a slow step or a checkpoint moves it little.
+# A rate is averaged over about this time, so that a slow step or a checkpoint moves it little.
 HORIZON_S: Final = 10.0
-# Reports of less time than this say nothing yet.
+# Reports that cover less time than this are too few to use.
 _LEARNING_S: Final = 1.0
-# Who always waits could take without end, and who is never busy could give so.
+# Lower bound of divisors, for a reader that always waits and a worker that is never busy.
 _LEAST_SHARE: Final = 0.01
 _OUTLIER_SIGMAS: Final = 1.0
 MAX_FACTOR: Final = 4
@@ -30,8 +31,9 @@ MAX_WORKERS: Final = 100_000
 
 
 class Production(NamedTuple):
-    """What a worker made of an iteration lately; `busy_share`: its time not spent on waiting for
-    readers to take what is ready.
+    """A worker's recent production for an iteration.
+
+    `busy_share` is the share of its time not spent waiting for readers to take what is ready.
     """
 
     iteration_id: IterationId
@@ -40,7 +42,7 @@ class Production(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """`enough` workers instead of `now`; mean shares, and why in words."""
+    """`enough` workers instead of the present `now`; mean shares of time, and a reason in words."""
 
     now: int
     enough: int
@@ -51,7 +53,7 @@ class Estimate(NamedTuple):
 
 @dataclass(slots=True)
 class _Mean:
-    """Of rows per second and of a share, weighted by time, the recent more."""
+    """Exponentially weighted means, over time, of rows per second and of a share."""
 
     since_s: float
     last_s: float
@@ -63,7 +65,7 @@ class _Mean:
 
     def note(self, rows_per_s: float, share: float, now_s: float) -> None:
         keep = math.exp(-(now_s - self.last_s) / HORIZON_S)
-        # Divided by the weight so far, or the first reports would count for less than they are.
+        # Normalised by the total weight so far, or the first reports would count too little.
         weight = self.weight * keep + (1.0 - keep)
         if weight > 0.0:
             new = (1.0 - keep) / weight
@@ -99,7 +101,7 @@ class Autoscale:
         now_s: float,
         trainer: str = "",
     ) -> None:
-        """A reader told how many rows it took so far, and how it waited since it last told."""
+        """Records a reader's report: rows taken so far, share of time waited since the last one."""
         self._reads[reader_id] = iteration_id
         readers = self._rates.setdefault(iteration_id, _Rates()).readers
         mean = readers.get(reader_id)
@@ -113,7 +115,7 @@ class Autoscale:
     def note_worker(
         self, worker_id: WorkerId, production: Iterable[Production], now_s: float
     ) -> None:
-        """A worker told what it made since it last told; of others it makes nothing any more."""
+        """Records what a worker made since its last report; drops it from all other iterations."""
         told = {part.iteration_id: part for part in production}
         self._forget(worker_id, self._makes.get(worker_id, set()) - told.keys())
         self._makes[worker_id] = set(told)
@@ -125,13 +127,13 @@ class Autoscale:
                 workers[worker_id].note(part.rows_per_s, part.busy_share, now_s)
 
     def drop_reader(self, reader_id: ReaderId) -> None:
-        """A reader is gone."""
+        """Forgets a reader that is gone."""
         rates = self._rates.get(self._reads.pop(reader_id, IterationId("")))
         if rates is not None:
             rates.readers.pop(reader_id, None)
 
     def drop_worker(self, worker_id: WorkerId) -> None:
-        """A worker is gone."""
+        """Forgets a worker that is gone."""
         self._forget(worker_id, self._makes.pop(worker_id, set()))
 
     def _forget(self, worker_id: WorkerId, iterations: Iterable[IterationId]) -> None:
@@ -146,7 +148,7 @@ class Autoscale:
             del self._rates[iteration_id]
 
     def of_iteration(self, iteration_id: IterationId, workers_now: int) -> Estimate | None:
-        """What would be enough for an iteration; None while too little is known."""
+        """Returns the estimate for an iteration; None while too little is known."""
         rates = self._rates.get(iteration_id, _Rates())
         readers = [mean for mean in rates.readers.values() if mean.is_known()]
         workers = [mean for mean in rates.workers.values() if mean.is_known()]
@@ -161,16 +163,16 @@ class Autoscale:
         return Estimate(workers_now, enough, wait, busy, _reason(workers_now, enough, wait, busy))
 
     def overall(self, workers_now: int) -> Estimate | None:
-        """That of the iteration that needs most."""
+        """Returns the estimate of the iteration that needs most; None while none is known."""
         estimates = (self.of_iteration(i, workers_now) for i in self._rates)
         known = [estimate for estimate in estimates if estimate is not None]
         return max(known, key=lambda estimate: estimate.enough, default=None)
 
 
 def _demand(readers: Iterable[_Mean]) -> float:
-    """Rows per second that readers would take if they never waited.
+    """Returns the rows per second that readers would take if they never waited.
 
-    Trainers that share a cache take the same rows, so that of the fastest counts.
+    Trainers that share a cache take the same rows, so only the fastest trainer counts.
     """
     by_trainer: dict[str, list[float]] = {}
     for mean in readers:
@@ -180,15 +182,15 @@ def _demand(readers: Iterable[_Mean]) -> float:
 
 
 def without_outliers(rates: Collection[float]) -> list[float]:
-    """The rates, with the median for those beyond a standard deviation from the mean."""
+    """Returns the rates, those beyond a standard deviation from the mean replaced by the median."""
     median, mean = statistics.median(rates), statistics.fmean(rates)
     width = _OUTLIER_SIGMAS * statistics.pstdev(rates)
-    # A little more than the deviation: of two rates, both are exactly that far.
+    # A little more than the deviation, as both of two rates are exactly one deviation away.
     return [rate if abs(rate - mean) <= width * 1.000_001 else median for rate in rates]
 
 
 def bounded(enough: int, workers_now: int) -> int:
-    """At most four times what there is, 500 more than there is, and 100,000."""
+    """Limits an estimate to four times the present workers, 500 more than these, and 100,000."""
     most = min(MAX_FACTOR * workers_now, workers_now + MAX_MORE, MAX_WORKERS)
     return max(1, min(enough, most))
 
@@ -201,7 +203,7 @@ def _reason(now: int, enough: int, wait: float, busy: float) -> str:
 
 
 class Steadiness:
-    """Tells when an estimate differs from the last that was told of, for long enough."""
+    """Detects when an estimate has differed from the last reported one for `stay_s`."""
 
     def __init__(self, stay_s: float) -> None:
         self._stay_s = stay_s
@@ -209,7 +211,10 @@ class Steadiness:
         self._differs_since_s: float | None = None
 
     def note(self, estimate: Estimate | None, now_s: float) -> bool:
-        """Whether to tell of this estimate now; the first one counts if the workers are others."""
+        """True if this estimate has to be reported now.
+
+        Before the first report, estimates are compared with the number of present workers.
+        """
         if estimate is None:
             self._differs_since_s = None
             return False

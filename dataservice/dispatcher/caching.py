@@ -1,8 +1,8 @@
-"""Decisions about jobs with a cross-trainer cache: what such a job must be.
+"""Decisions about jobs with a cross-trainer cache: which jobs may have one, how windows are taken.
 
-Pure, like `decide`. Rules: the trainers of such a job read one endless sequence per worker, so it
-has a name by which they find it, one repetition, and no order or rounds among its readers. Windows
-go to whichever worker asks, for all trainers, and count as done at once: delivery is at most once.
+Pure, like `decide`. Rules: the trainers of such a job read one endless sequence per worker, so the
+job has a name by which they find it, one repetition, and neither order nor rounds. Windows go to
+whichever worker asks, for all trainers, and count as done at once: delivery is at most once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataservice.vocabulary import INFINITE_CARDINALITY
 
 
 def check_cached(request: OpenIteration, dataset: Dataset) -> None:
-    """InvalidArgumentError for a request with a cache that cannot be served."""
+    """Raises InvalidArgumentError if the request asks for a cache that cannot be served."""
     if not request.options.cross_trainer_cache:
         return
     if request.job_name is None:
@@ -41,14 +41,17 @@ def check_cached(request: OpenIteration, dataset: Dataset) -> None:
 
 
 def is_cached(state: DispatcherState, iteration: Iteration) -> bool:
-    """Whether all trainers read what a worker makes of its windows."""
+    """True if all trainers share what a worker makes of its windows."""
     return state.jobs[iteration.job_id].options.cross_trainer_cache
 
 
 def take_windows(
     iteration: Iteration, request: LeaseWindows, windows: tuple[int, ...]
 ) -> list[ev.Event]:
-    """The facts that a worker takes windows for good; on the record they are some reader's."""
+    """Returns the facts by which a worker takes windows for good.
+
+    The facts name the first reader as owner, since a lease needs one.
+    """
     reader_id = next(iter(iteration.readers))
     leased = ev.WindowsLeased(
         iteration_id=iteration.iteration_id,

@@ -1,10 +1,10 @@
-"""Makes decisions durable in the order in which they were applied, many per write.
+"""Group commit: makes decisions durable in the order in which they were applied, many per write.
 
-A decision is applied under the service's lock, but its answer waits here, outside of it, until
-its frame and all earlier ones are on disk; meanwhile others decide, and their frames share the
-next write. Invariant: nobody is told of a fact that a restart could forget. So the service must
-stop answering while the journal fails: until `retry` has written what is left, where there was no
-room, and for good after any other failure.
+A decision is applied under the service's lock, but its answer waits here, outside the lock, until
+its frame and all earlier frames are on disk. Meanwhile other requests are decided, and their frames
+share the next write. Invariant: no answer tells a fact that a restart could forget. So the service
+must stop answering while the journal fails: after a full disk until `retry` has written the rest,
+after any other failure for good.
 """
 
 from __future__ import annotations
@@ -28,49 +28,52 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Telling:
-    """What an answer tells. One without `has_facts`, and that decided nothing, need not wait."""
+    """What an answer tells; it need not wait if it has no facts and nothing was decided."""
 
     has_facts: bool = True
 
 
 class GroupCommit:
-    """Frames on their way to a journal. Thread-safe, where one thread at a time enqueues."""
+    """A queue of frames to the journal. Thread-safe, provided one thread at a time enqueues."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._lock = BriefLock()
         self._is_writing = False
         self._is_replacing = False
-        # Added to by whoever enqueues, and without a lock; taken from by whoever writes.
+        # Enqueuing appends without the lock; the writing thread takes from the left.
         self._frames: deque[bytes] = deque()
         self._enqueued = 0
         self._taken = 0
-        # Taken, but not yet written; belongs to whoever writes.
+        # Frames taken but not yet written; owned by the writing thread.
         self._unwritten: list[bytes] = []
-        # Frames since the state was copied that is to replace the journal.
+        # Frames enqueued since `begin_replacing`; None while the journal is not being replaced.
         self._since: list[bytes] | None = None
         self._copied_at = 0
         self._durable = 0
         self._failure: Exception | None = None
-        # Those who wait, each asleep in a lock of its own: nobody who is woken waits for another.
-        self._asleep: list[tuple[int, threading.Lock]] = []
+        # Waiting threads, each blocked on its own lock, so that woken threads do not contend.
+        self._waiters: list[tuple[int, threading.Lock]] = []
         self.frames_kept = 0
 
     def enqueue(self, frame: bytes) -> None:
-        """Adds a frame; the caller's lock decides the order. Does not block."""
+        """Appends a frame; the caller's lock fixes the order. Does not block."""
         self._frames.append(frame)
         since = self._since
         if since is not None:
             since.append(frame)
-        # Last: whoever writes takes as many frames as this counts.
+        # Incremented last: the writing thread takes as many frames as this counter says.
         self._enqueued += 1
 
     def ticket(self) -> int:
-        """What to wait for, so that everything enqueued until now is durable."""
+        """Returns the number to pass to `wait_durable` for all frames enqueued so far."""
         return self._enqueued
 
     def wait_durable(self, ticket: int) -> None:
-        """Blocks until the ticket's frames are on disk; whoever comes first writes for all."""
+        """Blocks until the ticket's frames are on disk; the first waiter writes for all.
+
+        UnavailableError if the journal fails.
+        """
         while ticket > self._durable or self._failure is not None:
             with self._lock:
                 self.check()
@@ -78,14 +81,14 @@ class GroupCommit:
                 if may_write:
                     self._is_writing = True
                 else:
-                    alarm = self._fall_asleep(ticket)
+                    alarm = self._add_waiter(ticket)
             if may_write:
                 self._write(self._append, self._take())
             else:
                 alarm.acquire()
 
     def retry(self) -> None:
-        """Writes what found no room, if there is room by now; else UnavailableError, as before."""
+        """Retries the write that found the disk full, if any; UnavailableError if it still is."""
         if isinstance(self._failure, ResourceExhaustedError):
             with self._lock:
                 if self._is_writing:
@@ -95,14 +98,17 @@ class GroupCommit:
             logger.warning("the journal can be written again; the dispatcher goes on")
 
     def begin_replacing(self) -> None:
-        """The state is copied now; the caller's lock keeps others from enqueuing meanwhile."""
+        """Marks the moment at which the caller copies the state.
+
+        The caller's lock must keep others from enqueuing while it copies.
+        """
         self._since, self._copied_at = [], self._enqueued
 
     def replace(self, frames: list[bytes]) -> None:
-        """Puts frames, and those enqueued since `begin_replacing`, in place of all.
+        """Replaces the whole journal by `frames` and those enqueued since `begin_replacing`.
 
-        What was enqueued before that need not be written any more: `frames` contain it. Where
-        is room for the latter alone, these are added, which is logged.
+        Frames enqueued before that need no write of their own, as `frames` cover them. If the disk
+        has no room for the replacement, logs that and appends the frames that are not yet written.
         """
         while not self._may_replace():
             pass
@@ -111,19 +117,22 @@ class GroupCommit:
         self._write(partial(self._replace_or_append, [*frames, *since]), upto)
 
     def _may_replace(self) -> bool:
-        """Begins a write, or waits for the end of another; nobody else begins one meanwhile."""
+        """Claims the write and returns True, or waits for the end of the current write.
+
+        While it waits, no other thread may begin a write.
+        """
         with self._lock:
             self.check()
             self._is_replacing = self._is_writing
             if not self._is_replacing:
                 self._is_writing = True
                 return True
-            alarm = self._fall_asleep(0)
+            alarm = self._add_waiter(0)
         alarm.acquire()
         return False
 
     def check(self) -> None:
-        """UnavailableError while the journal fails."""
+        """Raises UnavailableError while the journal fails."""
         failure = self._failure
         if failure is not None:
             remedy = "until it is restarted; see to the disk of its work_dir"
@@ -134,14 +143,14 @@ class GroupCommit:
             )
 
     def _take(self) -> int:
-        """Takes what was enqueued until now, for the one that writes; up to which ticket."""
+        """Moves the enqueued frames to the writing thread; returns their last ticket."""
         upto = self._enqueued
         self._unwritten += [self._frames.popleft() for _ in range(upto - self._taken)]
         self._taken = upto
         return upto
 
     def _append(self) -> int:
-        """Adds what was taken; how many frames the journal has then."""
+        """Appends the taken frames and returns how many frames the journal has then."""
         self._journal.append(self._unwritten)
         return self.frames_kept + len(self._unwritten)
 
@@ -154,7 +163,10 @@ class GroupCommit:
         return len(frames)
 
     def _write(self, put: Callable[[], int], upto: int) -> None:
-        """Writes alone; afterwards everything `upto` is durable, or the journal has failed."""
+        """Calls `put` as the only writer, then wakes the waiters.
+
+        On return all frames up to ticket `upto` are durable; UnavailableError if the journal fails.
+        """
         before = self._failure
         failure: Exception | None = RuntimeError("a write was interrupted")
         try:
@@ -174,22 +186,22 @@ class GroupCommit:
 
     # Inside the lock
 
-    def _fall_asleep(self, ticket: int) -> threading.Lock:
-        """What to acquire, without the lock, to be woken after a write."""
+    def _add_waiter(self, ticket: int) -> threading.Lock:
+        """Adds a waiter for `ticket`; returns the lock to block on, outside `self._lock`."""
         alarm = threading.Lock()
         alarm.acquire()
-        self._asleep.append((ticket, alarm))
+        self._waiters.append((ticket, alarm))
         return alarm
 
     def _wake(self) -> None:
-        """Wakes who has what it waits for, and one of the others, which writes for them."""
-        asleep, self._asleep = self._asleep, []
+        """Wakes the threads whose frames are durable, and one other, which writes for the rest."""
+        waiters, self._waiters = self._waiters, []
         has_writer = False
-        for ticket, alarm in asleep:
+        for ticket, alarm in waiters:
             if ticket <= self._durable or self._failure is not None:
                 alarm.release()
             elif not has_writer:
                 has_writer = True
                 alarm.release()
             else:
-                self._asleep.append((ticket, alarm))
+                self._waiters.append((ticket, alarm))

@@ -1,4 +1,4 @@
-"""The state as few facts instead of all that led to it, so that a journal can be kept short.
+"""Compaction: expresses a state by few facts instead of its history, to keep the journal short.
 
 Pure. Invariant: applying `facts_of(state)` to an empty state gives a state equal to `state`.
 """
@@ -15,7 +15,7 @@ from dataservice.dispatcher.state import DispatcherState
 
 
 def facts_of(state: DispatcherState) -> Iterator[ev.Event]:
-    """Facts that lead from nothing to `state`."""
+    """Yields the facts that lead from an empty state to `state`."""
     yield from _parties(state)
     for job in state.jobs.values():
         yield from _job(job)

@@ -1,8 +1,8 @@
 """Decisions about datasets, workers, jobs and readers: (state, request) -> facts and an answer.
 
-Pure: nothing here changes the state, reads a clock or makes an id. Bad requests raise; a request
-that changes nothing has no facts, so it costs no journal write and may be repeated freely. How a
-reader joins is decided in `opening`, what becomes of windows in `delivery`.
+Pure: nothing here changes the state, reads a clock or makes an id. Bad requests raise. A request
+that changes nothing yields no facts, so it costs no journal write and is idempotent. `opening`
+decides how a reader joins, `delivery` decides about windows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ _RESTARTED = "the dispatcher may have been restarted without fault_tolerant_mode
 
 
 def register_dataset(state: DispatcherState, request: RegisterDataset) -> Decision:
-    """Answers the DatasetId; an explicit id that exists must have the same structure."""
+    """Registers a dataset, or attaches to one of the same id and structure. Answers its id.
+
+    InvalidArgumentError if the dataset of that id has another structure, FailedPreconditionError
+    if that id belonged to a deleted dataset.
+    """
     if request.dataset_id is None:
         dataset_id = DatasetId(str(state.next_dataset_number))
     else:
@@ -73,7 +77,7 @@ def _check_same_structure(known: Dataset, request: RegisterDataset) -> None:
 
 
 def structure_differences(known: Dataset, other: Dataset | RegisterDataset) -> list[str]:
-    """In what their rows, or how they travel, are not the same."""
+    """Names the properties (schema, cardinality, compression) in which two datasets differ."""
     differences = []
     if known.schema != other.schema:
         differences.append("schema")
@@ -85,7 +89,7 @@ def structure_differences(known: Dataset, other: Dataset | RegisterDataset) -> l
 
 
 def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> Dataset:
-    """The dataset, or NotFoundError."""
+    """Returns the dataset; NotFoundError if none is registered under this id."""
     dataset = state.datasets.get(dataset_id)
     if dataset is None:
         raise NotFoundError(
@@ -96,7 +100,10 @@ def find_dataset(state: DispatcherState, dataset_id: DatasetId) -> Dataset:
 
 
 def check_same_plan(dataset: Dataset, fingerprint: str) -> None:
-    """NotFoundError where a reader knows another plan by the id, as numbers begin anew."""
+    """Raises NotFoundError if the reader's fingerprint is not that of the dataset's plan.
+
+    After a restart without a journal, dataset numbers start over. An empty fingerprint fits all.
+    """
     if fingerprint and dataset.fingerprint not in ("", fingerprint):
         raise NotFoundError(
             f"Dataset id {dataset.dataset_id} stands for another dataset than the one that was "
@@ -106,9 +113,9 @@ def check_same_plan(dataset: Dataset, fingerprint: str) -> None:
 
 
 def register_worker(state: DispatcherState, request: RegisterWorker) -> Decision:
-    """Adds a worker; an older one at the same address is lost, since an address has one owner.
+    """Adds a worker; an older worker at the same address is lost, as an address has one owner.
 
-    FailedPreconditionError when there is a worker list that has no place for the address.
+    FailedPreconditionError if there is a worker list and it has no place for the address.
     """
     if not request.address:
         raise InvalidArgumentError("a worker must register with the address readers connect to")
@@ -123,14 +130,15 @@ def register_worker(state: DispatcherState, request: RegisterWorker) -> Decision
     facts = [*shares.bind_place(state, request.address), registered]
     replaced = state.worker_by_address.get(request.address)
     if replaced is not None:
-        # After the new one, whose tasks keep iterations going of which the old had the last task.
-        # The same process, if it says so, which nothing has killed then.
+        # Follows the registration: the new worker's tasks keep iterations unfinished in which the
+        # old worker had the last task. If the new worker names the old id as its own former one, it
+        # is the same process, so nothing has killed it.
         facts.append(ev.WorkerLost(worker_id=replaced, left=replaced == request.formerly))
     return Decision(tuple(facts))
 
 
 def check_worker(state: DispatcherState, worker_id: WorkerId) -> None:
-    """NotFoundError asks the worker to register again."""
+    """Raises NotFoundError for an unregistered worker, which asks it to register again."""
     if worker_id not in state.workers:
         raise NotFoundError(
             f"worker {worker_id} is not registered: it was silent for longer than its lease, "
@@ -141,7 +149,7 @@ def check_worker(state: DispatcherState, worker_id: WorkerId) -> None:
 def ended_iterations(
     state: DispatcherState, iteration_ids: Collection[IterationId]
 ) -> tuple[IterationId, ...]:
-    """Those that a worker need not keep producers for."""
+    """Returns those of the iterations that are finished or gone: they need no producers."""
     return tuple(
         iteration_id
         for iteration_id in iteration_ids
@@ -150,7 +158,7 @@ def ended_iterations(
 
 
 def lose_worker(state: DispatcherState, worker_id: WorkerId, *, left: bool = False) -> Decision:
-    """A worker's lease ran out, or it said that it leaves."""
+    """Removes a worker whose lease has expired, or that leaves by itself (`left`)."""
     if worker_id not in state.workers:
         return Decision(())
     return Decision((ev.WorkerLost(worker_id=worker_id, left=left),))
@@ -159,7 +167,7 @@ def lose_worker(state: DispatcherState, worker_id: WorkerId, *, left: bool = Fal
 def find_reader(
     state: DispatcherState, reader_id: ReaderId, iteration_id: IterationId
 ) -> Iteration:
-    """The iteration of a reader; an error that says what became of the reader otherwise."""
+    """Returns the iteration of a reader; otherwise raises an error that says why it is gone."""
     if state.iteration_of_reader.get(reader_id) != iteration_id:
         raise reader_gone(state, reader_id)
     return state.iterations[iteration_id]
@@ -168,7 +176,7 @@ def find_reader(
 def reader_gone(
     state: DispatcherState, reader_id: ReaderId
 ) -> FailedPreconditionError | NotFoundError:
-    """Why the dispatcher does not serve this reader."""
+    """Returns the error that tells why the dispatcher does not serve this reader."""
     if reader_id in state.departed:
         return FailedPreconditionError(
             f"reader {reader_id} is fenced: {state.departed[reader_id]}; make a new iterator"
@@ -179,7 +187,7 @@ def reader_gone(
 def release_reader(
     state: DispatcherState, reader_id: ReaderId, consumed: tuple[RowMark, ...]
 ) -> Decision:
-    """A reader closes; one that is gone already has nothing to release."""
+    """Removes a reader that closes, after recording its last marks; no facts if it is gone."""
     iteration_id = state.iteration_of_reader.get(reader_id)
     if iteration_id is None:
         return Decision(())
@@ -188,14 +196,14 @@ def release_reader(
 
 
 def lose_reader(state: DispatcherState, reader_id: ReaderId) -> Decision:
-    """A reader was silent for too long."""
+    """Removes a reader that was silent for too long."""
     if reader_id not in state.iteration_of_reader:
         return Decision(())
     return Decision((ev.ReaderLost(reader_id=reader_id),))
 
 
 def finish_task(state: DispatcherState, worker_id: WorkerId, iteration_id: IterationId) -> Decision:
-    """A worker has handed out all of its pass; repeats and late reports change nothing."""
+    """Records that a worker has handed out its whole pass; repeats and late reports do nothing."""
     iteration = state.iterations.get(iteration_id)
     if iteration is not None and iteration.shards:
         return shares.finish_shard(state, worker_id, iteration)
@@ -216,7 +224,7 @@ def delete_job(state: DispatcherState, job_name: str) -> Decision:
 
 
 def delete_dataset(state: DispatcherState, dataset_id: DatasetId) -> Decision:
-    """Deletes a dataset; FailedPreconditionError while there is a job that reads it."""
+    """Deletes a dataset; FailedPreconditionError while a job reads it or a snapshot saves it."""
     if dataset_id not in state.datasets:
         raise NotFoundError(
             f"no dataset is registered as {dataset_id!r}; `dataservice datasets list` tells which "

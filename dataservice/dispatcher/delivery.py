@@ -1,9 +1,9 @@
-"""Decisions about windows: which a worker gets for a reader, and what a reader's marks mean.
+"""Decisions about windows: which ones a worker gets for a reader, and what a reader's marks mean.
 
-Pure, like `decide`. Rules: a reader's own windows come first, because it has part of their rows;
-a lease ends only by its owner's word (a release or consumption) or the owner's loss, so that no
-row is delivered by two leases; towards the end of an epoch grants shrink, so that the last rows
-are shared by all workers.
+Pure, like `decide`. Rules: a reader's own windows come first, because it has part of their rows.
+A lease ends only by a statement of the reader that owns it (release or consumption) or by the loss
+of that reader, so that no row is delivered under two leases. Towards the end of an epoch grants
+shrink, so that all workers share the last rows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NOTHING_NOW = LeaseAnswer((), False)
 
 
 def open_round(state: DispatcherState, iteration_id: IterationId) -> Decision:
-    """Plans the next reading of the splits once the windows so far are leased."""
+    """Opens the next reading of the splits once all windows so far have been leased."""
     iteration = state.iterations.get(iteration_id)
     if iteration is None or iteration.windows is None or not iteration.windows.needs_round():
         return Decision(())
@@ -45,7 +45,7 @@ def open_round(state: DispatcherState, iteration_id: IterationId) -> Decision:
 
 
 def rounds_ahead(state: DispatcherState) -> list[tuple[WindowPlan, int]]:
-    """Plans and the rounds that they will open next, so that their windows can be made ready."""
+    """Returns plans with the round each opens next, so that windows can be prepared ahead."""
     tables = (iteration.windows for iteration in state.iterations.values())
     return [
         (table.plan, table.rounds_opened)
@@ -55,7 +55,7 @@ def rounds_ahead(state: DispatcherState) -> list[tuple[WindowPlan, int]]:
 
 
 def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
-    """Fences the leases that a worker will not finish."""
+    """Fences the leases that a worker returns, as it will not finish them."""
     iteration = state.iterations.get(request.iteration_id)
     if iteration is None or iteration.windows is None or not request.returned:
         return Decision(())
@@ -75,9 +75,10 @@ def give_back(state: DispatcherState, request: LeaseWindows) -> Decision:
 def _begin_stream(
     state: DispatcherState, iteration: Iteration, table: WindowTable, request: LeaseWindows
 ) -> Decision:
-    """Fences what earlier streams from this worker to this reader were leased, and never sent.
+    """Fences the windows leased to earlier streams from this worker to this reader, never sent.
 
-    The grant of nothing makes that last: a request of an earlier stream may still be under way.
+    Also grants no windows under the new sequence number, so that a request of an earlier stream
+    that is still in flight gets nothing.
     """
     again = table.grants.get((request.worker_id, request.reader_id))
     if request.reader_id not in iteration.readers or iteration.finished:
@@ -92,13 +93,16 @@ def _begin_stream(
         windows=(),
     )
     left = tuple(table.leased_to(request.worker_id, request.reader_id))
-    # The reader found the worker there after the stream had broken.
+    # The reader reached the worker after the earlier stream had broken, so the worker is alive.
     lives = quarantine.acquit(state, request.worker_id).events
     return Decision((*lives, *_fence(request.iteration_id, left).events, begun))
 
 
 def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
-    """Grants up to `count` windows. Answers a LeaseAnswer; a repeated sequence, the same one."""
+    """Grants up to `count` windows. Answers a LeaseAnswer.
+
+    A retry with the same sequence number gets the same windows, as far as they are still leased.
+    """
     iteration = state.iterations.get(request.iteration_id)
     if iteration is None or iteration.finished:
         return Decision((), _NOTHING_EVER)
@@ -118,10 +122,10 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
         sequence, windows = again
         if windows and sequence == request.sequence:
             return Decision((), LeaseAnswer(_still_leased(table, request, windows), False))
-        # Its sender has stopped waiting: nobody would work on what it got.
+        # A later request has overtaken this one: its sender no longer waits and would run nothing.
         if sequence > request.sequence:
             return Decision((), _NOTHING_NOW)
-    # Its request waits here, and it may have died since then: nobody would run what it got.
+    # The worker may have died since it sent the request: nobody would run the granted windows.
     if request.worker_id in state.accused:
         return Decision((), _NOTHING_NOW)
     size = _grant_size(state, iteration, table, request)
@@ -139,7 +143,7 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
 
 
 def _lease_for_all(iteration: Iteration, request: LeaseWindows) -> Decision:
-    """Windows that a worker makes once for all trainers; none while there is no trainer."""
+    """Grants windows that a worker produces once for all trainers; none while there is none."""
     table = iteration.windows
     if table is None or not iteration.readers:
         return Decision((), _NOTHING_NOW)
@@ -153,7 +157,7 @@ def _lease_for_all(iteration: Iteration, request: LeaseWindows) -> Decision:
 def _grant_size(
     state: DispatcherState, iteration: Iteration, table: WindowTable, request: LeaseWindows
 ) -> int:
-    """At most what was asked for, and a fair part of what is left of the last epoch."""
+    """Returns how many windows to grant: what was asked, at most a fair share of the last ones."""
     if ordering.is_ordered(state, iteration.iteration_id):
         return ordering.grant_size(state, table, request)
     if not table.is_exhausted:
@@ -163,7 +167,7 @@ def _grant_size(
 
 
 def _streams(state: DispatcherState, iteration: Iteration, table: WindowTable) -> int:
-    """Who may ask for windows: so many as there will be, or those that asked, if they are more."""
+    """Returns how many streams may ask for windows: the expected number, or those seen if more."""
     readers, workers = len(iteration.readers), len(state.workers)
     return max(1, readers * workers_per_reader(workers, readers), len(table.grants))
 
@@ -183,9 +187,9 @@ def _lease(table: WindowTable, index: int) -> Lease:
 
 
 def sync(state: DispatcherState, request: Sync) -> Decision:
-    """Records what a reader consumed, released, and which workers it lost.
+    """Records what a reader consumed and released, and which workers it lost.
 
-    `answer_sync` gives the answer, from the state with these facts.
+    `answer_sync` makes the answer, from the state to which these facts have been applied.
     """
     iteration = state.iterations[request.iteration_id]
     table = iteration.windows
@@ -214,11 +218,15 @@ def sync(state: DispatcherState, request: Sync) -> Decision:
 def _accusations(
     state: DispatcherState, request: Sync, table: WindowTable, received: set[int]
 ) -> Iterator[ev.Event]:
-    """What may have killed the workers that the reader lost; a window that is all here has not."""
+    """Accuses the windows that may have killed the workers which the reader lost.
+
+    A window that the reader has `received` as a whole is not accused.
+    """
     for worker_id in request.broken_worker_ids:
         had = table.leased_to(worker_id, request.reader_id)
         windows = tuple(window for window in had if window not in received)
-        # Without windows it is a reader that cannot reach it: others may, and it must not rest.
+        # Without windows only the connection is in doubt: other readers may still reach the worker,
+        # and an accused worker would get no windows.
         if windows and worker_id in state.workers:
             yield ev.WindowsAccused(
                 iteration_id=request.iteration_id, worker_id=worker_id, windows=windows
@@ -226,7 +234,7 @@ def _accusations(
 
 
 def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
-    """What the reader must release, and whether anything is left for it."""
+    """Answers which leases the reader must release, and whether anything is left for it."""
     iteration = state.iterations[request.iteration_id]
     fences: tuple[RowMark, ...] = ()
     if iteration.windows is not None:
@@ -248,7 +256,10 @@ def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
 def consumed_facts(
     iteration: Iteration, reader_id: ReaderId, marks: tuple[RowMark, ...]
 ) -> list[ev.Event]:
-    """The fact that rows were consumed; none when all of it is known already."""
+    """Returns the fact that rows were consumed, if any of the marks is news.
+
+    InvalidArgumentError for a mark of a window that was never leased, or with a negative row.
+    """
     if iteration.windows is None:
         return []
     _check_marks(iteration.windows, marks)
@@ -267,7 +278,7 @@ def _is_news(table: WindowTable, reader_id: ReaderId, mark: RowMark) -> bool:
 
 
 def is_idle(request: Sync, answer: SyncAnswer) -> bool:
-    """Whether the reader said nothing, so that nothing is confirmed to it, and is told nothing."""
+    """True if a sync reported nothing and its answer tells nothing, so it need not be durable."""
     return not (request.consumed or request.released or request.broken_worker_ids or any(answer))
 
 
@@ -293,7 +304,10 @@ def _fence(iteration_id: IterationId, windows: tuple[int, ...]) -> Decision:
 def touched(
     state: DispatcherState, event: ev.Event, waiting: Iterable[IterationId]
 ) -> tuple[IterationId, ...]:
-    """Iterations in which a fact may bring windows, or the end, for somebody who waits."""
+    """Returns the iterations in which a fact may bring windows, or the end, to waiting requests.
+
+    To be asked before the fact is applied.
+    """
     match event:
         case ev.ReaderReleased() | ev.ReaderLost():
             return (state.iteration_of_reader[event.reader_id],)

@@ -1,7 +1,7 @@
 """The dispatcher's service on the wire: messages become values, values become messages.
 
-No decisions, no state of its own. One method per RPC, named after it; errors are raised and
-carried by the RPC layer.
+Makes no decisions and keeps no state of the service. One method per RPC, named after it; the RPC
+layer carries the errors that are raised.
 """
 
 from __future__ import annotations

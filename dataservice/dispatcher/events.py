@@ -1,8 +1,9 @@
-"""Facts about the data service: what happened, in the past tense.
+"""Facts about the data service: events that happened, named in the past tense.
 
-`DispatcherState.apply` reads nothing else; `journal_frames` writes them down. Those of coordinated
-reads are in `round_events`, those of saved datasets in `snapshot_events`. Pure: no clock, no
-random, so ids and times are fields. Invariant: every field is one that the journal can hold.
+`DispatcherState.apply` reads only these facts; `journal_frames` encodes them. The facts of
+coordinated reads are in `round_events`, those of saved datasets in `snapshot_events`. Knows no
+clock and no random numbers, so ids and times are fields. Invariant: the journal can encode every
+field.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from dataservice.vocabulary import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened."""
+    """A fact: something that happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +43,21 @@ class DatasetRegistered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetDeleted(Event):
-    """A dataset is gone. Its id stays used: workers may still know the plan by it."""
+    """A dataset was deleted. Its id stays used, since workers may have its plan under that id."""
 
     dataset_id: DatasetId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerListSet(Event):
-    """The fixed list of workers became this one; none of its places is bound yet."""
+    """The fixed worker list was replaced by these addresses; none of its places is bound yet."""
 
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlaceBound(Event):
-    """A place of the worker list belongs to this address from now on."""
+    """A place of the worker list was bound to this address."""
 
     index: int
     address: str
@@ -66,7 +67,8 @@ class PlaceBound(Event):
 class WorkerRegistered(Event):
     """A worker joined; it gets a task of every unfinished OFF iteration.
 
-    `formerly`: the id under which the same process was taken for lost: nothing has killed it.
+    `formerly` is the id under which the same process was registered before: if that worker was
+    taken for lost, no window has killed it.
     """
 
     worker_id: WorkerId
@@ -79,10 +81,10 @@ class WorkerRegistered(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerLost(Event):
-    """A worker was silent for too long or replaced.
+    """A worker was silent for too long, was replaced, or left.
 
-    Its leases are fenced, its OFF tasks count as finished, its shards stay unfinished. `left`: it
-    said so, and nothing has killed it.
+    Its leases are fenced, its OFF tasks count as finished (unless the dataset is endless), its
+    shards stay unfinished. With `left` it is known that no window has killed it.
     """
 
     worker_id: WorkerId
@@ -91,7 +93,7 @@ class WorkerLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerAcquitted(Event):
-    """A worker of which a stream broke was heard of afterwards."""
+    """A worker gave a sign of life after a stream from it had broken."""
 
     worker_id: WorkerId
 
@@ -109,7 +111,7 @@ class JobCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobIdled(Event):
-    """The last reader of a job, of whatever repetition, had gone at this time of day."""
+    """A job lost its last reader, counting all its repetitions, by this time of day."""
 
     job_id: JobId
     at_s: float
@@ -117,7 +119,7 @@ class JobIdled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobDeleted(Event):
-    """A job, its iterations and their readers are gone; its name is free."""
+    """A job was deleted, with its iterations and their readers; its name is free again."""
 
     job_id: JobId
 
@@ -126,8 +128,8 @@ class JobDeleted(Event):
 class IterationCreated(Event):
     """A repetition of a job began; under OFF every worker has a task of it.
 
-    `num_shards` is that of a static policy, 0 for others; `listing` stands for the files that it
-    deals out.
+    `num_shards` is 0 unless the policy is static; `listing` is a digest of the files that a static
+    policy deals out.
     """
 
     iteration_id: IterationId
@@ -139,21 +141,24 @@ class IterationCreated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationCollected(Event):
-    """An iteration that nobody read or used was dropped; its repetition may begin anew."""
+    """An iteration was dropped since nobody read it, or since a loaded position replaces it.
+
+    Its repetition may begin anew.
+    """
 
     iteration_id: IterationId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationRetired(Event):
-    """A finished iteration that nobody reads was dropped; its job remembers that it ended."""
+    """A finished iteration without readers was dropped; its job remembers that it ended."""
 
     iteration_id: IterationId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationRecalled(Event):
-    """A repetition that ended is there again, finished, for a reader that came late."""
+    """A retired repetition was restored, as finished, for a reader that came late."""
 
     iteration_id: IterationId
     job_id: JobId
@@ -162,7 +167,7 @@ class IterationRecalled(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsPlanned(Event):
-    """An iteration got its splits; windows follow from them and the round."""
+    """An iteration got its plan; its windows follow from the plan and the round number."""
 
     iteration_id: IterationId
     plan: WindowPlan
@@ -170,9 +175,10 @@ class WindowsPlanned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationResumed(Event):
-    """A reader loaded what `origins` had saved; with the last of `peers` the iteration goes on.
+    """A reader loaded the position that the readers `origins` had saved.
 
-    Loaded once more after that, it changes only who has loaded it.
+    The iteration resumes when the positions of all `peers` are loaded. Loading a position again
+    after that only changes which reader counts as having loaded it.
     """
 
     iteration_id: IterationId
@@ -200,14 +206,14 @@ class ReaderJoined(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderReleased(Event):
-    """A reader closed: what it did not consume goes to others."""
+    """A reader closed; the rows that it did not consume go to other readers."""
 
     reader_id: ReaderId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderLost(Event):
-    """A reader is fenced: as if it had closed, and it may not come back."""
+    """A reader was fenced: the effect is as if it had closed, and its later calls are refused."""
 
     reader_id: ReaderId
     reason: str = "it was silent for too long, so its rows went to others"
@@ -215,7 +221,7 @@ class ReaderLost(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerReleased(Event):
-    """Who answers for readers said that they are all gone: no reader of this owner comes again."""
+    """An owner stated that all its readers are gone; no further reader of it may join."""
 
     owner: str
 
@@ -231,7 +237,7 @@ class WindowsLeased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsConsumed(Event):
-    """A reader is done with these rows; they are never delivered again."""
+    """A reader consumed these rows; they are never delivered again."""
 
     iteration_id: IterationId
     reader_id: ReaderId
@@ -240,7 +246,7 @@ class RowsConsumed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsFenced(Event):
-    """Leases ended whose owner has yet to say what it received."""
+    """Leases ended early; the readers that own them have yet to say which rows they received."""
 
     iteration_id: IterationId
     windows: tuple[int, ...]
@@ -248,7 +254,7 @@ class WindowsFenced(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsAccused(Event):
-    """The stream from a worker broke while it had these windows: one may have killed it."""
+    """The stream from a worker broke while it ran these windows; one of them may have killed it."""
 
     iteration_id: IterationId
     worker_id: WorkerId
@@ -257,7 +263,7 @@ class WindowsAccused(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowsReleased(Event):
-    """A reader said what it received and takes no more under these leases."""
+    """A reader stated what it received under these leases, and accepts no more rows under them."""
 
     iteration_id: IterationId
     reader_id: ReaderId
@@ -282,7 +288,7 @@ class ShardFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IterationRestored(Event):
-    """An iteration as it was when the journal was shortened; its readers follow."""
+    """An iteration as it was when the journal was shortened; facts about its readers follow."""
 
     iteration_id: IterationId
     job_id: JobId
@@ -299,9 +305,9 @@ class IterationRestored(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobHistoryRestored(Event):
-    """Which repetitions of a job had ended when the journal was shortened.
+    """The ended repetitions of a job when the journal was shortened.
 
-    `endings`: (repetition, programs...); `older`: ranges of repetitions.
+    `endings` has rows (repetition, programs...), `older` has half-open ranges of repetitions.
     """
 
     job_id: JobId
@@ -312,6 +318,6 @@ class JobHistoryRestored(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadersDeparted(Event):
-    """Readers that were gone, and why, when the journal was shortened."""
+    """The departed readers when the journal was shortened, as pairs of reader and reason."""
 
     reasons: tuple[tuple[Any, ...], ...]

@@ -1,8 +1,8 @@
-"""What is remembered of the repetitions of a job that were read to their end.
+"""The history of a job: which of its repetitions were read to their end.
 
-Pure values, small however many repetitions there were: the latest by name, the others as ranges.
-Knows nothing of iterations, readers or clocks. Invariant: a repetition that ended once counts as
-ended from then on.
+Pure values, small however many repetitions there were: the latest with the names of their
+programs, the others as ranges. Knows nothing of iterations, readers or clocks. Invariant: a
+repetition that has ended once counts as ended from then on.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ PROGRAMS_KEPT: Final = 8
 
 @dataclass(slots=True)
 class JobHistory:
-    """Ended repetitions of a job: the programs that read the latest ones, and ranges of the others.
+    """The ended repetitions of a job: the latest with their programs, the others as ranges.
 
-    `idle_since_s` is the time of day at which the last reader went, None while the job is read.
+    `idle_since_s` is the time of day at which the last reader left, None while the job is read.
     """
 
     endings: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -28,7 +28,7 @@ class JobHistory:
     idle_since_s: float | None = None
 
     def note_end(self, repetition: int, programs: tuple[str, ...]) -> None:
-        """A repetition ended; of one that ended before, those count who read it then."""
+        """Records the end of a repetition; if it ended before, the earlier programs stay noted."""
         if self.has_ended(repetition):
             return
         self.endings[repetition] = programs
@@ -43,12 +43,12 @@ class JobHistory:
         )
 
     def count(self) -> int:
-        """How many repetitions ended."""
+        """Returns how many repetitions have ended."""
         return len(self.endings) + sum(end - first for first, end in self.older)
 
 
 def merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same numbers in as few half-open ranges as possible."""
+    """Returns the same numbers in as few half-open ranges as possible, ascending."""
     result: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if result and first <= result[-1][1]:

@@ -17,9 +17,9 @@ from dataservice.dispatcher.windows import WindowTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableImage:
-    """A window table as values: what cannot be derived, in the order of its queues.
+    """The parts of a window table that cannot be derived, with records in the order of its queues.
 
-    `rounds`: (number, first window, unfinished windows) of each open one. `records`: (window,
+    `rounds`: (number, first window, unfinished windows) of each open round. `records`: (window,
     phase, generation, start row, consumed row, owner, worker, base row). `grants`: (worker, reader,
     sequence, windows). `finished`: (reader, first window, end). `cases`: (window, pairs of a
     lost worker and whether the window was alone with it as a suspect, pairs of an accused worker
@@ -55,7 +55,7 @@ _ROWS = ("rounds", "records", "grants", "finished", "cases", "quarantined")
 
 
 def image_to_json(image: TableImage | None) -> dict[str, Any] | None:
-    """The image as JSON values."""
+    """Returns the image as JSON values."""
     if image is None:
         return None
     values = {name: getattr(image, name) for name in (*_COUNTERS, *_ROWS, "replays")}
@@ -63,17 +63,17 @@ def image_to_json(image: TableImage | None) -> dict[str, Any] | None:
 
 
 def image_from_json(values: dict[str, Any] | None) -> TableImage | None:
-    """The image that `image_to_json` wrote."""
+    """Returns the image that `image_to_json` wrote."""
     if values is None:
         return None
     rows = {name: tuple(tuple(row) for row in values[name]) for name in _ROWS}
-    # In older journals deaths have no names; what is suspected begins anew then.
+    # In older journals cases do not name the lost workers; such suspicions are dropped.
     rows["cases"] = tuple(row for row in rows["cases"] if len(row) == _CASE_FIELDS)
     return TableImage(**{**values, **rows, "plan": plan_from_json(values["plan"])})
 
 
 def image_of(table: WindowTable) -> TableImage:
-    """What a table is made of."""
+    """Returns the image of a table."""
     return TableImage(
         plan=table.plan,
         replays=table.replays,
@@ -118,7 +118,7 @@ def _in_queue_order(table: WindowTable) -> Iterator[tuple[int, WindowRecord]]:
 
 
 def table_of(image: TableImage) -> WindowTable:
-    """The table that the image was taken of, except for readers that own nothing."""
+    """Returns the table of an image, without readers that own nothing and have finished nothing."""
     table = WindowTable(image.plan, image.replays)
     for name in _COUNTERS:
         setattr(table, name, getattr(image, name))

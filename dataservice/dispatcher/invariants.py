@@ -1,7 +1,7 @@
-"""What must hold in every state; run after each step in tests, never in the hot path.
+"""Checks what must hold in every state; run after each step in tests, never on the hot path.
 
-Every index is compared with the records it is an index of. Raises AssertionError with the
-offending ids.
+Compares every index with the records that it indexes. Raises AssertionError with the offending
+ids.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataservice.vocabulary import ShardingPolicy
 
 
 def check_invariants(state: DispatcherState) -> None:
-    """Raises AssertionError where two parts of the state contradict each other."""
+    """Raises AssertionError if two parts of the state contradict each other."""
     _check_registries(state)
     for iteration in state.iterations.values():
         _check_iteration(state, iteration)
@@ -61,7 +61,7 @@ def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
     job = state.jobs[iteration.job_id]
     assert iteration.windows is None or job.policy is ShardingPolicy.DYNAMIC
     assert not iteration.tasks or job.policy is ShardingPolicy.OFF
-    # One that was recalled has nothing to give, and so no parts.
+    # A recalled iteration has nothing to give, and so no shards.
     assert bool(iteration.shards) == job.policy.is_static or iteration.finished
     assert len(iteration.programs) <= PROGRAMS_KEPT, iteration.iteration_id
     assert not iteration.shards or iteration.finished == all(iteration.shards)
@@ -116,7 +116,7 @@ def _check_snapshot(state: DispatcherState, snapshot: Snapshot) -> None:
 
 
 def check_windows(table: WindowTable) -> None:
-    """Raises AssertionError where an index of the table contradicts its records."""
+    """Raises AssertionError if an index of the table contradicts its records."""
     assert 0 <= table.cursor <= table.planned
     assert table.done == table.cursor - len(table.records), "a window is neither open nor done"
     assert all(0 <= index < table.cursor for index in table.records)
@@ -157,7 +157,7 @@ def _check_suspicions(table: WindowTable) -> None:
     assert len(set(given_up)) == len(given_up), given_up
     assert not set(given_up) & set(table.records), given_up
     for worker, windows in table.leases.items():
-        # Between an accusation and the release that goes with it there may be several.
+        # Between an accusation and the release that follows there may be several suspects.
         suspects = [
             index
             for index in windows

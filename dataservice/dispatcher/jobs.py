@@ -1,7 +1,7 @@
-"""Jobs, their iterations and who reads them: parts of the dispatcher's state.
+"""Jobs, their iterations and their readers: parts of the dispatcher's state.
 
-Values that only `state` changes, by applying facts. Invariant: an iteration that is finished has
-nothing left for anybody.
+Values that only `state` changes, by applying facts. Invariant: a finished iteration has nothing
+left for any reader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from dataservice.vocabulary import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """`owner` says what became of its rows when it is lost; "": they go to others at once."""
+    """A reader; if it is lost, its `owner` states what became of its rows.
+
+    With `owner` "" the rows of a lost reader go to other readers at once.
+    """
 
     reader_id: ReaderId
     host: str
@@ -47,24 +50,23 @@ class Job:
 
     @property
     def has_tasks(self) -> bool:
-        """Whether each worker makes one pass, which ends, over an iteration."""
+        """True if each worker makes one pass, which ends, over an iteration."""
         return self.policy is ShardingPolicy.OFF and not self.options.num_consumers
 
 
 def program_of(host: str, pid: int) -> str:
-    """How a program that reads is called."""
+    """Returns the name under which a reading program is remembered."""
     return f"process {pid} on {host}"
 
 
 @dataclass(slots=True)
 class Iteration:
-    """One repetition of a job: windows under DYNAMIC, tasks (True: finished) under OFF.
+    """One repetition of a job: `windows` under DYNAMIC, `tasks` (True: finished) under OFF.
 
-    Coordinated reads have `rounds` instead.
-
-    `shards` (True: finished) by the place of their worker under a static policy; `listing` stands
-    for the files that are dealt out. `programs` are some of those that have readers or had;
-    `resumption` stands for saved positions that it goes on from.
+    Coordinated reads have `rounds` instead. Under a static policy, `shards` (True: finished) are
+    indexed by the place of their worker, and `listing` is a digest of the files dealt out.
+    `programs` names some of the programs that have or had readers here. `resumption` holds the
+    saved positions from which the iteration resumes.
     """
 
     iteration_id: IterationId
@@ -82,11 +84,11 @@ class Iteration:
 
     @property
     def is_unread(self) -> bool:
-        """Whether something of it is left, and nobody reads it."""
+        """True if the iteration is unfinished and has no readers."""
         return not self.readers and not self.finished
 
     def workers(self) -> set[WorkerId]:
-        """Those of which it holds something."""
+        """Returns the workers that have tasks, grants, leases, accusations or rounds here."""
         held = set(self.tasks)
         if self.windows is not None:
             held |= {worker for worker, _ in self.windows.grants}
@@ -94,16 +96,16 @@ class Iteration:
         return held if self.rounds is None else held | self.rounds.suspects
 
     def is_over_for(self, reader: ReaderId) -> bool:
-        """Whether nothing is left for this reader, as far as is known now.
+        """True if nothing is left for this reader, as far as is known at present.
 
-        Without windows: but for what its streams from the workers still bring.
+        Without windows, the reader's open streams may still bring rows.
         """
         if self.windows is None or self.finished:
             return self.finished or bool(self.tasks or self.shards)
         return self.windows.is_over_for(reader)
 
     def notice_end(self) -> None:
-        """Marks the iteration finished once its windows, all its tasks or all its shards are."""
+        """Marks the iteration as finished once all its windows, tasks or shards are finished."""
         if self.windows is not None:
             self.finished = self.windows.is_finished()
             if self.finished:

@@ -1,6 +1,6 @@
-"""How facts are written down: a frame of the journal is one decision, JSON of a list of facts.
+"""The encoding of facts: a frame of the journal is one decision, as JSON of a list of facts.
 
-Knows the fields of facts by their types, not what facts mean. Pure. Invariants: a torn tail loses a
+Pure. Knows the types of the facts' fields, not what facts mean. Invariants: a torn tail loses a
 whole decision or nothing; `decode_frame(encode_frame(events)) == events`.
 """
 
@@ -22,7 +22,7 @@ from dataservice.job_options import JobOptions
 from dataservice.ranges import Consumed
 from dataservice.vocabulary import ShardingPolicy
 
-# Not Event.__subclasses__(): slots make dataclasses classes anew, and both would be listed.
+# Not Event.__subclasses__(): slots=True makes a second class, and both would be listed.
 FACTS: Final[dict[str, type[Event]]] = {
     name: value
     for module in (events, round_events, snapshot_events)
@@ -39,7 +39,7 @@ def _decode_marks(rows: list[list[int]]) -> tuple[RowMark, ...]:
     return tuple(RowMark(window, generation, row, bool(f)) for window, generation, row, f in rows)
 
 
-# Fields whose type JSON does not have, by the name of the type.
+# Encoders of the field types that JSON lacks, by the name of the type.
 _ENCODERS: dict[str, Callable[[Any], Any]] = {
     "bytes": _encode_bytes,
     "Consumed": Consumed.to_json,
@@ -65,12 +65,12 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 
 def encode_frame(facts: Sequence[Event]) -> bytes:
-    """One decision as bytes."""
+    """Encodes one decision."""
     return json.dumps([_encode(event) for event in facts], separators=(",", ":")).encode()
 
 
 def decode_frame(frame: bytes) -> tuple[Event, ...]:
-    """The facts of a frame; DataLossError when it holds anything else."""
+    """Decodes the facts of a frame; DataLossError if it holds anything else."""
     try:
         return tuple(_decode(item) for item in json.loads(frame))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -80,7 +80,7 @@ def decode_frame(frame: bytes) -> tuple[Event, ...]:
         ) from error
 
 
-# Of each fact: the names of its fields, with what they are.
+# The fields of each fact, as pairs of name and type.
 _FIELDS: Final = {
     name: [(entry.name, str(entry.type)) for entry in fields(cls)] for name, cls in FACTS.items()
 }

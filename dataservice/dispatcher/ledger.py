@@ -1,9 +1,9 @@
-"""The dispatcher's state under its lock, and the transactions by which facts come into it.
+"""The ledger: the dispatcher's state under its lock, and the transactions that change it.
 
-Records, applies and wakes; decides nothing, and knows neither clocks nor who was heard of when.
-Invariants: the state changes only by applying the facts of one decision at a time, inside a
-transaction; no answer leaves a transaction before the facts that it rests on are durable; replay
-is the same `apply`. Thread-safe.
+Responsible for recording and applying decisions and for waking waiting requests; decides nothing.
+Knows no clock and no liveness of clients. Invariants: the state changes only inside a transaction,
+by applying the facts of one decision at a time; no answer leaves a transaction before the facts
+that it depends on are durable; replay uses the same `apply`. Thread-safe.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Replaying so many decisions takes about a second; rewriting the state should be rare beside it.
+# Replaying so many decisions takes about a second. The factor keeps rewriting the state rare.
 SHORTEN_AFTER_FRAMES: Final = 20_000
 _SHORTEN_FACTOR: Final = 4
 
 
 class Ledger:
-    """What is known for good; `journal` None keeps nothing beyond this object.
+    """The state and its journal; with `journal` None the state does not outlive this object.
 
-    `follow` is told, inside the lock, of every fact that was applied, but for those replayed.
+    `follow` is called inside the lock with every fact after it was applied, except in replays.
     """
 
     def __init__(self, journal: Journal | None, follow: Callable[[ev.Event], None]) -> None:
@@ -54,7 +54,10 @@ class Ledger:
 
     @contextmanager
     def transaction(self) -> Iterator[Telling]:
-        """Holds the lock; then waits, without it, until what was decided or told is durable."""
+        """Holds the lock; then waits, without it, until all facts decided or told are durable.
+
+        UnavailableError after `close`, or while the journal fails.
+        """
         telling, commits = Telling(), self._commits
         with self._lock:
             self.check_open()
@@ -65,21 +68,21 @@ class Ledger:
             commits.wait_durable(ticket)
 
     def close(self) -> None:
-        """Ends all waits; later transactions raise UnavailableError."""
+        """Wakes all waiting requests; these and later transactions raise UnavailableError."""
         with self._lock:
             self._closed = True
             for condition in self._waiting.values():
                 condition.notify_all()
 
     def retry(self) -> None:
-        """Writes what the journal had no room for; UnavailableError while it has none."""
+        """Retries the write for which the disk had no room; UnavailableError while it has none."""
         if self._commits is not None:
             self._commits.retry()
 
     def shorten(self) -> None:
-        """Replaces a long journal by the state that it led to.
+        """Replaces a journal that has grown long by facts that describe the present state.
 
-        Others decide meanwhile: the lock is held only while the state is copied.
+        Holds the lock only while it copies the state, so that other requests go on.
         """
         commits = self._commits
         if commits is None or commits.frames_kept < self._shorten_at:
@@ -96,14 +99,18 @@ class Ledger:
     # Inside a transaction
 
     def check_open(self) -> None:
-        """UnavailableError after `close`, or while the journal fails."""
+        """Raises UnavailableError after `close`, or while the journal fails."""
         if self._closed:
             raise UnavailableError("the dispatcher is shutting down")
         if self._commits is not None:
             self._commits.check()
 
     def commit(self, decision: Decision) -> Any:
-        """Records and applies a decision; its answer must not leave before it is durable."""
+        """Records and applies a decision and returns its reply.
+
+        The reply must not leave before the decision is durable, that is, before the transaction
+        ends.
+        """
         if decision.events and self._commits is not None:
             self._commits.enqueue(encode_frame(decision.events))
         for event in decision.events:
@@ -117,7 +124,10 @@ class Ledger:
         return decision.reply
 
     def wait_for_news(self, iteration_id: IterationId, timeout_s: float) -> None:
-        """Lets others in until an iteration may have windows, or an end, that it had not."""
+        """Releases the lock until a fact may have brought windows, or the end, to an iteration.
+
+        Waits at most `timeout_s`; UnavailableError after `close`, or while the journal fails.
+        """
         self._condition(iteration_id).wait(timeout_s)
         self.check_open()
 
@@ -134,12 +144,15 @@ class Ledger:
                 del self._waiting[iteration_id]
 
     def _wake_if_finished(self, iteration_id: IterationId) -> None:
-        """Consumption, which is frequent, matters to those who wait only when it is the last."""
+        """Wakes the waiting requests of an iteration only if it is finished.
+
+        Used for frequent facts, such as consumption, which matter to them only then.
+        """
         if self.state.iterations[iteration_id].finished and iteration_id in self._waiting:
             self._waiting.pop(iteration_id).notify_all()
 
     def _recover(self, journal: Journal) -> None:
-        """Rebuilds the state."""
+        """Rebuilds the state from the journal."""
         frames = 0
         for frame in journal.replay():
             frames += 1

@@ -1,9 +1,10 @@
-"""Decisions about the end of things: repetitions that are over, jobs that nobody reads.
+"""Decisions about the end of repetitions and jobs: retiring, recalling and collecting them.
 
-Pure, like `decide`; times of day are given. Rules: a finished repetition of a named job that
-nobody reads shrinks, once there is a later one, to an entry in the job's history. Who asks for it
-again gets a plain end while its run goes on, and an error that says who read it when a new run
-asks. What nobody has read for a while is collected, the name of a job included.
+Pure, like `decide`; the caller gives the time of day. Rules: a finished and unread repetition of a
+named job shrinks to an entry in the job's history once a later one is finished and unread too. A
+reader that asks for a retired repetition gets a plain end if its program belongs to the same run,
+and an error that names the earlier programs if it belongs to a new run. Iterations and jobs that
+nobody has read for a while are collected, which frees the job's name.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ from dataservice.vocabulary import IterationId, JobId, ReaderId
 
 
 def job_of(state: DispatcherState, reader_id: ReaderId) -> JobId | None:
-    """The job that a reader reads, if it is there."""
+    """Returns the job that a reader reads; None if the reader is not there."""
     iteration_id = state.iteration_of_reader.get(reader_id)
     return None if iteration_id is None else state.iterations[iteration_id].job_id
 
 
 def count_readers(state: DispatcherState, job: Job) -> int:
-    """Readers of all repetitions of a job."""
+    """Returns the number of readers over all repetitions of a job."""
     return sum(len(state.iterations[i].readers) for i in job.iterations.values())
 
 
 def settle(state: DispatcherState, job_id: JobId | None, now_s: float) -> Decision:
-    """Retires what is finished and unread of a job, and notes that nobody reads it any more.
+    """Retires a job's finished iterations without readers; records when the job became idle.
 
-    The latest stays as it is until another ends, for people who look at the job.
+    The latest such iteration stays until another one finishes, for people who look at the job.
     """
     job = None if job_id is None else state.jobs.get(job_id)
     if job is None or job.name is None:
@@ -49,25 +50,26 @@ def settle(state: DispatcherState, job_id: JobId | None, now_s: float) -> Decisi
 
 
 def is_over(job: Job | None, request: OpenIteration) -> bool:
-    """Whether the repetition asked for is in the history of its job only."""
+    """True if the requested repetition is retired: only the job's history knows of it."""
     if job is None or request.repetition in job.iterations:
         return False
     return job.history.has_ended(request.repetition)
 
 
 def recall(job: Job, request: OpenIteration) -> ev.Event:
-    """The fact that an ended repetition is there again, as one that has nothing to give."""
+    """Returns the fact that restores a retired repetition as finished, with no rows to give."""
     return ev.IterationRecalled(
         iteration_id=request.iteration_id, job_id=job.job_id, repetition=request.repetition
     )
 
 
 def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> str:
-    """What to tell a reader of those who read its repetition before it; "" when there is nothing.
+    """Returns a notice about programs that read the repetition before this reader, or "".
 
-    FailedPreconditionError when nothing is left of it and the reader belongs to another run: no
-    reader of the job is there, and its program began after the last one went, or has read the
-    repetition itself, by this dataset or one that it made before this one.
+    FailedPreconditionError if the repetition has ended and the reader belongs to another run. That
+    is so if the job has no readers, and the reader's program started after the last reader left or,
+    if the program has read this repetition itself, the reader's dataset is newer than that or the
+    same that it was read through.
     """
     # Trainers that share a cache take nothing from each other.
     if job is None or job.options.cross_trainer_cache or count_readers(state, job):
@@ -75,7 +77,7 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
     iteration_id = job.iterations.get(request.repetition)
     iteration = None if iteration_id is None else state.iterations[iteration_id]
     if iteration is not None and not iteration.finished:
-        # One that was only begun, as by who loaded a position for others, is whole.
+        # An iteration that has given no rows yet, as after loading others' positions, is whole.
         if iteration.windows is not None and not iteration.windows.has_given():
             return ""
         return (
@@ -99,8 +101,10 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
 
 
 def _is_of_the_run(job: Job, request: OpenIteration, programs: tuple[str, ...]) -> bool:
-    """Whether the reader's program was there while others read the job, or, where it read the
-    repetition itself, another dataset of it was."""
+    """True if the reader's program existed before the job's last reader left.
+
+    If the program has read the repetition itself, its dataset object must have existed by then.
+    """
     program = program_of(request.reader_host, request.reader_pid)
     read_it = request.reader_pid and program in programs
     age_s = request.dataset_age_s if read_it else request.program_age_s
@@ -127,7 +131,7 @@ def _ago(job: Job, request: OpenIteration) -> str:
 
 
 def collect_iteration(state: DispatcherState, iteration_id: IterationId) -> Decision:
-    """Drops an iteration that is still without readers; its repetition may begin anew."""
+    """Drops an iteration if it is unfinished and has no readers; its repetition may begin anew."""
     iteration = state.iterations.get(iteration_id)
     if iteration is None or not iteration.is_unread:
         return Decision(())
@@ -135,7 +139,7 @@ def collect_iteration(state: DispatcherState, iteration_id: IterationId) -> Deci
 
 
 def collect_job(state: DispatcherState, job_id: JobId) -> Decision:
-    """Drops a job that is still without readers; its name is free."""
+    """Drops a job if it has no readers; its name is free again."""
     job = state.jobs.get(job_id)
     if job is None or count_readers(state, job):
         return Decision(())
@@ -143,9 +147,9 @@ def collect_job(state: DispatcherState, job_id: JobId) -> Decision:
 
 
 class Collector:
-    """Remembers since when what is unread has been; since the dispatcher's start at the longest.
+    """Tracks how long iterations and jobs have been unread, at most since the dispatcher's start.
 
-    Not thread-safe; the caller brings monotonic time. `timeout_s` None never collects.
+    Not thread-safe; the caller passes monotonic time. `timeout_s` None never collects.
     """
 
     def __init__(self, timeout_s: float | None, interval_s: float, now_s: float) -> None:
@@ -158,7 +162,10 @@ class Collector:
     def due(
         self, state: DispatcherState, now_s: float
     ) -> tuple[tuple[IterationId, ...], tuple[JobId, ...]]:
-        """Iterations, and jobs, to collect now; to be called often, gives some at each check."""
+        """Returns the iterations and the jobs to collect; both are empty between two checks.
+
+        Must be called more often than it checks, since it observes only then what is unread.
+        """
         if self._timeout_s is None:
             return (), ()
         unread = state.unread_iterations()

@@ -1,8 +1,8 @@
-"""Limits the listings of sources: one at a time for a dataset, and a bounded queue of waiters.
+"""Limits the listings of sources: one at a time per job or dataset, and a bounded queue of waiters.
 
-Knows only what that is called which is listed. Invariants: for one job, or one dataset, nobody
-lists beside another; calls that must not wait find threads, for those who wait for a plan are
-limited in number and in time; nothing is kept of what nobody lists. Thread-safe.
+Knows only the name of what is listed. Invariants: no two calls list for the same name at once; the
+calls that wait for a plan are limited in number and in time, so that other calls find threads;
+nothing is kept for names that nobody lists. Thread-safe.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataservice.errors import UnavailableError
 
 
 class Listings:
-    """`max_planners`: so many at once list, or wait for others who do."""
+    """Turns for listing; at most `max_planners` calls at once list or wait for their turn."""
 
     def __init__(self, max_planners: int) -> None:
         self._planners = threading.BoundedSemaphore(max_planners)
@@ -27,10 +27,10 @@ class Listings:
 
     @contextmanager
     def alone(self, what: str) -> Iterator[None]:
-        """Scope of the only one who lists for this; waits for the one before.
+        """Scope in which the caller alone lists sources for `what`; waits for the call before it.
 
-        UnavailableError where there is no room to wait, or that one takes long: whoever waits makes
-        room before it asks again.
+        UnavailableError if too many calls list or wait, or if the turn takes longer than
+        `PLAN_WAIT_S` to come: then the caller frees its place and may ask again.
         """
         if self._planners.acquire(blocking=False):
             try:

@@ -1,8 +1,8 @@
-"""Time-outs: clients that have not been heard of for too long.
+"""Deadlines of clients, which expire unless they are renewed.
 
-Pure: the caller brings the time. Renewing costs a dictionary write; looking for the expired costs
-only what may have expired, never a scan of everyone. Invariants: a key has exactly one entry in
-the heap, at or before its deadline; a deadline that was given is never brought forward.
+Pure: the caller passes the time. Renewing costs a dictionary write; finding the expired keys visits
+only those that may have expired, never all. Invariants: a key has exactly one entry in the heap, at
+or before its deadline; a deadline is never moved to an earlier time.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Deadlines(Generic[Key]):
         return key in self._deadlines and key not in self._dropped
 
     def renew(self, key: Key, deadline_s: float) -> None:
-        """Lets the key live until then, or until its present deadline if that is later."""
+        """Lets the key live until `deadline_s`, or until its present deadline if that is later."""
         known_s = self._deadlines.get(key)
         if known_s is None:
             heapq.heappush(self._heap, (deadline_s, key))
@@ -39,14 +39,14 @@ class Deadlines(Generic[Key]):
             self._deadlines[key] = deadline_s
 
     def renew_all(self, deadline_s: float) -> None:
-        """Renews every key."""
+        """Renews every key that was not dropped."""
         for key, known_s in self._deadlines.items():
             if key not in self._dropped:
                 self._deadlines[key] = max(known_s, deadline_s)
 
     def drop(self, key: Key) -> None:
-        """Forgets a key; one that is unknown is ignored."""
-        # Its entry in the heap stays until it comes up; a key that returns must not have two.
+        """Forgets a key; an unknown key is ignored."""
+        # The heap entry stays until it is popped, so that a key that returns does not get a second.
         if key in self._deadlines:
             self._dropped.add(key)
 

@@ -1,8 +1,8 @@
-"""The set of all workers under a version, so that readers are told only what changed.
+"""The versioned set of all workers, so that readers are told only what has changed.
 
-Pure; not thread-safe. A version follows from the ids of the set alone: a restarted dispatcher has
-the same one for the same workers, and nothing of it needs a journal. Invariant: applying an update
-to the set that it was asked for gives the set of its version.
+Pure; not thread-safe. A version depends on the ids in the set alone: a restarted dispatcher has the
+same version for the same workers, and no journal is needed. Invariant: an update applied to the set
+of the version asked for gives the set of the update's version.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ CHANGES_KEPT: Final = 1_000
 
 
 class MembersUpdate(NamedTuple):
-    """All workers, or with `is_change` what came and went since the version asked for.
+    """All workers or, with `is_change`, those that came and went since the version asked for.
 
-    `version` 0: the set is not that of all workers, and has none. `readers` share what they make.
+    With `version` 0 the set is not that of all workers, and has no version. `readers` is how many
+    readers share the workers' rows.
     """
 
     version: int
@@ -33,7 +34,7 @@ class MembersUpdate(NamedTuple):
 
     @property
     def has_news(self) -> bool:
-        """Whether it tells more than that nothing has changed."""
+        """True unless the update only says that nothing has changed."""
         return not self.is_change or bool(self.workers or self.lost)
 
 
@@ -43,12 +44,12 @@ class _Change(NamedTuple):
 
 
 def _digest(worker_id: str) -> int:
-    """64 bits; those of all workers together, by exclusive or, are the version of their set."""
+    """Returns 64 bits of an id; the version of a set is the exclusive or over its members."""
     return int.from_bytes(hashlib.blake2b(worker_id.encode(), digest_size=8).digest(), "little")
 
 
 class Members:
-    """Follows the workers that there are, and the latest changes of them."""
+    """The ids of the registered workers and the latest changes of that set."""
 
     def __init__(self) -> None:
         self.version = 0
@@ -56,13 +57,13 @@ class Members:
         self._changes: deque[_Change] = deque(maxlen=CHANGES_KEPT)
 
     def add(self, worker_id: WorkerId) -> None:
-        """A worker came; one that is there already changes nothing."""
+        """Adds a worker. Idempotent."""
         if worker_id not in self._ids:
             self._ids.add(worker_id)
             self._note(worker_id)
 
     def drop(self, worker_id: WorkerId) -> None:
-        """A worker went; one that is not there changes nothing."""
+        """Removes a worker. Idempotent."""
         if worker_id in self._ids:
             self._ids.remove(worker_id)
             self._note(worker_id)
@@ -72,9 +73,9 @@ class Members:
         self.version ^= _digest(worker_id)
 
     def since(self, known: int, workers: Mapping[WorkerId, Worker]) -> MembersUpdate:
-        """What a reader has to learn that knows a version, 0 for none.
+        """Returns what a reader that knows the version `known` (0: none) has to learn.
 
-        `workers` are those that were added and not dropped.
+        `workers` must hold exactly the workers that were added and not dropped.
         """
         touched = self._touched_since(known)
         if touched is None:
@@ -87,7 +88,10 @@ class Members:
         )
 
     def _touched_since(self, known: int) -> list[WorkerId] | None:
-        """Whoever came or went since then, in order; None where that is not known any more."""
+        """Returns the workers that came or went since version `known`, in order.
+
+        None if the changes since then are not all kept, or if `known` is 0.
+        """
         if not known:
             return None
         touched: dict[WorkerId, None] = {}

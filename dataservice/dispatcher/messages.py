@@ -1,7 +1,8 @@
-"""Parts of messages as the dispatcher's values, and the other way.
+"""Converts parts of messages to the dispatcher's values, and values to messages.
 
-Responsible for what several calls have in common, as marks and leases. Knows no call and decides
-nothing. Invariant: what a message left out, as older clients do, has the default of its value.
+Responsible for what several calls have in common, such as marks and leases. Knows no call and
+decides nothing. Invariant: fields that a message leaves out, as older clients do, get the default
+of the value.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataservice.wire import dispatcher_pb2 as pb
 
 
 def job_options(message: pb.JobOptions) -> JobOptions:
-    """How a job is read; what was left out is the default."""
+    """Decodes the options of a job; absent fields get their defaults."""
     return JobOptions(
         ordered=message.ordered,
         num_consumers=message.num_consumers,
@@ -32,7 +33,7 @@ def job_options(message: pb.JobOptions) -> JobOptions:
 
 
 def omitted_of(message: pb.Omitted) -> Omitted:
-    """What a reader has left out so far."""
+    """Decodes the counts of what a reader has left out so far."""
     return Omitted(
         function_rows=message.function_rows,
         source_rows=message.source_rows,
@@ -43,7 +44,7 @@ def omitted_of(message: pb.Omitted) -> Omitted:
 
 
 def saved_position(message: pb.Position) -> SavedPosition:
-    """A position that a reader goes on from; InvalidArgumentError where it is malformed."""
+    """Decodes the position that a reader resumes from; InvalidArgumentError if it is malformed."""
     try:
         consumed = json.loads(message.consumed_json)
     except ValueError as error:
@@ -57,18 +58,18 @@ def saved_position(message: pb.Position) -> SavedPosition:
 
 
 def row_marks(messages: Iterable[pb.Mark]) -> tuple[RowMark, ...]:
-    """How far a reader is in each of these windows."""
+    """Decodes the marks that say how far a reader is in each of its windows."""
     return tuple(RowMark(m.window, m.generation, m.row, m.final) for m in messages)
 
 
 def written_window(message: pb.WrittenWindow) -> WrittenWindow:
-    """A window of a snapshot, with the files that hold it."""
+    """Decodes a written window of a snapshot, with the files that hold its rows."""
     chunks = (Chunk(c.number, c.rows, c.size_bytes, c.batches, c.tag) for c in message.chunks)
     return WrittenWindow(message.window, tuple(chunks))
 
 
 def lease_message(lease: Lease) -> pb.WindowLease:
-    """A window to run, as the worker gets it."""
+    """Encodes the lease of a window for the worker that runs it."""
     message = pb.WindowLease(
         window=lease.window_index,
         generation=lease.generation,
@@ -78,7 +79,7 @@ def lease_message(lease: Lease) -> pb.WindowLease:
     )
     add = message.splits.add
     for split in lease.window.splits:
-        # Only what it has: to name a field takes time, also one without a value.
+        # Sets only the fields that have a value, since setting an empty one takes time as well.
         added = add(path=split.path, size_bytes=split.size_bytes, version=split.version)
         if split.row_groups:
             added.row_groups.extend(split.row_groups)

@@ -1,7 +1,7 @@
-"""Decisions about readers that join: which repetition of which job one reads, or begins.
+"""Decisions about readers that join: which repetition of which job a reader joins or begins.
 
-Pure: nothing here changes the state, reads a clock or makes an id. Invariant: a request that is
-repeated joins nothing twice, and what is joined is what the request describes, or it raises.
+Pure: nothing here changes the state, reads a clock or makes an id. Invariants: a retried request
+joins no reader twice; the joined repetition is as the request describes it, or the decision raises.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LISTS_SOURCES = (ShardingPolicy.DYNAMIC, ShardingPolicy.FILE, ShardingPolicy.FI
 
 
 def check_policy(policy: int) -> ShardingPolicy:
-    """The policy, or an error for one that is unknown."""
+    """Returns the policy of this number; InvalidArgumentError if there is none."""
     try:
         return ShardingPolicy(policy)
     except ValueError:
@@ -39,9 +39,9 @@ def check_policy(policy: int) -> ShardingPolicy:
 
 
 def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration | None:
-    """The running repetition that the request asks for; None when it has yet to begin, or anew.
+    """Returns the iteration that the request joins; None if it has to begin, or to begin anew.
 
-    Checks the request against the job of that name.
+    Checks the request, also against the job of that name.
     """
     dataset = find_dataset(state, request.dataset_id)
     check_same_plan(dataset, request.fingerprint)
@@ -61,10 +61,11 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
 
 
 def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset | None:
-    """The dataset whose sources must be listed before the repetition can begin, if any.
+    """Returns the dataset whose sources must be listed before the repetition can begin, if any.
 
-    None for a repetition that has begun, and for a policy that divides no sources. For a job that
-    exists it is the job's, not the request's. NotFoundError for a static policy without a list.
+    None if the repetition has begun, if it has ended and no position is loaded, or if the policy
+    lists no sources. If the job exists, this is the job's dataset, not the request's.
+    NotFoundError for a static policy without a worker list.
     """
     if request.reader_id in state.departed:
         raise reader_gone(state, request.reader_id)
@@ -102,7 +103,7 @@ def _named_job(state: DispatcherState, request: OpenIteration) -> Job | None:
 
 
 def _job_to_begin(state: DispatcherState, request: OpenIteration) -> Job | None:
-    """The job that a new repetition belongs to; None when the job begins with it."""
+    """Returns the job that the new repetition belongs to; None if the job begins with it."""
     job = _named_job(state, request)
     return None if positions.replaces_job(state, job, request) else job
 
@@ -115,7 +116,7 @@ def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -
     if job.delivery != request.delivery:
         differences.append(f"delivery (existing {job.delivery}, got {request.delivery})")
     differences.extend(job.options.differences(request.options))
-    # Every trainer registers the dataset it distributes, so ids differ where data do not.
+    # Every trainer registers the dataset that it distributes, so equal datasets have several ids.
     if job.dataset_id != request.dataset_id:
         existing = state.datasets[job.dataset_id]
         requested = state.datasets[request.dataset_id]
@@ -130,10 +131,10 @@ def _job_differences(state: DispatcherState, job: Job, request: OpenIteration) -
 def open_iteration(
     state: DispatcherState, request: OpenIteration, plan: WindowPlan | str | None
 ) -> Decision:
-    """Joins a reader to its repetition, which begins now with `plan` if there is none yet.
+    """Joins a reader to its repetition, which begins with `plan` if it has not begun yet.
 
-    Under a static policy the plan is what stands for the listed files. A retry with the reader's
-    id joins nothing twice. Answers an OpenAnswer.
+    Under a static policy `plan` is the digest of the listed files. A retry with the same reader id
+    joins the reader once. Answers an OpenAnswer.
     """
     if request.reader_id in state.departed:
         raise reader_gone(state, request.reader_id)
@@ -144,13 +145,13 @@ def open_iteration(
     iteration = find_iteration(state, request)
     job = _named_job(state, request)
     is_new = request.reader_id not in state.iteration_of_reader
-    # Who loads a position knows of those who read before.
+    # A reader that loads a position knows that the repetition was read before.
     is_judged = is_new and request.position is None and not request.restores
     notice = lifecycle.judge(state, job, request) if is_judged else ""
     if iteration is None:
         facts, answer = _begin(state, request, job, plan)
     else:
-        facts, answer = _go_in(state, request, iteration)
+        facts, answer = _join_existing(state, request, iteration)
     if is_new:
         joined = ev.ReaderJoined(
             reader_id=request.reader_id,
@@ -165,10 +166,10 @@ def open_iteration(
     return Decision(tuple(facts), answer._replace(notice=notice))
 
 
-def _go_in(
+def _join_existing(
     state: DispatcherState, request: OpenIteration, iteration: Iteration
 ) -> tuple[list[ev.Event], OpenAnswer]:
-    """To a repetition that is under way."""
+    """Returns the facts and the answer for joining an iteration that has begun."""
     facts = positions.join(state, iteration, request)
     ordering.check_alone(state, iteration, request)
     return facts, OpenAnswer(
@@ -187,7 +188,7 @@ def _begin(
     known: Job | None,
     plan: WindowPlan | str | None,
 ) -> tuple[list[ev.Event], OpenAnswer]:
-    """A repetition of which nothing is there; one that has ended is only called to mind."""
+    """Returns the facts and the answer for a new iteration; a retired one is only recalled."""
     job = _job_to_begin(state, request)
     if job is not None and request.position is None and lifecycle.is_over(job, request):
         answer = OpenAnswer(job.job_id, request.iteration_id, job.dataset_id)

@@ -1,7 +1,7 @@
 """The dispatcher's answers to readers that open an iteration: lock and journal around `opening`.
 
-A part of the service, over its ledger; decides nothing itself. Invariant: as there: no answer
-leaves before its facts are durable, and splits are planned outside the lock. Thread-safe.
+A part of the service that works on its ledger; decides nothing itself. Invariants: no answer
+leaves before its facts are durable; splits are planned outside the lock. Thread-safe.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import Clock
 from dataservice.vocabulary import ShardingPolicy
 
-# Splits of a plan (bytes) for a repetition of it.
+# From an encoded dataset plan and a repetition to the plan of its windows.
 Planner = Callable[[bytes, int, JobOptions], WindowPlan]
-# What stands for the files of a plan (bytes) that a policy deals out to so many workers.
+# From an encoded dataset plan, a policy and a number of workers to a digest of the files dealt out.
 Lister = Callable[[bytes, ShardingPolicy, int, JobOptions], str]
 
 
 class OpeningDesk:
-    """Joins readers, and plans what they read first where their repetition begins with them."""
+    """Joins readers to iterations; plans an iteration first if it begins with the reader."""
 
     def __init__(
         self,
@@ -50,16 +50,16 @@ class OpeningDesk:
         self._wall_clock = wall_clock
 
     def open(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
-        """Joins a reader; plans the division first when its repetition begins with it.
+        """Joins a reader; plans its repetition first if it begins with this reader.
 
-        Blocks while the sources are listed; UnavailableError when as many as may do so already.
-        Answers also the dataset and the workers to read from.
+        Blocks while the sources are listed; UnavailableError if the limit of such calls is reached.
+        Also answers the dataset and the workers to read from.
         """
         request = replace(request, opened_s=self._wall_clock())
         needed = self._dataset_to_plan(request)
         if needed is None:
             return self._join(request, None)
-        # Trainers of a job open it at the same moment, of datasets that each may have registered.
+        # All trainers of a job open it at the same moment, each perhaps under its own dataset id.
         name = request.job_name
         what = f"dataset {needed.dataset_id}" if name is None else f"job {name!r}"
         with self._listings.alone(what):

@@ -1,9 +1,9 @@
-"""Decisions about iterations whose rows come in a fixed order: one reader, and not too far ahead.
+"""Decisions about iterations whose rows come in a fixed order: one reader, bounded lookahead.
 
-Pure, like `delivery`. The reader puts windows in a row, so what comes early waits in its memory.
-Rules: windows that were given back are leased again at any time, since the reader may wait for
-nothing else; fresh ones only up to `LOOKAHEAD` per worker beyond the first that is not done, a few
-at a time, so that neighbouring windows are with different workers.
+Pure, like `delivery`. The reader puts windows in order, so windows that come early wait in its
+memory. Rules: windows that were given back may be leased again at any time, since the reader may be
+waiting for just those. Fresh windows are leased only up to `LOOKAHEAD` per worker beyond the first
+unfinished one, and few at a time, so that neighbouring windows go to different workers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _AT_ONCE: Final = 2
 
 
 def is_ordered(state: DispatcherState, iteration_id: IterationId) -> bool:
-    """Whether an iteration that is there gives rows in a fixed order."""
+    """True if the iteration exists and gives its rows in a fixed order."""
     iteration = state.iterations.get(iteration_id)
     return iteration is not None and state.jobs[iteration.job_id].options.ordered
 
 
 def check_alone(state: DispatcherState, iteration: Iteration, request: OpenIteration) -> None:
-    """FailedPreconditionError for a second reader: a sequence has one."""
+    """Raises FailedPreconditionError for a second reader of an ordered iteration."""
     if not is_ordered(state, iteration.iteration_id):
         return
     others = [reader for reader in iteration.readers if reader != request.reader_id]
@@ -41,7 +41,7 @@ def check_alone(state: DispatcherState, iteration: Iteration, request: OpenItera
 
 
 def grant_size(state: DispatcherState, table: WindowTable, request: LeaseWindows) -> int:
-    """Windows that a worker may get now."""
+    """Returns how many windows a worker may get at present."""
     given_back = len(table.readers[request.reader_id].pending) + len(table.orphans)
     first_open = min(table.records, default=table.cursor)
     ahead = LOOKAHEAD * max(1, len(state.workers)) - (table.cursor - first_open)

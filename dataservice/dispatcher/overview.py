@@ -1,6 +1,6 @@
 """The dispatcher's answers to the command line: status, lists of jobs and datasets, deletions.
 
-A part of the service, over its ledger. Decides nothing itself.
+A part of the service that works on its ledger. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Overview:
         self._wall_clock = wall_clock
 
     def status(self) -> dict[str, Any]:
-        """Everything."""
+        """Returns workers, jobs, snapshots and heartbeats."""
         with self._transaction():
             described = status.describe(self._state, self._reports, self._wall_clock())
             return {**described, "heartbeats": self._presence.describe()}
@@ -44,12 +44,12 @@ class Overview:
             return status.describe_datasets(self._state)
 
     def workers_enough(self) -> Estimate | None:
-        """How many workers would be enough; None while too little is known."""
+        """Estimates how many workers would be enough; None while too little is known."""
         with self._transaction():
             return self._reports.autoscale.overall(len(self._state.workers))
 
     def delete_job(self, job_name: str) -> None:
-        """By its name or id."""
+        """Deletes a job by its name or id."""
         with self._transaction():
             self._commit(decide.delete_job(self._state, job_name))
 

@@ -1,10 +1,10 @@
-"""Readers of an owner: their windows wait, for a while, for its word when one is lost.
+"""Readers with an owner, which states what became of the rows of a lost reader.
 
-A program that trains knows what became of the rows of a reader that was lost with its process; so
-such a reader's windows wait, for a bounded time, until it speaks. Decisions are pure functions;
-the desk is a part of the service, over its ledger. Invariant: the windows of a lost reader that has
-an owner go to others after its owner's word, or after the bound, with a warning; after its word
-the owner has no readers, not even one that was on its way.
+A training program knows which rows of a lost reader were used, so the windows of such a reader wait
+for that statement, for a bounded time. Decisions are pure functions; the desk is a part of the
+service that works on its ledger. Invariant: the windows of a lost reader that has an owner go to
+other readers after the owner's statement or, with a warning, after the bound. After its statement
+an owner has no readers, and a request to open one that is still in flight is refused.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ Consumed = Mapping[ReaderId, tuple[RowMark, ...]]
 
 
 def owner_of(state: DispatcherState, reader_id: ReaderId) -> str:
-    """The owner of a reader; "" where it has none, or is not there."""
+    """Returns the owner of a reader; "" if the reader has none, or is not there."""
     iteration_id = state.iteration_of_reader.get(reader_id)
     return "" if iteration_id is None else state.iterations[iteration_id].readers[reader_id].owner
 
 
 def readers_of(state: DispatcherState, owner: str) -> tuple[ReaderId, ...]:
-    """All readers of an owner that are there."""
+    """Returns the readers of an owner that are there."""
     return tuple(
         reader.reader_id
         for iteration in state.iterations.values()
@@ -46,10 +46,10 @@ def readers_of(state: DispatcherState, owner: str) -> tuple[ReaderId, ...]:
 
 
 def release(state: DispatcherState, owner: str, consumed: Consumed) -> Decision:
-    """An owner's word: all its readers are gone, these rows were used up. Answers how many.
+    """Releases an owner: all its readers are lost, after these rows. Answers how many there were.
 
-    It is final: a process that was taken for lost may still run, and open a reader later, whose
-    rows nobody would ever speak of.
+    The release is final: a process that was taken for lost may still run and open another reader,
+    but nobody would ever state what became of the rows of that reader.
     """
     facts: list[ev.Event] = []
     if owner and owner not in state.released_owners:
@@ -63,7 +63,10 @@ def release(state: DispatcherState, owner: str, consumed: Consumed) -> Decision:
 
 
 class OwnerDesk:
-    """`release` is a transaction of the ledger; everything else runs inside one."""
+    """Tracks how long the windows of lost readers wait for their owners.
+
+    `release` is a transaction of the ledger; all other methods run inside one.
+    """
 
     def __init__(self, ledger: Ledger, timeout_s: float) -> None:
         self._state = ledger.state
@@ -72,12 +75,15 @@ class OwnerDesk:
         self._awaited = Deadlines[ReaderId]()
 
     def release(self, owner: str, consumed: Consumed) -> int:
-        """Records an owner's word, and says how many readers went."""
+        """Records an owner's statement and returns how many readers it released."""
         with self._transaction():
             return int(self._commit(release(self._state, owner, consumed)))
 
     def lose(self, silent: Iterable[ReaderId], now_s: float) -> list[ReaderId]:
-        """Inside the lock: those of the silent readers, and of earlier ones, that are lost now."""
+        """Removes the silent readers that have no owner, and those whose owner's time is up.
+
+        Runs inside the lock. Returns the removed readers; the other silent ones begin to wait.
+        """
         lost = []
         for reader_id in silent:
             if owner_of(self._state, reader_id):
@@ -98,9 +104,9 @@ class OwnerDesk:
         return lost
 
     def hear_of(self, reader_id: ReaderId) -> None:
-        """Inside the lock: a reader that was taken for lost is there."""
+        """Stops the wait for the owner of a reader that is heard of again. Runs inside the lock."""
         self._awaited.drop(reader_id)
 
     def renew_all(self, now_s: float) -> None:
-        """Inside the lock: after a standstill, in which nobody could speak."""
+        """Restarts all waits after a standstill of the dispatcher. Runs inside the lock."""
         self._awaited.renew_all(now_s + self._timeout_s)

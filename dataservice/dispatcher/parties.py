@@ -1,6 +1,6 @@
-"""What registers with a dispatcher: datasets and workers, as frozen values.
+"""The values that are registered with a dispatcher: datasets and workers.
 
-Pure. Knows nothing of jobs. Invariant: what is said of one of them here never changes.
+Pure. Knows nothing of jobs. Invariant: a registered value never changes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataservice.vocabulary import DatasetId, WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """A registered plan, opaque here; it is never unpickled in this process.
+    """A registered plan, which is opaque here and never unpickled in this process.
 
-    `fingerprint` is equal for plans that the same program makes; "" when it is not known.
+    `fingerprint` is equal for plans that the same program makes; "" if it is not known.
     """
 
     dataset_id: DatasetId

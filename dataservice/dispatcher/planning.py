@@ -1,7 +1,7 @@
 """From an encoded plan to the windows of an iteration: lists sources, reads footers, runs nothing.
 
-The only part of the dispatcher that touches users' files. Plans are decoded, never unpickled: a
-user's function stays bytes here.
+The only part of the dispatcher that touches users' files. Invariant: plans are decoded, never
+unpickled; a user's function stays bytes here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ _PLAIN = JobOptions()
 
 
 def preload() -> None:
-    """Imports what planning needs, which takes half a second, so that a restart need not wait."""
+    """Imports the planning code ahead (half a second), so that the first plan need not wait."""
     importlib.import_module("dataservice.dataset.splits")
 
 
 def list_files(plan: bytes, policy: ShardingPolicy, num_shards: int, options: JobOptions) -> str:
-    """What stands for the files that a static policy deals out; "" when it deals out none.
+    """Returns a digest of the files that a static policy deals out; "" if it deals out none.
 
-    InvalidArgumentError for fewer files than workers, SourceError for what cannot be listed.
+    InvalidArgumentError for fewer files than workers, SourceError for sources that cannot be
+    listed.
     """
     from dataservice.dataset.static_sharding import list_sources
 
@@ -39,9 +40,9 @@ def list_files(plan: bytes, policy: ShardingPolicy, num_shards: int, options: Jo
 
 
 def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPlan:
-    """How a repetition of the plan is cut.
+    """Returns how a repetition of the plan is cut into windows.
 
-    Blocks while sources are listed. UnsplittableError when rows cannot be divided among workers,
+    Blocks while sources are listed. UnsplittableError if the rows cannot be divided among workers,
     SourceError for files that cannot be read.
     """
     from dataservice.dataset.splits import linearise, plan_splits, window_sizes
@@ -60,10 +61,10 @@ def plan_windows(plan: bytes, repetition: int, options: JobOptions) -> WindowPla
 
 
 def plan_snapshot(plan: bytes) -> WindowPlan | None:
-    """How a plan is cut to be saved; None for one that a single worker must run as a whole.
+    """Returns how a plan is cut to be saved; None if a single worker must run all of it.
 
-    Whole are plans whose rows cannot be divided, and those that work on batches, which form only
-    after the division. Blocks while sources are listed.
+    That is so if its rows cannot be divided, and if it has operators on batches, since batches form
+    only after the division. Blocks while sources are listed.
     """
     from dataservice.dataset.splits import linearise
 
@@ -82,5 +83,5 @@ def _decoded(plan: bytes, options: JobOptions) -> Node:
     from dataservice.dataset.tolerance import tolerant
 
     node = decode_plan(plan)
-    # Files that cannot be planned are for workers to meet, to count and to report.
+    # With on_error="skip", files that cannot be planned are left for workers to count and report.
     return tolerant(node) if options.on_error == "skip" else node

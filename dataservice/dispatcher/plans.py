@@ -1,8 +1,8 @@
-"""How an iteration is cut into windows, and what is said about their rows.
+"""How an iteration is cut into windows, and the marks that tell how far a window has been read.
 
 Pure values. Invariant: a plan and a round number give the same windows in every process, so the
-journal holds the splits once and no window. What takes long for many splits can be worked out
-ahead (`prepare`), outside of the dispatcher's lock.
+journal holds the splits once and no windows. Work that takes long for many splits can be done
+ahead (`prepare`), outside the dispatcher's lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from dataservice.windowing import Windows, make_windows
 
 
 class RowMark(NamedTuple):
-    """Output rows [0, row) of a window; `final` says that the window has no more."""
+    """Output rows [0, row) of a window; with `final` the window has no further rows."""
 
     window: int
     generation: int
@@ -31,13 +31,13 @@ class RowMark(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowPlan:
-    """How an iteration is cut: from it and an epoch number all windows follow.
+    """How an iteration is cut: the plan and an epoch number determine all windows.
 
-    `splits` are kept as a table, whatever they were given as. `tail_rows` and `target_bytes` are as
-    in `make_windows`; plans of older journals have none. `rounds` is how often the splits are read,
-    None for ever. `shuffle_seed` None keeps the order of the splits; `reshuffles` False uses the
-    order of epoch 0 in every epoch. `division` stands for all that windows follow from, so that
-    saved positions can be compared with it.
+    `splits` are kept as a table, whichever sequence was given. `tail_rows` and `target_bytes` are
+    as in `make_windows`; plans in older journals have none. `rounds` is how often the splits are
+    read, None for endlessly. `shuffle_seed` None keeps the order of the splits; `reshuffles` False
+    uses the order of epoch 0 in every epoch. `division` is a digest of everything that determines
+    the windows, so that saved positions can be compared with it.
     """
 
     splits: Sequence[Split]
@@ -55,7 +55,7 @@ class WindowPlan:
         object.__setattr__(self, "splits", SplitTable.of(self.splits))
 
     def windows_of(self, round_number: int) -> Windows:
-        """Windows of one reading of the splits; those asked for last are kept."""
+        """Returns the windows of one reading of the splits; caches the latest result."""
         epoch = self.epoch_of(round_number) if self._varies else 0
         known: tuple[int, Windows] | None = self.memo.get("windows")
         if known is not None and known[0] == epoch:
@@ -72,7 +72,7 @@ class WindowPlan:
         return windows
 
     def count_of(self, round_number: int) -> int:
-        """How many windows a reading has; those up to it are counted once, and in order."""
+        """Returns how many windows a reading has; counts the readings up to it once, in order."""
         if not self._varies:
             return len(self.windows_of(0))
         counts: list[int] = self.memo.setdefault("counts", [])
@@ -81,7 +81,10 @@ class WindowPlan:
         return counts[round_number]
 
     def prepare_resume(self, windows: int) -> WindowPlan:
-        """Counts the readings that so many windows are of: long for many of them. Any thread."""
+        """Counts the windows of the readings that the first `windows` windows belong to.
+
+        Takes long for many readings; may run in any thread.
+        """
         counted = number = 0
         while counted < windows and number != self.rounds and (count := self.count_of(number)):
             counted += count
@@ -90,17 +93,17 @@ class WindowPlan:
 
     @property
     def _varies(self) -> bool:
-        """Whether readings have other windows each."""
+        """True if each reading has different windows."""
         return self.shuffle_seed is not None and self.reshuffles
 
     def prepare(self, round_number: int) -> WindowPlan:
-        """Works out what applying and recording need: long for many splits. Any thread."""
+        """Computes ahead what applying and recording need: long for many splits. Any thread."""
         self.windows_of(round_number)
         self.packed_splits()
         return self
 
     def packed_splits(self) -> str:
-        """The splits as text, short and quick to write again."""
+        """Returns the splits as compressed text, computed once."""
         if "packed" not in self.memo:
             encoded = SplitTable.of(self.splits).encoded()
             self.memo["packed"] = base64.b64encode(zlib.compress(encoded, 1)).decode()
@@ -108,7 +111,7 @@ class WindowPlan:
         return packed
 
     def epoch_of(self, round_number: int) -> int:
-        """Epoch number that keys the shuffles of a round."""
+        """Returns the epoch number that keys the shuffles of a round."""
         return epoch_of(self.repetition, round_number, self.rounds)
 
 
@@ -119,7 +122,7 @@ _SCALARS: Final = (
 
 
 def plan_to_json(plan: WindowPlan) -> dict[str, Any]:
-    """The plan as JSON values."""
+    """Returns the plan as JSON values."""
     return {
         "table": plan.packed_splits(),
         **{name: getattr(plan, name) for name in _SCALARS},
@@ -127,9 +130,10 @@ def plan_to_json(plan: WindowPlan) -> dict[str, Any]:
 
 
 def with_division(plan: WindowPlan) -> WindowPlan:
-    """The plan that knows its own division: which rows are in which window, not when files changed.
+    """Returns the plan with its `division`: a digest of which rows are in which window.
 
-    Files may be copied or touched between two runs; other sizes are other rows.
+    It depends on the sizes of files, as other sizes mean other rows, but not on their versions, as
+    files may be copied or touched between two runs.
     """
     scalars = json.dumps([getattr(plan, name) for name in _SCALARS], separators=(",", ":"))
     outline = hashlib.sha256(SplitTable.of(plan.splits).encoded(with_versions=False))
@@ -138,7 +142,7 @@ def with_division(plan: WindowPlan) -> WindowPlan:
 
 
 def plan_from_json(values: dict[str, Any]) -> WindowPlan:
-    """The plan that `plan_to_json` wrote, or that it wrote before there were tables."""
+    """Returns the plan that `plan_to_json` wrote, also in the older formats without a table."""
     if "table" not in values:
         return _older_plan(values)
     packed = values.pop("table")
@@ -152,7 +156,7 @@ def _unpacked(packed: str) -> SplitTable:
 
 
 def _older_plan(values: dict[str, Any]) -> WindowPlan:
-    """A plan of an older journal: rows of JSON values, packed or not."""
+    """Decodes a plan of an older journal: rows of JSON values, packed or not."""
     packed = values.pop("packed", None)
     if packed is not None:
         values.update(json.loads(zlib.decompress(base64.b64decode(packed))))

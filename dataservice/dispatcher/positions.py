@@ -1,8 +1,9 @@
-"""Decisions about saved positions: what a reader is told of its own, and what loading one means.
+"""Decisions about saved positions: what a reader saves, and what loading a position means.
 
-Pure, like `decide`. Rules: a new iteration begins after what the position says; an older one that
-nobody reads, or none of its readers got a row of, gives way to it, for the position is what the
-training knows; one that is read does not, since the position may not count what readers got.
+Pure, like `decide`. Rules: a new iteration begins after what the position says was consumed. An
+existing iteration gives way to a position if nobody reads it, or none of its readers has consumed a
+row, because the position is what the training knows. An iteration that is being read does not give
+way, since the position may not count what its readers got.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ from dataservice.vocabulary import ANY_DIVISION, IterationId, ReaderId
 
 
 def describe(iteration: Iteration) -> PositionAnswer:
-    """What was consumed besides what live readers did, and who these are."""
+    """Answers what departed readers have consumed, and which readers there are.
+
+    UnimplementedError for an iteration without windows, FailedPreconditionError while saved
+    positions have yet to be loaded.
+    """
     if iteration.windows is None and iteration.finished and not iteration.tasks:
-        # It ended and was forgotten, for all but late readers, for whom nothing is left.
+        # A recalled iteration: it was retired and has nothing left for its late readers.
         return PositionAnswer(Consumed(), tuple(iteration.readers))
     if iteration.windows is None:
         raise UnimplementedError(
@@ -44,16 +49,16 @@ def describe(iteration: Iteration) -> PositionAnswer:
 
 
 def is_gathering(iteration: Iteration) -> bool:
-    """Whether positions have yet to be loaded, so that nothing may be leased."""
+    """True while saved positions have yet to be loaded; until then nothing may be leased."""
     return iteration.resumption is not None and bool(iteration.resumption.missing())
 
 
 def gives_way(iteration: Iteration, request: OpenIteration) -> bool:
-    """Whether a loaded position replaces the iteration, which is of an earlier life or unused."""
+    """True if the request's position replaces the iteration, as it is abandoned or unused."""
     if request.position is None:
         return False
     if iteration.windows is None:
-        # It ended and was forgotten, but for those who asked for it since.
+        # A recalled iteration, which has no windows, gives way once its late readers have left.
         return iteration.finished and not iteration.readers
     loaded = iteration.resumption.loaded_by.values() if iteration.resumption else ()
     if not iteration.readers.keys().isdisjoint(loaded):
@@ -62,7 +67,7 @@ def gives_way(iteration: Iteration, request: OpenIteration) -> bool:
 
 
 def replaces_job(state: DispatcherState, job: Job | None, request: OpenIteration) -> bool:
-    """Whether the job begins anew too, with the dataset that has the seeds of the position."""
+    """True if the job begins anew as well, with the dataset that has the position's seeds."""
     if job is None or request.position is None:
         return False
     others = (i for repetition, i in job.iterations.items() if repetition != request.repetition)
@@ -72,7 +77,7 @@ def replaces_job(state: DispatcherState, job: Job | None, request: OpenIteration
 def begin(
     request: OpenIteration, iteration_id: IterationId, plan: WindowPlan | str | None
 ) -> list[ev.Event]:
-    """The fact that a new iteration goes on from the request's position; none without one."""
+    """Returns the fact that a new iteration resumes from the request's position, if it has one."""
     position = request.position
     if position is None:
         return []
@@ -86,9 +91,10 @@ def begin(
 
 
 def join(state: DispatcherState, iteration: Iteration, request: OpenIteration) -> list[ev.Event]:
-    """The fact that an iteration which others read got one more position, or one once more.
+    """Returns the fact that an existing iteration got one more position, or the same one again.
 
-    UnavailableError, to be tried again, while readers of an earlier life are there.
+    UnavailableError, to be retried, while readers are there that must be gone before the load.
+    FailedPreconditionError if only some of the position's origins are loaded already.
     """
     position = request.position
     if position is None or request.reader_id in iteration.readers:
@@ -106,7 +112,7 @@ def join(state: DispatcherState, iteration: Iteration, request: OpenIteration) -
         again = replace(position, consumed=Consumed(), peers=())
         return [_resumed(request.reader_id, iteration.iteration_id, again)]
     if not known and not resumption.missing():
-        # Of a later life than the one that is there, whose readers have yet to be missed.
+        # The position is newer than the iteration, whose readers have yet to be noticed as lost.
         raise UnavailableError(_occupied(state, iteration, tuple(iteration.readers)))
     if known:
         raise FailedPreconditionError(

@@ -1,11 +1,11 @@
-"""Heartbeats: who is there, at which interval each is to call, and whose time is up.
+"""Heartbeats: which clients are there, how often each has to call, and which have timed out.
 
-Pure: the caller brings the time. All clients together send about so many heartbeats in a second,
-however many they are, so each is told how long to be silent at least: until its own moment within
-the interval, so that they come one after the other even if they all joined at once. Invariants: an
-interval follows from the number of clients alone, so that a restarted dispatcher tells the same;
-nobody is given up before a few of the intervals told to it have passed, nor for time in which the
-dispatcher itself did not run.
+Pure: the caller passes the time. All clients together send a bounded number of heartbeats per
+second, however many they are. So each client is told how long it must at least be silent: until its
+own moment within the interval, which spreads the heartbeats even if all clients joined at once.
+Invariants: the interval depends on the number of clients alone, so that a restarted dispatcher
+tells the same; no client is given up before a few of its intervals have passed, nor because of
+time in which the dispatcher itself did not run.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS, HEARTBEATS_PER_S
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.vocabulary import ReaderId, WorkerId
 
-# A client that loses a heartbeat, and the one after it, is there still.
+# A client whose last two heartbeats were lost still counts as there.
 INTERVALS_PER_TIMEOUT: Final = 3
-# Told at least such a part of the interval: who is a little early does not call twice.
+# Least silence as a part of the interval, so that a client that is a little early calls once.
 _LEAST_PART: Final = 0.25
-# A dispatcher that stood still for longer says so.
+# A standstill of the dispatcher that is longer is reported.
 _STALL_S: Final = 2.0
 
 
 class Silent(NamedTuple):
-    """Who is given up; `stood_still_s` is not 0 when the dispatcher itself did, for long."""
+    """The clients to give up; `stood_still_s` is not 0 if the dispatcher stood still for long."""
 
     workers: tuple[WorkerId, ...] = ()
     readers: tuple[ReaderId, ...] = ()
@@ -35,27 +35,27 @@ class Silent(NamedTuple):
 
 
 def least_interval_s(clients: int, heartbeats_per_s: float) -> float:
-    """What so many clients have to leave between two heartbeats; those with longer ones keep them.
+    """Returns the shortest interval at which so many clients together keep to `heartbeats_per_s`.
 
-    Exactly then they send so many in a second, if no calls come for other reasons.
+    Clients whose own interval is longer keep it.
     """
     return clients / heartbeats_per_s
 
 
 def timeout_s(configured_s: float, interval_s: float) -> float:
-    """After how much silence a client is given up that was told this interval."""
+    """Returns the silence after which a client that was told `interval_s` is given up."""
     return max(configured_s, INTERVALS_PER_TIMEOUT * interval_s)
 
 
 def share_of(client_id: str) -> float:
-    """From 0 to 1, evenly over ids, and the same for one id in every process."""
+    """Maps an id to [0, 1): uniform over ids, the same for an id in every process."""
     return zlib.crc32(client_id.encode()) / 2**32
 
 
 class Presence:
-    """Workers and readers that are there. Not thread-safe.
+    """The workers and readers that are there. Not thread-safe.
 
-    `worker_timeout_s` and `client_timeout_s` are the shortest time-outs.
+    `worker_timeout_s` and `client_timeout_s` are lower bounds of the time-outs.
     """
 
     def __init__(
@@ -71,38 +71,38 @@ class Presence:
         self._workers = Deadlines[WorkerId]()
         self._readers = Deadlines[ReaderId]()
         self._last_tick_s = now_s
-        # A dispatcher that stands still hears of nobody, so deadlines stand still with it.
+        # A dispatcher that stands still receives no heartbeats, so deadlines stand still as well.
         self._stood_still_s = 0.0
 
     @property
     def interval_s(self) -> float:
-        """The least between two heartbeats of a client at present."""
+        """The shortest interval between two heartbeats of a client at present."""
         return least_interval_s(len(self._workers) + len(self._readers), self._heartbeats_per_s)
 
     @property
     def worker_timeout_s(self) -> float:
-        """A worker silent for longer is taken for lost."""
+        """The silence after which a worker is taken for lost."""
         return timeout_s(self._worker_timeout_s, self.interval_s)
 
     @property
     def client_timeout_s(self) -> float:
-        """A reader silent for longer is taken for lost."""
+        """The silence after which a reader is taken for lost."""
         return timeout_s(self._client_timeout_s, self.interval_s)
 
     @property
     def reader_heartbeat_s(self) -> float:
-        """A reader that syncs this often is not taken for lost."""
+        """The interval of syncs that keeps a reader from being taken for lost."""
         return min(1.0, self._client_timeout_s / 5)
 
     @property
     def tick_s(self) -> float:
-        """How often `silent` should be asked."""
+        """The interval at which `silent` should be called."""
         return min(1.0, self._worker_timeout_s / 10, self._client_timeout_s / 10)
 
     def restore(
         self, workers: Iterable[WorkerId], readers: Iterable[ReaderId], now_s: float
     ) -> None:
-        """Those of an earlier process: each counts as just heard."""
+        """Adds the clients known from an earlier process; each counts as just heard of."""
         workers, readers = tuple(workers), tuple(readers)
         longest_s = least_interval_s(len(workers) + len(readers), self._heartbeats_per_s)
         run_s = self._run_s(now_s)
@@ -112,17 +112,18 @@ class Presence:
             self._readers.renew(reader_id, run_s + timeout_s(self._client_timeout_s, longest_s))
 
     def hear_worker(self, worker_id: WorkerId, now_s: float) -> None:
-        """A sign of life."""
+        """Records a sign of life of a worker."""
         self._workers.renew(worker_id, self._run_s(now_s) + self.worker_timeout_s)
 
     def hear_reader(self, reader_id: ReaderId, now_s: float) -> None:
-        """A sign of life."""
+        """Records a sign of life of a reader."""
         self._readers.renew(reader_id, self._run_s(now_s) + self.client_timeout_s)
 
     def tell_interval_s(self, client_id: str, now_s: float) -> float:
-        """How long the client that is now answered is to be silent at least. Any thread.
+        """Returns how long the client being answered must at least be silent. Any thread may ask.
 
-        Until its moment: an interval for one that keeps to it; less, or a little more, for others.
+        The silence lasts until the client's own moment: one interval if it called at its moment,
+        otherwise from a quarter of an interval to one and a quarter.
         """
         interval_s = self.interval_s
         if not interval_s:
@@ -131,15 +132,15 @@ class Presence:
         return interval_s * (_LEAST_PART + ahead % 1.0)
 
     def drop_worker(self, worker_id: WorkerId) -> None:
-        """A worker is gone."""
+        """Forgets a worker that is gone."""
         self._workers.drop(worker_id)
 
     def drop_reader(self, reader_id: ReaderId) -> None:
-        """A reader is gone."""
+        """Forgets a reader that is gone."""
         self._readers.drop(reader_id)
 
     def silent(self, now_s: float) -> Silent:
-        """Who has been silent for too long; each is told once."""
+        """Removes and returns the clients that have been silent for too long."""
         since_s = now_s - self._last_tick_s
         self._stood_still_s += max(0.0, since_s - self.tick_s)
         self._last_tick_s = now_s
@@ -149,11 +150,11 @@ class Presence:
         return Silent(tuple(workers), tuple(readers), since_s if is_stall else 0.0)
 
     def _run_s(self, now_s: float) -> float:
-        """The time, less that in which the dispatcher stood still."""
+        """Returns the time without the periods in which the dispatcher stood still."""
         return now_s - self._stood_still_s
 
     def describe(self) -> dict[str, Any]:
-        """As JSON values, for people."""
+        """Returns counts, intervals and time-outs as JSON values, for people."""
         default_s = DEFAULT_HEARTBEAT_INTERVAL_MS / 1_000
         return {
             "clients": len(self._workers) + len(self._readers),

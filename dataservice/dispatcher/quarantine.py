@@ -1,10 +1,11 @@
-"""Decisions about windows that may kill workers: who runs them, when they are acquitted.
+"""Decisions about windows that may kill workers: which worker runs them, when they are acquitted.
 
-Pure, like `decide`. Rules: a word of an accused worker that may have been under way when its stream
-broke proves nothing: a new stream that begins there does, or a heartbeat that answers one which
-was answered since. A suspect is leased when nothing else runs in its stream, and nothing
-else joins it there; a worker has one suspect at a time. Invariant: whatever is suspected, a stream
-that may go on gets windows: only what its own reader consumes is waited for.
+Pure, like `decide`. Rules: a message of an accused worker that may have been in flight when its
+stream broke proves nothing. The worker is known to live if a new stream from it begins, or if it
+sends a heartbeat after one that was answered since the accusation. A suspect window is leased only
+when nothing else runs in its stream, and nothing else joins it there; a worker runs one suspect at
+a time. Invariant: whatever is suspected, a stream that may go on gets windows; it waits for nothing
+but the consumption of its own reader.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from dataservice.vocabulary import IterationId, WorkerId
 
 
 def acquit(state: DispatcherState, worker_id: WorkerId) -> Decision:
-    """A worker is known to live, so nothing has killed it."""
+    """Records that an accused worker is known to live, so no window has killed it."""
     if worker_id not in state.accused:
         return Decision(())
     return Decision((ev.WorkerAcquitted(worker_id=worker_id),))
 
 
 class Evidence:
-    """Numbers of workers' heartbeats: each is sent when the one before has been answered.
+    """Evidence that accused workers live, from the sequence numbers of their heartbeats.
 
-    Not facts: after a restart of the dispatcher it takes a heartbeat more. Not thread-safe.
+    A worker sends a heartbeat only when the one before has been answered. The numbers are not
+    facts, so after a restart of the dispatcher the proof takes one heartbeat more. Not thread-safe.
     """
 
     def __init__(self) -> None:
@@ -35,12 +37,12 @@ class Evidence:
         self._due: dict[WorkerId, int] = {}
 
     def doubt(self, worker_id: WorkerId) -> None:
-        """The worker is accused: its next heartbeat may be under way already."""
+        """Notes an accusation; the next heartbeat may be in flight, so only the second counts."""
         if worker_id in self._last:
             self._due[worker_id] = self._last[worker_id] + 2
 
     def hear(self, state: DispatcherState, worker_id: WorkerId, number: int) -> Decision:
-        """A heartbeat; the worker is acquitted if it was sent after the accusation."""
+        """Handles a heartbeat; acquits the worker if it was surely sent after the accusation."""
         self._last[worker_id] = max(number, self._last.get(worker_id, number))
         if worker_id in state.accused and number >= self._due.setdefault(worker_id, number + 1):
             del self._due[worker_id]
@@ -48,13 +50,13 @@ class Evidence:
         return Decision(())
 
     def forget(self, worker_id: WorkerId) -> None:
-        """The worker is gone."""
+        """Forgets a worker that is gone."""
         self._last.pop(worker_id, None)
         self._due.pop(worker_id, None)
 
 
 def has_suspects(state: DispatcherState, iteration_id: IterationId) -> bool:
-    """Whether windows may wait there until others are done."""
+    """True if the iteration has windows under suspicion, which may wait until others are done."""
     iteration = state.iterations.get(iteration_id)
     table = None if iteration is None else iteration.windows
     return table is not None and bool(table.suspicions.cases)
@@ -67,7 +69,7 @@ def choose(
     request: LeaseWindows,
     count: int,
 ) -> tuple[int, ...]:
-    """The windows for a stream, at most `count`: a suspect alone, or others."""
+    """Returns at most `count` windows for a stream: one suspect alone, or unsuspected ones."""
     if not table.suspicions.cases or count < 1:
         return table.candidates(request.reader_id, count)
     running = tuple(table.leased_to(request.worker_id, request.reader_id))
@@ -76,7 +78,7 @@ def choose(
     suspects = table.suspects_for(request.reader_id)
     if not suspects or _runs_a_suspect(state, request.worker_id):
         return table.candidates(request.reader_id, count)
-    # A reader that puts windows in order may need this one before it can use up the others.
+    # A reader with ordered=True may need the suspect before it can consume the other windows.
     if running and not state.jobs[iteration.job_id].options.ordered:
         return ()
     return suspects[:1]

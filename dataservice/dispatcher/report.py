@@ -1,7 +1,7 @@
-"""The status of a dispatcher as text for a terminal, from the JSON it answers with.
+"""Formats a dispatcher's status, from the JSON that it answers, as text for a terminal.
 
-Pure. Invariants: every column is as wide as its widest value, and numbers are aligned right;
-nothing that a user named moves the cursor of a terminal or changes its colours.
+Pure. Invariants: every column is as wide as its widest value, and numbers are aligned right; no
+name that a user gave moves the cursor of a terminal or changes its colours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _READERS_SHOWN: Final = 20
 
 
 def status_text(encoded: str) -> str:
-    """Workers and whether they are enough, jobs, who waits, and snapshots."""
+    """Formats workers and whether they are enough, jobs, waiting readers, and snapshots."""
     status = json.loads(encoded)
     workers, jobs = status["workers"], status["jobs"]
     parts = [f"{len(workers)} workers, {len(jobs)} jobs, {status['datasets']} datasets"]
@@ -44,13 +44,13 @@ def status_text(encoded: str) -> str:
 
 
 def jobs_text(encoded: str) -> str:
-    """One line per job, or per iteration of it where there are several."""
+    """Formats one line per iteration of each job, and one for its ended repetitions."""
     jobs = json.loads(encoded)
     return "\n\n".join([_jobs_table(jobs), *_omissions(jobs)]) if jobs else "no jobs"
 
 
 def datasets_text(encoded: str) -> str:
-    """One line per dataset."""
+    """Formats one line per dataset."""
     datasets = json.loads(encoded)
     if not datasets:
         return "no datasets"
@@ -74,7 +74,7 @@ def _elements(cardinality: int) -> str:
 
 
 def snapshots_text(encoded: str) -> str:
-    """One line per snapshot."""
+    """Formats one line per snapshot."""
     snapshots = json.loads(encoded)
     return _snapshots_table(snapshots) if snapshots else "no snapshots"
 
@@ -140,12 +140,12 @@ def _jobs_table(jobs: Sequence[dict[str, Any]]) -> str:
 
 
 def _enough(estimate: dict[str, Any] | None) -> str:
-    """How many workers would be, for this epoch alone."""
+    """Formats how many workers would be enough for this epoch alone."""
     return "-" if estimate is None else str(estimate["enough"])
 
 
 def _readers_table(jobs: Sequence[dict[str, Any]]) -> str:
-    """Those that wait most first; the others are counted."""
+    """Formats the readers that wait most, in that order; the others are only counted."""
     readers = [
         (
             f"process {reader['pid']} on {reader['host']}"
@@ -168,12 +168,12 @@ def _readers_table(jobs: Sequence[dict[str, Any]]) -> str:
 
 
 def _state(job: dict[str, Any]) -> str:
-    """Whether readers are there; private jobs go with their reader."""
+    """Formats whether a job is being read, or how long it has been idle."""
     return job["state"] if job["state"] == "reading" else f"idle {_duration(job['idle_s'])}"
 
 
 def _duration(seconds: float) -> str:
-    """Roughly, in the unit that suits."""
+    """Formats a duration, rounded, in seconds, minutes, hours or days."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
@@ -181,7 +181,7 @@ def _duration(seconds: float) -> str:
 
 
 def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A paragraph for each epoch of which something was left out or lost."""
+    """Yields paragraphs about each epoch of which rows were left out, quarantined or lost."""
     for job in jobs:
         for iteration in job["iterations"]:
             omitted = Omitted.from_json(iteration["skipped"])
@@ -201,7 +201,7 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def _lost(iteration: dict[str, Any]) -> str:
-    """The windows that a lost worker or reader had and nobody runs again; "" for none."""
+    """Formats the windows that were lost under at-most-once delivery; "" if there are none."""
     lost = iteration.get("lost")
     if not lost or not lost["windows"]:
         return ""
@@ -236,7 +236,7 @@ def _rows_read(iteration: dict[str, Any]) -> int:
 
 
 def _waiting(readers: Sequence[dict[str, Any]]) -> str:
-    """The part of its time that a reader waits for data: near 0 %, workers keep up."""
+    """Formats the largest share of time that a reader waits for data; near 0 %, workers keep up."""
     if not readers:
         return "-"
     return f"{max(reader['wait_share'] for reader in readers):.0%}"
@@ -249,7 +249,7 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _visible(text: str) -> str:
-    """With what a terminal would obey written out, as \\x1b."""
+    """Escapes characters that a terminal would interpret, such as \\x1b."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
@@ -261,7 +261,7 @@ def _paragraph(title: str, messages: Iterable[str]) -> str:
 
 
 def _aligned(column: Sequence[str]) -> list[str]:
-    """A title and its values, equally wide."""
+    """Pads a title and its values to equal width."""
     width = max(map(len, column))
     if all(value[:1].isdigit() or value == "-" for value in column[1:]):
         return [cell.rjust(width) for cell in column]

@@ -1,8 +1,8 @@
 """The latest reports of workers and readers, for the status and for scaling.
 
-Not facts: nothing is decided by them and none is journaled, so a restarted dispatcher hears them
-anew. Pure; not thread-safe. Invariant: there are reports only of workers and readers that are
-there, and notes of what was left out only of iterations that are.
+Reports are not facts: no decision depends on them and none is journaled, so a restarted dispatcher
+collects them anew. Pure; not thread-safe. Invariant: reports are kept only of workers and readers
+that are there, counts of what was left out only of iterations that exist.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What a worker said of itself in its last heartbeat."""
+    """What a worker reported in its last heartbeat."""
 
     rows_sent: int = 0
     rate_rows_per_s: float = 0.0
@@ -27,7 +27,7 @@ class WorkerReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderReport:
-    """What a reader said of itself in its last sync."""
+    """What a reader reported in its last sync."""
 
     rows_consumed: int = 0
     wait_share: float = 0.0
@@ -37,7 +37,7 @@ class ReaderReport:
 
 
 class Reports:
-    """The latest report of each."""
+    """The latest report of each worker and reader, and the rates that follow from all of them."""
 
     def __init__(self) -> None:
         self.workers: dict[WorkerId, WorkerReport] = {}
@@ -46,14 +46,14 @@ class Reports:
         self.autoscale = Autoscale()
 
     def note_worker(self, worker_id: WorkerId, report: WorkerReport, now_s: float) -> None:
-        """A worker's heartbeat came."""
+        """Records the report in a worker's heartbeat."""
         self.workers[worker_id] = report
         self.autoscale.note_worker(worker_id, report.production, now_s)
 
     def note_reader(
         self, iteration_id: IterationId, reader_id: ReaderId, report: ReaderReport, now_s: float
     ) -> None:
-        """A reader's sync came."""
+        """Records the report in a reader's sync."""
         self.readers[reader_id] = report
         self.autoscale.note_reader(
             iteration_id,
@@ -68,17 +68,17 @@ class Reports:
     def note_omitted(
         self, iteration_id: IterationId, reader_id: ReaderId, omitted: Omitted
     ) -> None:
-        """Kept after the reader has gone: people ask when the epoch is over."""
+        """Records what a reader left out; kept after it has gone, since people ask at the end."""
         if omitted:
             self.omitted.setdefault(iteration_id, {})[reader_id] = omitted
 
     def drop_worker(self, worker_id: WorkerId) -> None:
-        """A worker is gone."""
+        """Forgets a worker that is gone."""
         self.workers.pop(worker_id, None)
         self.autoscale.drop_worker(worker_id)
 
     def drop_reader(self, reader_id: ReaderId) -> None:
-        """A reader is gone."""
+        """Forgets a reader that is gone."""
         self.readers.pop(reader_id, None)
         self.autoscale.drop_reader(reader_id)
 

@@ -1,6 +1,6 @@
-"""What is asked of the dispatcher, and what it answers: the values that decisions are made of.
+"""The dispatcher's requests and answers: the values that decisions take and return.
 
-One request per kind of call, named in the imperative; the wire and its types stay outside.
+One request type per kind of call, named in the imperative. Knows no messages of the wire.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from dataservice.vocabulary import (
     WorkerId,
 )
 
-# As a returned window: whatever the worker was leased for the reader, since a new stream begins.
+# Stands, as a returned window, for all that the worker was leased for the reader: a stream begins.
 ALL_WINDOWS: Final = -1
 
 
 class Decision(NamedTuple):
-    """Facts to record and apply, in this order, and what to answer once they are durable."""
+    """Facts to record and apply, in this order, and the reply to give once they are durable."""
 
     events: tuple[Event, ...]
     reply: object = None
@@ -38,7 +38,10 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RegisterDataset:
-    """`dataset_id` None asks for a number; `fingerprint` "" compares with nothing."""
+    """Asks to register a dataset.
+
+    With `dataset_id` None the dispatcher picks a number. An empty `fingerprint` fits every plan.
+    """
 
     plan: bytes
     schema: bytes
@@ -60,12 +63,14 @@ class RegisterWorker:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenIteration:
-    """The ids are for what does not exist yet; `reader_id` is the reader's own.
+    """Asks to join, or to begin, a repetition of a job as reader `reader_id`.
 
-    `program_age_s`: how long the reader's process has run, `dataset_age_s`: how long it has had the
-    dataset, 0 where it has read the repetition by this one before. `opened_s`: the time of day.
-    `fingerprint` is of the plan that the reader knows by this id; "" compares with nothing.
-    `restores`: it reads nothing before it goes to a position, which it may have yet to ask for.
+    `job_id` and `iteration_id` are used if the job or the iteration has yet to be created.
+    `program_age_s` is how long the reader's process has run; `dataset_age_s` how long it has had
+    the dataset object, 0 if it has read this repetition through that object before. `opened_s` is a
+    time of day. `fingerprint` is that of the plan which the reader knows by this dataset id; an
+    empty one fits every plan. With `restores` the reader reads nothing before it goes to a saved
+    position, which it may have yet to load.
     """
 
     dataset_id: DatasetId
@@ -110,10 +115,10 @@ class Sync:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncRounds:
-    """How far a consumer is, by the round tables of `version`, and how far ahead it may ask.
+    """A consumer's progress under `version` of the round table, and how many rounds it asks ahead.
 
-    `sought`: it was told to go on at this round, whoever consumed those before. `roll`: the roll
-    call that it knows of.
+    `sought` is the round at which a loaded position tells it to go on, whoever consumed the rounds
+    before. `roll` is the latest roll call that it knows of, and for which it has stopped.
     """
 
     reader_id: ReaderId
@@ -128,10 +133,10 @@ class SyncRounds:
 
 
 class RoundsAnswer(NamedTuple):
-    """Who gives the rounds from `begin` on, and which may be handed out.
+    """The workers that give the rounds from `begin` on, and which rounds may be handed out.
 
-    `missing` consumers have no reader, `late` ones received less than the one that asks, or have
-    yet to stop for the roll call `roll`.
+    `missing` consumers have no reader; `late` consumers have received fewer rounds than the one
+    that asks, or have yet to stop for the roll call `roll`.
     """
 
     blocks: tuple[Block, ...]
@@ -145,7 +150,7 @@ class RoundsAnswer(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """One window to run for a reader, from output row `start_row` on."""
+    """A window that a worker runs for a reader, from output row `start_row` on."""
 
     window_index: int
     generation: int
@@ -155,9 +160,9 @@ class Lease(NamedTuple):
 
 
 class LeaseAnswer(NamedTuple):
-    """`ended`: no window will ever come for this reader.
+    """Granted leases; with `ended` there will never be another window for this reader.
 
-    `pause_s`: as many wait for windows as may, and this one is to ask again after that.
+    A `pause_s` above 0 means that no more requests may wait: ask again after this time.
     """
 
     leases: tuple[Lease, ...]
@@ -166,9 +171,9 @@ class LeaseAnswer(NamedTuple):
 
 
 class OpenAnswer(NamedTuple):
-    """What a reader has joined; `num_shards` and `listing` are those of a static policy.
+    """The iteration that a reader has joined; a static policy sets `num_shards` and `listing`.
 
-    `notice` tells people of those who read the repetition before.
+    `notice` is a text for people about programs that read the repetition before.
     """
 
     job_id: JobId
@@ -181,18 +186,19 @@ class OpenAnswer(NamedTuple):
 
 
 class PositionAnswer(NamedTuple):
-    """What was consumed by nobody who reads now, and the readers that there are."""
+    """What was consumed, except by readers that are there (`base`), and these readers."""
 
     base: Consumed
     readers: tuple[ReaderId, ...]
 
 
 class SyncAnswer(NamedTuple):
-    """`ended`: this reader has nothing more to receive, unless another gives windows back.
+    """Leases that the reader has to release (`fences`), and what is left for it.
 
-    Without windows that holds once its streams from all of its workers have ended.
-    `missing` describes the workers whose shards are due and who are not there; `awaited` are the
-    readers whose saved positions have yet to be loaded, `quarantined` the windows given up.
+    `ended`: this reader receives nothing more unless another reader gives windows back; in an
+    iteration without windows that holds once all of its streams have ended. `missing` describes
+    the absent workers whose shards are due, `awaited` the readers whose saved positions have yet to
+    be loaded, `quarantined` the windows that were given up.
     """
 
     fences: tuple[RowMark, ...]
@@ -205,7 +211,7 @@ class SyncAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerPlace:
-    """The place of a worker on the fixed list, and how many places there are; 0: no list."""
+    """A worker's place on the fixed list; `count` places exist, 0 if there is no list."""
 
     index: int
     count: int

@@ -1,9 +1,8 @@
-"""Values about iterations that go on from saved positions.
+"""Values about iterations that resume from saved positions.
 
-Pure. A position is what one reader saved, or several put together: what was consumed, by all that
-are not readers any more and by those who saved it. Invariant: an iteration begins to go on only
-when the positions of all readers that there were have been loaded, so that no row is left out or
-read twice.
+Pure. A position is saved by one reader, or merged from several: it says what was consumed by the
+readers that had left and by those that saved it. Invariant: an iteration resumes only when the
+positions of all readers of that time have been loaded, so that no row is left out or read twice.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from dataservice.vocabulary import ReaderId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedPosition:
-    """What a reader brings along.
+    """A position that a reader loads.
 
-    `origins`: the readers that saved it. `peers`: all that read when it was saved. `division`
-    stands for the windows that it counts.
+    `origins` are the readers that saved it, `peers` all readers at that time. `division` is the
+    digest of the plan whose windows it counts.
     """
 
     consumed: Consumed
@@ -32,20 +31,20 @@ class SavedPosition:
 
 @dataclass(slots=True)
 class Resumption:
-    """How far an iteration is with gathering positions; `loaded_by` says who brought which."""
+    """The positions that an iteration has gathered; `loaded_by` maps each origin to its reader."""
 
     consumed: Consumed = field(default_factory=Consumed)
     loaded_by: dict[str, ReaderId] = field(default_factory=dict)
     peers: set[str] = field(default_factory=set)
 
     def missing(self) -> tuple[str, ...]:
-        """Readers whose positions have yet to be loaded."""
+        """Returns the readers whose positions have yet to be loaded."""
         return tuple(sorted(self.peers - set(self.loaded_by)))
 
     def load(
         self, reader: ReaderId, origins: Iterable[str], peers: Iterable[str], consumed: Consumed
     ) -> bool:
-        """Adds a position; whether it was the last that was missing."""
+        """Adds a position; returns True if it was the last one that was missing."""
         went_on = bool(self.loaded_by) and not self.missing()
         self.loaded_by.update(dict.fromkeys(origins, reader))
         self.peers.update(peers)
@@ -54,7 +53,7 @@ class Resumption:
         return not went_on and not self.missing()
 
     def take(self) -> Consumed:
-        """What was consumed according to all positions; it is not needed here any more."""
+        """Returns what was consumed according to all positions, and clears it here."""
         consumed, self.consumed = self.consumed, Consumed()
         return consumed
 
@@ -62,7 +61,7 @@ class Resumption:
         return Resumption(self.consumed.copy(), dict(self.loaded_by), set(self.peers))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form for journals."""
+        """Returns the resumption as JSON values, for journals."""
         return {
             "consumed": self.consumed.to_json(),
             "loaded_by": self.loaded_by,
@@ -71,6 +70,6 @@ class Resumption:
 
     @classmethod
     def from_json(cls, encoded: Mapping[str, Any]) -> Resumption:
-        """What `to_json` was given."""
+        """Returns the resumption that `to_json` described."""
         consumed = Consumed.from_json(encoded["consumed"])
         return cls(consumed, dict(encoded["loaded_by"]), set(encoded["peers"]))

@@ -1,10 +1,10 @@
-"""The fixed list of workers: which place of it an address takes.
+"""The fixed list of workers: decides which of its places an address takes.
 
 Pure text matching, after tf.data service: a place names an exact address, or a host whose port is
-left out or stands as `%port%` or `%port_name%`; the first free place that matches is bound to the
-address that came. `localhost`, `127.0.0.1` and `::1` are one host, but a place that names it as
-the address does goes first. Invariant: a bound place belongs to that address alone, so the index of
-a worker is the same after each of its restarts.
+left out or written as `%port%` or `%port_name%`. The first free place that matches is bound to the
+address. `localhost`, `127.0.0.1` and `::1` are one host, but a place that spells the host as the
+address does is preferred. Invariant: a bound place belongs to its address alone, so a worker has
+the same index after each of its restarts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def check_places(places: Sequence[str]) -> None:
-    """InvalidArgumentError for an address that comes twice: one of its places would stay empty."""
+    """Raises InvalidArgumentError if an address is listed twice, as one place would stay empty."""
     seen: set[tuple[str, str]] = set()
     for place in places:
         host, port = _split(place)
@@ -38,7 +38,7 @@ def check_places(places: Sequence[str]) -> None:
 
 
 def find_place(places: Sequence[str], bound: Mapping[int, str], address: str) -> int:
-    """The index that `address` has or may take; FailedPreconditionError when there is none."""
+    """Returns the index that `address` has or may take; FailedPreconditionError for no match."""
     for index, taken in bound.items():
         if taken == address:
             return index
@@ -60,7 +60,7 @@ def find_place(places: Sequence[str], bound: Mapping[int, str], address: str) ->
 
 
 def place_matches(place: str, address: str) -> bool:
-    """Whether a worker at `address` may take a place that is configured as `place`."""
+    """True if a worker at `address` may take a place that is configured as `place`."""
     if place == address:
         return True
     host, port = _split(place)
@@ -71,14 +71,14 @@ def place_matches(place: str, address: str) -> bool:
 
 
 def describe_place(places: Sequence[str], bound: Mapping[int, str], index: int) -> str:
-    """A place for messages: its number, what was configured, and the address it is bound to."""
+    """Describes a place for messages: its number, its configuration, and its bound address."""
     binding = bound.get(index)
     known = "" if binding in (None, places[index]) else f" (bound to {binding})"
     return f"worker {index} of {len(places)} at {places[index]}{known}"
 
 
 def _split(address: str) -> tuple[str, str]:
-    """Host without brackets, and port or ""; an IPv6 host without brackets has no port."""
+    """Splits into host without brackets and port or ""; a bare IPv6 host has no port."""
     text = _SCHEME.sub("", address)
     if text.startswith("["):
         host, _, rest = text[1:].partition("]")

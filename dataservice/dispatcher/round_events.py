@@ -1,6 +1,6 @@
-"""Facts about coordinated reads, beside those of `events`.
+"""Facts about coordinated reads, in addition to those in `events`.
 
-Pure: no clock, no random. Invariant: every field is one that the journal can hold.
+Knows no clock and no random numbers. Invariant: the journal can encode every field.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerJoined(Event):
-    """A reader is a consumer of coordinated reads, from about this round on.
+    """A reader became a consumer of coordinated reads; `first_round` is provisional.
 
-    All consumers stop and say how far they are, so that it begins where they stand.
+    All consumers stop and say how far they are, so that the new one begins where they stand.
     """
 
     iteration_id: IterationId
@@ -27,7 +27,7 @@ class ConsumerJoined(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsAssigned(Event):
-    """Workers are to give the next rounds of coordinated reads: (first, end, worker)."""
+    """The next rounds of coordinated reads were assigned to workers, as (first, end, worker)."""
 
     iteration_id: IterationId
     parts: tuple[tuple[Any, ...], ...]
@@ -35,7 +35,10 @@ class RoundsAssigned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsReassigned(Event):
-    """Others give the incomplete rounds of a worker, which gets no new ones while it is suspect."""
+    """The incomplete rounds of a worker were assigned to others.
+
+    If the worker is a `suspect`, it gets no new rounds until it is trusted again.
+    """
 
     iteration_id: IterationId
     worker_id: WorkerId
@@ -47,7 +50,7 @@ class RoundsReassigned(Event):
 class RoundsMarked(Event):
     """A consumer holds the rounds below `received` and has handed out those below `consumed`.
 
-    `roll`: it stopped for this roll call before it said so.
+    `roll` is the roll call for which it had stopped when it reported these numbers.
     """
 
     iteration_id: IterationId
@@ -59,14 +62,14 @@ class RoundsMarked(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RollCalled(Event):
-    """All consumers are to stop and to say how far they are."""
+    """All consumers were asked to stop and to say how far they are."""
 
     iteration_id: IterationId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsAligned(Event):
-    """Everybody has stopped; the consumers go on at these rounds."""
+    """All consumers had stopped; they go on at the rounds `begins`, indexed by consumer."""
 
     iteration_id: IterationId
     begins: tuple[int, ...]
@@ -74,7 +77,7 @@ class RoundsAligned(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerTrusted(Event):
-    """A worker that consumers could not reach may get rounds again."""
+    """A worker that consumers could not reach gave a sign of life, and may get rounds again."""
 
     iteration_id: IterationId
     worker_id: WorkerId

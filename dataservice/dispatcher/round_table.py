@@ -1,12 +1,12 @@
-"""The rounds of a coordinated iteration: who gives which, and how far each consumer is.
+"""The round table of a coordinated iteration: which worker gives which rounds, and all progress.
 
-A round is one element for every consumer, all from one worker. Values and their total changes
-only; `rounds` decides. A consumer has *received* a round when it holds its element, and *consumed*
-it when it handed the element out; a round that all have received is *complete*, and only complete
-rounds are handed out. When a consumer joins there is a *roll call*: all stop and say how far they
-are, and only then it is known where the new one begins. Invariants: blocks are consecutive; a
-complete round keeps its worker for ever, so that no two consumers hand out elements of different
-workers as one round.
+A round is one element for every consumer, all from one worker. Holds values and their total
+changes only; `rounds` decides. A consumer has *received* a round when it holds its element of the
+round, and *consumed* it when it has handed the element out. A round that all consumers have
+received is *complete*; only complete rounds are handed out. When a consumer joins there is a *roll
+call*: all stop and say how far they are; only then is it known where the new one begins.
+Invariants: blocks are ascending and disjoint; a complete round keeps its worker for ever, so that
+no two consumers hand out elements of different workers as one round.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ROUND_FACTS: Final = get_args(RoundFact)
 
 
 class Block(NamedTuple):
-    """Rounds [first, end) that one worker gives, under the version in which it got them."""
+    """Rounds [first, end) that one worker gives; `generation` is the version that assigned them."""
 
     first: int
     end: int
@@ -41,13 +41,14 @@ class Block(NamedTuple):
 
 @dataclass(slots=True)
 class RoundTable:
-    """Who reads and who gives.
+    """The consumers' progress and the workers' blocks of rounds.
 
-    `received` and `consumed` count the rounds of each consumer, `complete` those of all. Rounds
-    below `end` are assigned, or over. `version` counts the reassignments, `turns` all assignments.
-    `suspects`: workers that a consumer could not reach lately. `roll` counts the roll calls,
-    `stopped` has the last one that each consumer has stopped for, `aligned` is the last one after
-    which they went on; `newcomers` joined since, and only seem to be where `consumed` says.
+    `received` and `consumed` count the rounds of each consumer, `complete` those that all have
+    received. Rounds below `end` are assigned or over. `version` counts the reassignments, `turns`
+    all assignments. `suspects` are workers that a consumer could not reach lately. `roll` counts
+    the roll calls, `stopped` has the last one for which each consumer has stopped, `aligned` is the
+    last one after which all went on. `newcomers` joined since then; their `consumed` is
+    provisional.
     """
 
     num_consumers: int
@@ -71,7 +72,7 @@ class RoundTable:
         self.consumed = self.consumed or [0] * self.num_consumers
 
     def apply(self, event: RoundFact) -> None:
-        """Adds one fact."""
+        """Applies one fact."""
         match event:
             case facts.ConsumerJoined():
                 self._join(event.consumer_index, event.reader_id, event.first_round)
@@ -97,24 +98,24 @@ class RoundTable:
 
     @property
     def low(self) -> int:
-        """Every consumer is done with the rounds below."""
+        """The low-water mark: every consumer has consumed the rounds below it."""
         return min(self.consumed)
 
     @property
     def is_calling_roll(self) -> bool:
-        """Whether nobody may go on, since not all have said how far they are."""
+        """True during a roll call, when no consumer may go on."""
         return self.aligned < self.roll
 
     def absent(self) -> tuple[int, ...]:
-        """Consumers that have yet to stop for the roll call."""
+        """Returns the consumers that have yet to stop for the roll call."""
         return tuple(i for i in range(self.num_consumers) if self.stopped[i] < self.roll)
 
     def index_of(self, reader_id: ReaderId) -> int:
-        """The consumer that a reader is."""
+        """Returns the consumer index of a reader."""
         return next(index for index, reader in self.members.items() if reader == reader_id)
 
     def missing(self) -> tuple[int, ...]:
-        """Consumers that no reader is at present."""
+        """Returns the consumer indices that have no reader at present."""
         return tuple(index for index in range(self.num_consumers) if index not in self.members)
 
     def _join(self, index: int, reader_id: ReaderId, first_round: int) -> None:
@@ -125,7 +126,7 @@ class RoundTable:
         self._note_progress()
 
     def leave(self, reader_id: ReaderId) -> None:
-        """A reader is a consumer no more; how far it was is remembered."""
+        """Removes a reader from the consumers; its progress is kept."""
         self.members = {i: member for i, member in self.members.items() if member != reader_id}
 
     def _assign(self, parts: Iterable[tuple[int, int, WorkerId]]) -> None:
@@ -135,7 +136,7 @@ class RoundTable:
             self.turns += 1
 
     def lost_rounds(self, worker_id: WorkerId) -> list[tuple[int, int]]:
-        """The incomplete rounds of a worker, as (first, end)."""
+        """Returns the incomplete rounds of a worker, as (first, end)."""
         return [
             (max(block.first, self.complete), block.end)
             for block in self.blocks
@@ -146,7 +147,7 @@ class RoundTable:
         lost = self.lost_rounds(worker_id)
         if not lost:
             return
-        # What consumers hold of them is void: the new version tells them.
+        # The new version tells consumers that the elements which they hold of lost rounds are void.
         self.version += 1
         self.turns += len(lost)
         theirs = [block for block in self.blocks if block.worker_id == worker_id]
@@ -169,7 +170,7 @@ class RoundTable:
         self.blocks = [block for block in self.blocks if block.end > self.low]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able, and equal to itself after a way through JSON."""
+        """Returns the table as JSON values, which a round trip through JSON leaves equal."""
         return {
             "received": list(self.received),
             "consumed": list(self.consumed),
@@ -188,7 +189,7 @@ class RoundTable:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> RoundTable:
-        """The table that `to_json` described."""
+        """Returns the table that `to_json` described."""
         return cls(
             **{
                 **values,
@@ -205,7 +206,7 @@ class RoundTable:
 
 
 def check_rounds(table: RoundTable) -> None:
-    """Raises AssertionError where parts of the table contradict each other."""
+    """Raises AssertionError if parts of the table contradict each other."""
     assert len(table.received) == len(table.consumed) == table.num_consumers
     assert len(table.stopped) == table.num_consumers
     assert table.aligned <= table.roll, table

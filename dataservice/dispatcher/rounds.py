@@ -1,9 +1,9 @@
-"""Decisions about coordinated reads: who gives which round, who may consume it, who comes back.
+"""Decisions about coordinated reads: which worker gives a round, which consumer may consume it.
 
 Pure, like `decide`. Consumers ask for rounds by the block, so the control plane works per block and
-not per round, and everyone gets the same answer whoever asks first. Rules: a worker that is lost,
-or that a consumer cannot reach, loses the rounds that are not complete, and only those; a consumer
-that comes back begins where the others stand, which they are asked for (`roll_call`).
+not per round, and all consumers get the same answer whichever asks first. Rules: a worker that is
+lost, or that a consumer cannot reach, loses its incomplete rounds, and only those. A consumer that
+comes back begins where the others stand, which a roll call finds out (`roll_call`).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from dataservice.vocabulary import (
     WorkerId,
 )
 
-# A worker computes as many rounds ahead, so all workers compute while one of them is read.
+# A worker computes this many rounds ahead, so all workers compute while one of them is read.
 BLOCK_ROUNDS: Final = 8
-# However far ahead a consumer asks.
+# The most rounds beyond the low-water mark that a consumer may ask for.
 MAX_WINDOW: Final = 1_024
 
 
 def check_request(request: OpenIteration, cardinality: int) -> None:
-    """Raises for a coordinated read that cannot be: its consumer, its dataset or its options."""
+    """Raises if a coordinated read is requested with a wrong consumer, dataset or option."""
     options = request.options
     if not options.num_consumers:
         return
@@ -81,7 +81,7 @@ def check_request(request: OpenIteration, cardinality: int) -> None:
 def join(
     table: RoundTable | None, request: OpenIteration, iteration_id: IterationId
 ) -> tuple[list[ev.Event], list[ev.Event]]:
-    """Facts before and after a reader joins; who was this consumer until now is fenced at once."""
+    """Returns the facts before and after a reader joins; its index's earlier reader is fenced."""
     if not request.options.num_consumers:
         return [], []
     index = request.consumer_index
@@ -102,7 +102,7 @@ def join(
 
 
 def table_of(iteration: Iteration) -> RoundTable:
-    """The iteration's rounds; FailedPreconditionError when its reads are not coordinated."""
+    """Returns the iteration's rounds; FailedPreconditionError if its reads are not coordinated."""
     if iteration.rounds is None:
         raise FailedPreconditionError(
             f"the reads of {iteration.iteration_id} are not coordinated; join with num_consumers"
@@ -111,7 +111,7 @@ def table_of(iteration: Iteration) -> RoundTable:
 
 
 def sync(state: DispatcherState, request: SyncRounds) -> Iterator[Decision]:
-    """The decisions of a call, each made in the state with the facts of those before."""
+    """Yields the decisions about a request, each from the state with the earlier ones applied."""
     table = table_of(state.iterations[request.iteration_id])
     yield mark(state, request)
     is_lost = True
@@ -127,7 +127,7 @@ def sync(state: DispatcherState, request: SyncRounds) -> Iterator[Decision]:
 def mark(state: DispatcherState, request: SyncRounds) -> Decision:
     """Records how far a consumer is.
 
-    What it received under an older version may be void, so that does not count.
+    Rounds that it received under an older version may be void and do not count.
     """
     table = table_of(state.iterations[request.iteration_id])
     index = table.index_of(request.reader_id)
@@ -159,11 +159,11 @@ def _check_marks(table: RoundTable, index: int, request: SyncRounds) -> None:
 
 
 def replace_lost(state: DispatcherState, request: SyncRounds) -> Decision:
-    """Gives away the incomplete rounds of one worker that is lost or out of reach, if there is one.
+    """Reassigns the incomplete rounds of one worker that is lost or unreachable, if there is one.
 
-    To be repeated until nothing is left to do. What one that is out of reach gives never goes to
-    another that is, or they would hand it to each other for ever; it stays until one of them is
-    lost, heard of again, or a new worker comes.
+    Must be repeated until it yields no facts. Rounds of an unreachable worker never go to another
+    unreachable worker, or the two would pass them to each other for ever; they stay until one of
+    the two is lost or heard of again, or a new worker comes.
     """
     iteration = state.iterations[request.iteration_id]
     table = table_of(iteration)
@@ -197,7 +197,7 @@ def _has_others(state: DispatcherState, worker_id: WorkerId) -> bool:
 
 
 def assign(state: DispatcherState, request: SyncRounds) -> Decision:
-    """Deals out what a consumer may ask for and nobody gives yet, round robin by blocks."""
+    """Assigns the rounds that a consumer may ask for and no worker gives yet, block by block."""
     table = table_of(state.iterations[request.iteration_id])
     wanted = table.low + min(max(1, request.window), MAX_WINDOW)
     first = max(table.end, table.low)
@@ -214,7 +214,7 @@ def _deal(
     ranges: list[tuple[int, int]],
     without: Collection[WorkerId],
 ) -> Iterator[tuple[int, int, WorkerId]]:
-    """Ranges of rounds with a worker for each; none at all while there is no worker for them."""
+    """Yields the ranges with a worker for each, round robin; nothing if no worker is left."""
     live = [worker_id for worker_id in state.workers if worker_id not in without]
     chosen = [worker_id for worker_id in live if worker_id not in table.suspects] or live
     if chosen:
@@ -223,7 +223,7 @@ def _deal(
 
 
 def answer(state: DispatcherState, request: SyncRounds) -> RoundsAnswer:
-    """What a consumer has to know, from the state with the facts of its request."""
+    """Answers a consumer, from the state to which the facts of its request have been applied."""
     table = table_of(state.iterations[request.iteration_id])
     index = table.index_of(request.reader_id)
     begin = table.consumed[index]
@@ -242,11 +242,11 @@ def answer(state: DispatcherState, request: SyncRounds) -> RoundsAnswer:
 
 
 def _may_take(table: RoundTable, begin: int) -> int:
-    """Rounds below may be handed out by a consumer that is at ``begin``.
+    """Returns the end of the rounds that a consumer at ``begin`` may hand out.
 
-    Nobody goes on before all have stopped for a roll call, or before one that came back has what
-    the others have: it begins where they stand, and they must be there still when it does. While
-    one is missing, the others get as far as it was when it left, and no further.
+    No consumer goes on before all have stopped for a roll call, or before a consumer that came back
+    has received what the others have: it begins where they stand, so they must still stand there.
+    While a consumer is missing, the others get as far as it was when it left, and no further.
     """
     if table.is_calling_roll:
         return begin
@@ -257,7 +257,7 @@ def _may_take(table: RoundTable, begin: int) -> int:
 def trust(
     state: DispatcherState, worker_id: WorkerId, iteration_ids: Collection[IterationId]
 ) -> Decision:
-    """A worker that somebody could not reach gives signs of life, and has consumers."""
+    """Trusts a suspect worker again in the iterations that its heartbeat says it works on."""
     return Decision(
         tuple(
             facts.WorkerTrusted(iteration_id=iteration_id, worker_id=worker_id)

@@ -1,8 +1,9 @@
-"""Decisions about datasets that are being saved: what starts, who writes which window, the end.
+"""Decisions about datasets that are being saved: starting, leasing windows to workers, the end.
 
-Pure, like `decide`. Rules: a path has one snapshot that is not finished; a worker that asks names
-all that it holds, and gets again what was leased to it besides, so that repeats and lost answers
-change nothing; the first error ends a snapshot; DONE, or ERROR, is written by one worker.
+Pure, like `decide`. Rules: a path has at most one unfinished snapshot. A worker that asks for work
+names all windows that it holds, and is told again of any others that are leased to it, so that
+repeated requests and lost answers change nothing. The first error ends a snapshot. One worker
+writes the last file, DONE or ERROR.
 """
 
 from __future__ import annotations
@@ -31,18 +32,18 @@ from dataservice.errors import (
 from dataservice.sharding import Split
 from dataservice.vocabulary import SnapshotId, WorkerId
 
-# The names of the last files; the layout of the folder is the dataset's side.
+# The names of the last files; the dataset package owns the layout of the folder.
 _DONE: Final = "DONE"
 _ERROR: Final = "ERROR"
-# A plan that is not divided has one window, whose size shows only when it is run.
+# An undivided plan has one window, whose size is known only after it has run.
 WHOLE: Final = WindowPlan(splits=(Split(),), target_rows=1)
-# A window that takes its workers down with it would do so for ever. Workers also go for other
-# reasons, and a plan that is not divided meets all of these.
+# Bounds the retries of a window that kills its workers. Generous, as workers are also lost for
+# other reasons, and the only window of an undivided plan meets all of these.
 MAX_TAKEOVERS: Final = 10
 
 
 def find(state: DispatcherState, snapshot_id: SnapshotId) -> Snapshot:
-    """The snapshot, or NotFoundError."""
+    """Returns the snapshot; NotFoundError if it is not known."""
     snapshot = state.snapshots.by_id.get(snapshot_id)
     if snapshot is None:
         raise NotFoundError(
@@ -53,14 +54,14 @@ def find(state: DispatcherState, snapshot_id: SnapshotId) -> Snapshot:
 
 
 def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
-    """The unfinished snapshot that the request asks for; None when it has yet to begin.
+    """Returns the snapshot that the request asks for; None if it has yet to begin.
 
-    AlreadyExistsError when the folder holds, or will hold, another one.
+    AlreadyExistsError if the folder holds, or will hold, another one.
     """
     dataset = dataset_of(state, request)
     begun = state.snapshots.by_id.get(request.snapshot_id)
     if begun is not None:
-        # A repeat of the request that began it, however far it is.
+        # A retry of the request that began it, in whatever state the snapshot is.
         return begun
     known = state.snapshots.at(request.path)
     if known is None or known.is_closed:
@@ -81,7 +82,7 @@ def attach(state: DispatcherState, request: StartSnapshot) -> Snapshot | None:
 
 
 def dataset_of(state: DispatcherState, request: StartSnapshot) -> Dataset:
-    """What is to be saved; NotFoundError where it is not registered."""
+    """Returns the dataset to save; NotFoundError if it is not registered."""
     if not request.path:
         raise InvalidArgumentError("the path of a snapshot must not be empty")
     dataset = state.datasets.get(request.dataset_id)
@@ -111,7 +112,11 @@ def _differences(known: Dataset, other: Dataset) -> list[str]:
 
 
 def start(state: DispatcherState, request: StartSnapshot, plan: WindowPlan | None) -> Decision:
-    """Begins a snapshot, as a whole where `plan` is None. Answers its id."""
+    """Begins a snapshot, or attaches to an unfinished one. Answers its id.
+
+    With `plan` None one worker at a time writes the whole dataset. InvalidArgumentError for an
+    endless dataset.
+    """
     existing = attach(state, request)
     if existing is not None:
         return Decision((), existing.snapshot_id)
@@ -134,7 +139,7 @@ def start(state: DispatcherState, request: StartSnapshot, plan: WindowPlan | Non
 
 
 def report(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
-    """Records what a worker has written, or what went wrong."""
+    """Records what a worker has written, its error, or that the last file is written."""
     snapshot = find(state, request.snapshot_id)
     if request.marked:
         done = ev.SnapshotDone(snapshot_id=request.snapshot_id)
@@ -158,7 +163,7 @@ def report(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
 
 
 def open_round(state: DispatcherState, snapshot_id: SnapshotId) -> Decision:
-    """Plans the next reading of the splits once the windows so far are leased."""
+    """Opens the next reading of the splits once all windows so far have been leased."""
     snapshot = find(state, snapshot_id)
     if snapshot.error or snapshot.windows is None or not snapshot.windows.needs_round():
         return Decision(())
@@ -166,9 +171,10 @@ def open_round(state: DispatcherState, snapshot_id: SnapshotId) -> Decision:
 
 
 def lease(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
-    """Hands out windows to write: what the worker has without knowing, then more. Answers Leases.
+    """Leases windows to write: those leased already that the worker lacks, then fresh ones.
 
-    Towards the end fewer than asked for, so that all workers share the last ones.
+    Answers a tuple of leases. Towards the end it grants fewer than asked for, so that all workers
+    share the last windows. Fails the snapshot if a window has lost `MAX_TAKEOVERS` workers.
     """
     snapshot = find(state, request.snapshot_id)
     table = snapshot.windows
@@ -210,7 +216,10 @@ def _lease(table: WindowTable, index: int) -> Lease:
 
 
 def lease_marker(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
-    """Has the worker write the last file, if it is due and nobody else does. Answers a Marker."""
+    """Has the worker write the last file, if it is due and no other worker does.
+
+    Answers a Marker, or None.
+    """
     snapshot = find(state, request.snapshot_id)
     if not snapshot.awaits_marker or snapshot.marker_worker not in (None, request.worker_id):
         return Decision((), None)
@@ -232,7 +241,7 @@ def _marker(snapshot: Snapshot) -> Marker:
 
 
 def cancel(state: DispatcherState, snapshot_id: SnapshotId) -> Decision:
-    """Ends a snapshot that is not finished."""
+    """Fails a snapshot whose windows are not all written; otherwise changes nothing."""
     snapshot = find(state, snapshot_id)
     if snapshot.is_closed or snapshot.error or snapshot.is_written:
         return Decision(())
@@ -245,9 +254,9 @@ def cancel(state: DispatcherState, snapshot_id: SnapshotId) -> Decision:
 def work_for(
     state: DispatcherState, worker_id: WorkerId, active: Collection[SnapshotId], limit: int
 ) -> tuple[SnapshotId, ...]:
-    """Snapshots that a worker is to begin work on, besides those that it is `active` on.
+    """Returns the snapshots that a worker has to begin, besides those on which it is `active`.
 
-    At most `limit` in all; those with the fewest workers first.
+    At most `limit` snapshots in all; those with the fewest workers come first.
     """
     open_ones = [s for s in state.snapshots.open_ones() if s.snapshot_id not in active]
     due = [snapshot for snapshot in open_ones if _has_work(snapshot, worker_id)]
@@ -265,7 +274,7 @@ def _has_work(snapshot: Snapshot, worker_id: WorkerId) -> bool:
 
 
 def task_of(snapshot: Snapshot) -> Task:
-    """A snapshot as those see it who work on it."""
+    """Returns what the writers of a snapshot, and those who wait for it, need to know."""
     table = snapshot.windows
     one_round = table is not None and table.is_exhausted and table.rounds_opened <= 1
     return Task(
@@ -280,7 +289,7 @@ def task_of(snapshot: Snapshot) -> Task:
 
 
 def progress(snapshot: Snapshot, rows_under_way: int = 0) -> dict[str, Any]:
-    """How far it is, as JSON values."""
+    """Returns the progress of a snapshot as JSON values."""
     totals = snapshot.totals
     table = snapshot.windows
     state = "writing"

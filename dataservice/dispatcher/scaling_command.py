@@ -1,8 +1,8 @@
 """Runs a command of the user when another number of workers would be enough.
 
-Owns the thread and the command's process; knows nothing of how the number comes about. Invariant:
-whatever the command does, it is over by its deadline or by `stop`, and the dispatcher only logs
-what went wrong.
+Owns the thread and the command's process; does not know how the number is estimated. Invariant:
+whatever the command does, it ends by its deadline or by `stop`, and the dispatcher only logs its
+failures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ _SHOWN_BYTES: Final = 2_000
 
 
 class ScalingCommand:
-    """Looks at the estimate every second; `look` gives it, None while there is none."""
+    """A thread that watches the estimate and runs the command when it has changed for `stay_s`.
+
+    It calls `look` about every second, more often for a short `stay_s`; None means no estimate.
+    """
 
     def __init__(
         self,
@@ -48,12 +51,12 @@ class ScalingCommand:
         self._thread = StoppableThread(self._run, owner="dispatcher", name="scaling-command")
 
     def start(self) -> ScalingCommand:
-        """Starts looking."""
+        """Starts the thread."""
         self._thread.start()
         return self
 
     def stop(self) -> None:
-        """Stops looking and kills the command if it runs. Idempotent, bounded."""
+        """Stops the thread and kills the command if it runs. Idempotent, bounded."""
         self._thread.stop()
 
     def _run(self, stop: threading.Event) -> None:
@@ -63,7 +66,7 @@ class ScalingCommand:
                 if estimate is not None and self._steadiness.note(estimate, time.monotonic()):
                     self._tell(estimate, stop)
             except Exception:
-                # The next look may go well, and nobody else would tell the user.
+                # The next attempt may succeed, and nothing else would report this to the user.
                 logger.exception("could not run the command for the number of workers")
 
     def _tell(self, estimate: Estimate, stop: threading.Event) -> None:
@@ -89,8 +92,8 @@ class ScalingCommand:
 def run_command(
     command: str, environment: dict[str, str], timeout_s: float, stop: threading.Event
 ) -> tuple[str, str]:
-    """Runs a shell command; what went wrong, "" for nothing, and the end of what it wrote."""
-    # A file, not a pipe: whoever the command leaves behind can neither block it nor this thread.
+    """Runs a shell command; returns its fault ("" if none) and the end of its output."""
+    # A file, not a pipe: a process that the command leaves behind cannot block it or this thread.
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             command,
@@ -119,7 +122,7 @@ def _await(process: subprocess.Popen[bytes], timeout_s: float, stop: threading.E
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:
-    """The command and what it started; its session is its own."""
+    """Kills the command and its child processes, which share its process group."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:

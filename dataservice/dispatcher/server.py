@@ -1,7 +1,7 @@
-"""A dispatcher as an object: configuration in, an address out, started and stopped at will.
+"""A dispatcher as an object: takes a configuration, has an address, can be started and stopped.
 
-Wires service, endpoint, journal and the RPC server together and owns their lifetimes and the
-housekeeping thread. Any number of dispatchers may live in one process.
+Responsible for wiring service, endpoint, journal and RPC server together, for their lifetimes and
+for the housekeeping thread. Any number of dispatchers may live in one process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 class DispatchServer:
     """A dispatcher that serves in the background until it is stopped.
 
-    `start()` a second time does nothing; after `stop()` it raises FailedPreconditionError. All
+    A second `start()` does nothing; after `stop()`, `start()` raises FailedPreconditionError. All
     methods are thread-safe.
     """
 
@@ -70,16 +70,16 @@ class DispatchServer:
 
     @property
     def target(self) -> str:
-        """Where clients and workers reach it, like ``grpc://127.0.0.1:5050``."""
+        """The address at which clients and workers reach it, like ``grpc://127.0.0.1:5050``."""
         if self._rpc is None:
             raise FailedPreconditionError("the dispatcher has no address before start()")
         host = _ANY_HOST.get(self._config.host, self._config.host)
         return f"{PROTOCOL}://{format_address(host, self._rpc.port)}"
 
     def start(self) -> None:
-        """Restores the journal, if there is one, and serves.
+        """Restores the state from the journal, if there is one, and starts serving.
 
-        AddressInUseError when the port is taken, DataLossError when the journal is damaged.
+        AddressInUseError if the port is taken, DataLossError if the journal is damaged.
         """
         with self._lock:
             if self._stopped.is_set():
@@ -125,7 +125,7 @@ class DispatchServer:
         rpc.start()
         self._rpc = rpc
         self._housekeeping = StoppableThread(
-            partial(_keep_house, self._service), owner="dispatcher", name="housekeeping"
+            partial(_run_housekeeping, self._service), owner="dispatcher", name="housekeeping"
         ).start()
         if config.on_workers_enough is not None:
             self._scaling = ScalingCommand(
@@ -137,7 +137,7 @@ class DispatchServer:
             ).start()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Blocks until the dispatcher is stopped, at most `timeout_s`."""
+        """Blocks until the dispatcher is stopped, or until `timeout_s` has passed."""
         if self._rpc is None and not self._stopped.is_set():
             raise FailedPreconditionError(
                 "the dispatcher serves nothing to wait for before start()"
@@ -145,9 +145,9 @@ class DispatchServer:
         self._stopped.wait(limit_s(timeout_s, "timeout_s"))
 
     def stop(self) -> None:
-        """Stops serving and frees the port; idempotent, also before `start()`. Bounded."""
+        """Stops serving and frees the port in bounded time; idempotent, also before `start()`."""
         if not self._origin.is_here:
-            return  # a forked child leaves it to its parent
+            return  # a forked child leaves stopping to its parent
         with self._lock:
             if self._stopped.is_set():
                 return
@@ -168,7 +168,7 @@ class DispatchServer:
         self._service = self._journal = self._housekeeping = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Functions that are sent may ask it for its address."""
+        """Pickles as a stand-in with the address, for functions that are sent to workers."""
         if self._rpc is None:
             raise TypeError("a dispatcher has no address to give away before start()")
         return StandIn, ("the DispatchServer", {"target": self.target})
@@ -192,13 +192,16 @@ class DispatchServer:
         self.stop()
 
     def __del__(self) -> None:
-        # A constructor that raised leaves an object without these.
+        # If the constructor raised, the attributes may be missing.
         if getattr(self, "_stopped", None) is not None and not self._stopped.is_set():
             self.stop()
 
 
-def _keep_house(service: DispatcherService, stop: threading.Event) -> None:
-    """Holds the service only, so that a forgotten server can be collected and stopped."""
+def _run_housekeeping(service: DispatcherService, stop: threading.Event) -> None:
+    """Ticks the service until `stop` is set.
+
+    Holds a reference to the service only, so that an unreferenced server is collected and stopped.
+    """
     preload()
     told = ""
     while not stop.wait(service.presence.tick_s):
@@ -206,7 +209,7 @@ def _keep_house(service: DispatcherService, stop: threading.Event) -> None:
             service.tick()
             told = ""
         except DataServiceError as error:
-            # The journal fails, perhaps for a while; callers are told by the service itself.
+            # The journal fails, perhaps temporarily; the service reports that to its callers.
             if told != str(error):
                 logger.error("no housekeeping: %s", error)
             told = str(error)

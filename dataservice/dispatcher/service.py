@@ -1,9 +1,9 @@
-"""The dispatcher at work: a method for each request, which decides, records and answers.
+"""The dispatcher's request handlers: one method per request, which decides, records and answers.
 
-Puts decisions, the ledger that records and applies them, and the clock together; decides nothing
-itself. Knows values, not the wire. What has rules of its own, as opening and saving, is a desk's.
-Invariant: every answer leaves a transaction of the ledger, so what it rests on is durable.
-Thread-safe.
+Responsible for combining the pure decisions with the clock and with the ledger, which records and
+applies them; decides nothing itself. Opening an iteration and saving a dataset are delegated to
+desks. Knows values, not messages. Invariant: every answer leaves through a transaction of the
+ledger, so the facts it depends on are durable. Thread-safe.
 """
 
 from __future__ import annotations
@@ -65,19 +65,20 @@ LONG_POLL_MAX_S: Final = 30.0
 
 
 class BeatAnswer(NamedTuple):
-    """Iterations that a worker need not keep producers for, snapshots that it is to begin."""
+    """Iterations that need no producers in the worker, and snapshots that it has to begin."""
 
     ended: tuple[IterationId, ...] = ()
     snapshots: tuple[SnapshotId, ...] = ()
 
 
 class DispatcherService:
-    """Everything a dispatcher answers, as values.
+    """The dispatcher's side of every request, in terms of values.
 
-    `owner_timeout_s`: how long a lost reader's windows wait for the word of its owner.
-    `worker_addresses` is the fixed list that static policies divide by. `journal` None keeps
-    nothing. `job_gc_timeout_s` None never collects what nobody reads. `max_polls` and
-    `max_planners`: so many calls at once wait for windows, and for a plan.
+    `owner_timeout_s` is how long the windows of a lost reader wait for a statement of its owner.
+    `worker_addresses` is the fixed list by which static policies divide a dataset. With `journal`
+    None nothing survives a restart. With `job_gc_timeout_s` None unread jobs and iterations are
+    never collected. `max_polls` bounds the calls that wait for windows at once, `max_planners`
+    those that plan, or wait for a plan.
     """
 
     def __init__(
@@ -124,11 +125,11 @@ class DispatcherService:
             self._commit(shares.set_worker_list(self._state, worker_addresses))
 
     def interval_s(self, client_id: str) -> float:
-        """How long a client that is answered now is to be silent at least. Waits for nobody."""
+        """Returns how long the client answered now must at least be silent. Takes no lock."""
         return self.presence.tell_interval_s(client_id, self._clock.now_s())
 
     def close(self) -> None:
-        """Ends all waits; later calls raise UnavailableError."""
+        """Wakes calls that wait for windows; these and later calls raise UnavailableError."""
         self._ledger.close()
 
     # Datasets
@@ -158,7 +159,7 @@ class DispatcherService:
         number: int = 0,
         snapshot_ids: Sequence[SnapshotId] = (),
     ) -> BeatAnswer:
-        """A sign of life of a worker that works on these iterations and snapshots."""
+        """Handles the heartbeat of a worker that works on these iterations and snapshots."""
         with self._transaction() as telling:
             self._hear_of_worker(worker_id)
             self._commit(self._soft_state.evidence.hear(self._state, worker_id, number))
@@ -172,14 +173,14 @@ class DispatcherService:
             return answer
 
     def leave(self, worker_id: WorkerId) -> None:
-        """A worker stops: as if its lease had run out. Repeats change nothing."""
+        """Handles a worker that stops, as if its lease had expired. Idempotent."""
         with self._transaction():
             self._commit(decide.lose_worker(self._state, worker_id, left=True))
 
     def lease_windows(self, request: LeaseWindows, wait_s: float = 0.0) -> LeaseAnswer:
-        """Waits up to `wait_s` until there is a window for the reader, or never will be.
+        """Leases windows; waits up to `wait_s` for one, or for the end of the reader's windows.
 
-        Only so many wait at once; the answer tells others when to ask again.
+        The number of waiting calls is bounded; beyond it the answer says when to ask again.
         """
         pause_s = 0.0
         with self._transaction(), self._polls.seat() as seat:
@@ -216,7 +217,7 @@ class DispatcherService:
     def sync(
         self, request: Sync, report: ReaderReport, members_known: int = 0
     ) -> tuple[SyncAnswer, MembersUpdate]:
-        """Records a reader's marks; answers also the workers to read from, or what changed."""
+        """Records a reader's marks; also answers the workers to read from, or their changes."""
         with self._transaction() as telling:
             iteration = self._hear_of_reader(request.reader_id, request.iteration_id, report)
             self._commit(delivery.sync(self._state, request))
@@ -230,7 +231,7 @@ class DispatcherService:
     def sync_rounds(
         self, request: SyncRounds, report: ReaderReport
     ) -> tuple[RoundsAnswer, Sequence[Worker]]:
-        """Records how far a consumer is, and lets it go on; answers also all workers."""
+        """Records a consumer's progress and answers how far it may go; also answers all workers."""
         with self._transaction():
             self._hear_of_reader(request.reader_id, request.iteration_id, report)
             for decision in rounds.sync(self._state, request):
@@ -238,7 +239,7 @@ class DispatcherService:
             return rounds.answer(self._state, request), tuple(self._state.workers.values())
 
     def describe_position(self, reader_id: ReaderId, iteration_id: IterationId) -> PositionAnswer:
-        """What a reader saves besides its own marks."""
+        """Returns the part of a position that a reader saves in addition to its own marks."""
         with self._transaction():
             iteration = self._hear_of_reader(reader_id, iteration_id)
             return positions.describe(iteration)
@@ -257,9 +258,10 @@ class DispatcherService:
     # Time
 
     def tick(self) -> None:
-        """Notes who has been silent for too long; to be called every `presence.tick_s`.
+        """Removes clients that were silent for too long; must run every `presence.tick_s`.
 
-        Where the journal had no room, it is tried again first, so that all goes on.
+        Also collects unread jobs and iterations, shortens the journal and prepares the next rounds
+        of windows. If the journal ran out of room, retries its write first.
         """
         self._ledger.retry()
         with self._transaction():
@@ -283,7 +285,7 @@ class DispatcherService:
             plan.prepare(round_number)
 
     def _collect(self, now_s: float) -> None:
-        """Drops what is over, and what nobody has read for too long."""
+        """Retires finished iterations; drops iterations and jobs that were unread for too long."""
         wall_s = self._wall_clock()
         for job_id in tuple(self._state.jobs):
             self._commit(lifecycle.settle(self._state, job_id, wall_s))

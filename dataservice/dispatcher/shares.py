@@ -1,8 +1,8 @@
-"""Decisions about static shares: the fixed worker list, whose share is whose, who is missing.
+"""Decisions about static shares: the fixed worker list, its places, and which workers are missing.
 
 Pure, like `decide`. Rules: a place of the list is bound to the first address that fits and stays
 bound; a share is due until its readers have all of it, so it is neither given to another worker nor
-left out because its worker is away.
+skipped while its worker is away.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from dataservice.vocabulary import ShardingPolicy, WorkerId
 
 
 def set_worker_list(state: DispatcherState, addresses: Sequence[str]) -> Decision:
-    """Takes the configured list; a new one only when no iteration is divided by the old one.
+    """Sets the configured list; under a new list all workers have to register again.
 
-    InvalidArgumentError for an address twice. Workers register anew under a new list.
+    InvalidArgumentError if an address is listed twice, FailedPreconditionError if an unfinished
+    iteration is divided by the old list.
     """
     if tuple(addresses) == state.worker_list:
         return Decision(())
@@ -39,9 +40,9 @@ def set_worker_list(state: DispatcherState, addresses: Sequence[str]) -> Decisio
 
 
 def bind_place(state: DispatcherState, address: str) -> list[ev.Event]:
-    """The fact that a place is bound now, if there is a list and it was not.
+    """Returns the fact that binds a place to the address, if there is a list and it is not bound.
 
-    FailedPreconditionError for an address that the list has no place for.
+    FailedPreconditionError for an address that has no place on the list.
     """
     if not state.worker_list:
         return []
@@ -50,13 +51,13 @@ def bind_place(state: DispatcherState, address: str) -> list[ev.Event]:
 
 
 def place_of(state: DispatcherState, worker_id: WorkerId) -> WorkerPlace:
-    """Where a registered worker is on the list."""
+    """Returns the place of a registered worker on the list."""
     index = state.place_of(worker_id)
     return WorkerPlace(0, 0) if index is None else WorkerPlace(index, len(state.worker_list))
 
 
 def check_list(state: DispatcherState, policy: ShardingPolicy) -> None:
-    """NotFoundError for a static policy without a worker list."""
+    """Raises NotFoundError for a static policy without a worker list."""
     if policy.is_static and not state.worker_list:
         workers = ", ".join(sorted(state.worker_by_address)) or "none yet"
         raise NotFoundError(
@@ -70,10 +71,10 @@ def check_list(state: DispatcherState, policy: ShardingPolicy) -> None:
 def members(
     state: DispatcherState, iteration: Iteration, everybody: Members, known: int
 ) -> MembersUpdate:
-    """The workers that readers should have streams to; none when all is read.
+    """Returns the workers that readers should have streams to; none if the iteration is finished.
 
-    `everybody` tells what changed since the version that is `known`; the workers of a static
-    policy are few, and told anew each time.
+    `everybody` yields the changes since version `known`; the workers of a static policy are few,
+    so they are listed in full each time.
     """
     if iteration.finished:
         return MembersUpdate(0, ())
@@ -84,7 +85,7 @@ def members(
 
 
 def missing(state: DispatcherState, iteration: Iteration) -> tuple[str, ...]:
-    """Descriptions of the places whose shards are due and whose workers are not there."""
+    """Returns descriptions of the places whose shards are due and whose workers are not there."""
     return tuple(
         describe_place(state.worker_list, state.bound, index)
         for index, done in enumerate(iteration.shards)
@@ -93,7 +94,7 @@ def missing(state: DispatcherState, iteration: Iteration) -> tuple[str, ...]:
 
 
 def finish_shard(state: DispatcherState, worker_id: WorkerId, iteration: Iteration) -> Decision:
-    """Readers have all that a worker had for them; repeats and late reports change nothing."""
+    """Records that readers have received a worker's whole shard; repeats change nothing."""
     index = state.place_of(worker_id)
     if index is None or iteration.shards[index]:
         return Decision(())

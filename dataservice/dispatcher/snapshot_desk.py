@@ -1,7 +1,7 @@
 """The dispatcher's answers about snapshots: the lock and the journal around `saving`.
 
-A part of the service, over its ledger; decides nothing itself. Invariant: as there: no answer
-leaves before its facts are durable, and splits are planned outside the lock. Thread-safe.
+A part of the service that works on its ledger; decides nothing itself. Invariants: no answer
+leaves before its facts are durable; splits are planned outside the lock. Thread-safe.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ DEFAULT_SNAPSHOTS_PER_WORKER: Final = 3
 
 
 class SavingSettings(NamedTuple):
-    """`planner` says how a plan (bytes) is cut, None: not at all.
+    """How snapshots are planned, and how many of them a worker writes at once.
 
-    A worker writes at most `max_per_worker` snapshots at once.
+    `planner` returns how an encoded plan is cut into windows, None if it is not divided.
     """
 
     planner: Callable[[bytes], WindowPlan | None]
@@ -38,7 +38,7 @@ UNDIVIDED: Final = SavingSettings(lambda _plan: None)
 
 
 class WorkAnswer(NamedTuple):
-    """Windows to write; `over`: there will be none. `marker` is to be written, too."""
+    """Windows to write; with `over` there will be no others. A `marker` has to be written too."""
 
     leases: tuple[Lease, ...]
     over: bool
@@ -46,7 +46,7 @@ class WorkAnswer(NamedTuple):
 
 
 class SnapshotDesk:
-    """`hear_of_worker` runs inside a transaction of the ledger."""
+    """Answers requests about snapshots; `hear_of_worker` is called inside a transaction."""
 
     def __init__(
         self,
@@ -60,15 +60,18 @@ class SnapshotDesk:
         self._hear_of_worker = hear_of_worker
         self._settings = settings
         self._listings = listings
-        # Not facts: what workers have done of windows that they have yet to finish.
+        # Rows written of unfinished windows, by worker. Not journaled.
         self._under_way: dict[SnapshotId, dict[WorkerId, int]] = {}
 
     def start(self, request: StartSnapshot) -> tuple[SnapshotId, bool]:
-        """The id, and whether it was being written already. Blocks while sources are listed."""
+        """Starts a snapshot or attaches to it; returns its id and whether it existed already.
+
+        Blocks while sources are listed.
+        """
         existing = self._existing(request)
         if existing is not None:
             return existing, True
-        # A client that does not wait so long asks again meanwhile.
+        # A client whose call timed out may ask again while the first call still lists sources.
         with self._listings.alone(f"dataset {request.dataset_id}"):
             existing = self._existing(request)
             if existing is not None:
@@ -90,7 +93,7 @@ class SnapshotDesk:
             return snapshot_id, snapshot_id != request.snapshot_id
 
     def work(self, request: WorkOnSnapshot, rows_under_way: int = 0) -> WorkAnswer:
-        """Takes what a worker has written and hands out what it is to write."""
+        """Records what a worker has written and answers what it has to write."""
         with self._transaction():
             self._hear_of_worker(request.worker_id)
             self._commit(saving.report(self._state, request))
@@ -103,27 +106,27 @@ class SnapshotDesk:
             return WorkAnswer(leases, over, marker)
 
     def work_for(self, worker_id: WorkerId, active: Sequence[SnapshotId]) -> tuple[SnapshotId, ...]:
-        """Inside the lock: snapshots that a worker is to begin work on."""
+        """Returns the snapshots that a worker has to begin. Runs inside the lock."""
         return saving.work_for(self._state, worker_id, active, self._settings.max_per_worker)
 
     def describe(self, snapshot_id: SnapshotId) -> tuple[Task, dict[str, Any]]:
-        """What a snapshot is about, and its progress."""
+        """Returns a snapshot's task and its progress."""
         with self._transaction():
             snapshot = saving.find(self._state, snapshot_id)
             return saving.task_of(snapshot), self._progress(snapshot)
 
     def list(self) -> list[dict[str, Any]]:
-        """The progress of all snapshots."""
+        """Returns the progress of all snapshots."""
         with self._transaction():
             return [self._progress(snapshot) for snapshot in self._state.snapshots.by_id.values()]
 
     def cancel(self, snapshot_id: SnapshotId) -> None:
-        """Ends a snapshot; one that is over stays as it is."""
+        """Cancels a snapshot; one that is written or has failed stays as it is."""
         with self._transaction():
             self._commit(saving.cancel(self._state, snapshot_id))
 
     def _note(self, snapshot: Snapshot, request: WorkOnSnapshot, rows: int) -> None:
-        """Logs what people ask about, and keeps the rows that are under way."""
+        """Logs the end of a snapshot, and keeps the worker's rows of unfinished windows."""
         if request.error and snapshot.error == request.error:
             logger.error(
                 "snapshot %s to %s failed: %s", snapshot.snapshot_id, snapshot.path, request.error

@@ -1,6 +1,6 @@
-"""Facts about datasets that are being saved, beside those of `events`.
+"""Facts about datasets that are being saved, in addition to those in `events`.
 
-Pure: no clock, no random. Invariant: every field is one that the journal can hold.
+Knows no clock and no random numbers. Invariant: the journal can encode every field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataservice.vocabulary import DatasetId, SnapshotId, WorkerId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotStarted(Event):
-    """A dataset is to be written to a folder, window by window; `is_whole`: it has only one."""
+    """The saving of a dataset to a folder began; with `is_whole` the plan has only one window."""
 
     snapshot_id: SnapshotId
     dataset_id: DatasetId
@@ -29,7 +29,7 @@ class SnapshotStarted(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRoundOpened(Event):
-    """The windows of the next reading of the splits may be written."""
+    """The windows of the next reading of the splits became claimable."""
 
     snapshot_id: SnapshotId
 
@@ -43,9 +43,9 @@ class SnapshotWindowsLeased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWindowsFinished(Event):
-    """Windows are written; `chunks` (number, rows, bytes, batches, tag) hold them.
+    """Windows were written; `chunks` (number, rows, bytes, batches, tag) hold their rows.
 
-    `rows` is how many each window has.
+    `rows` has the number of rows of each window.
     """
 
     snapshot_id: SnapshotId
@@ -56,7 +56,7 @@ class SnapshotWindowsFinished(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotFailed(Event):
-    """No more of it is written; `error` is JSON."""
+    """A snapshot failed or was cancelled, so no more of it is written; `error` is JSON."""
 
     snapshot_id: SnapshotId
     error: str
@@ -64,7 +64,7 @@ class SnapshotFailed(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMarkerLeased(Event):
-    """A worker is to write the last file of a snapshot, DONE or ERROR."""
+    """A worker was chosen to write the last file of a snapshot, DONE or ERROR."""
 
     snapshot_id: SnapshotId
     worker_id: WorkerId
@@ -72,7 +72,7 @@ class SnapshotMarkerLeased(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotDone(Event):
-    """The last file of a snapshot, DONE or ERROR, is written; nobody works on it any more."""
+    """The last file of a snapshot, DONE or ERROR, was written; the snapshot is closed."""
 
     snapshot_id: SnapshotId
 

@@ -1,7 +1,7 @@
-"""What the dispatcher is asked about datasets that are being saved, and what it answers.
+"""The dispatcher's requests and answers about datasets that are being saved.
 
-Values only, made from messages and back at the edge. Knows nothing of the state, nor of what is
-decided. Invariant: options of a store, which may be credentials, stay out of what is printed.
+Values only; the endpoint converts them from and to messages. Knows neither the state nor the
+decisions. Invariant: storage options, which may be credentials, are left out of `repr`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataservice.vocabulary import DatasetId, SnapshotId, WorkerId
 
 
 class Chunk(NamedTuple):
-    """A file that holds rows of a window; `tag` is that of the attempt that wrote it."""
+    """A file that holds rows of a window; `tag` identifies the attempt that wrote it."""
 
     number: int
     rows: int
@@ -23,7 +23,7 @@ class Chunk(NamedTuple):
 
 
 class WrittenWindow(NamedTuple):
-    """A window and the files that it is in."""
+    """A window and the files that hold its rows."""
 
     window: int
     chunks: tuple[Chunk, ...]
@@ -31,9 +31,10 @@ class WrittenWindow(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartSnapshot:
-    """`snapshot_id` is the caller's, for the snapshot that begins if none is attached to.
+    """Asks to save a dataset to a folder.
 
-    `found_id` is that of the snapshot that is in the folder already, "" for none.
+    `snapshot_id`, chosen by the caller, is used if the request begins a snapshot instead of
+    attaching to one. `found_id` is the id of the snapshot found in the folder, "" if there is none.
     """
 
     snapshot_id: SnapshotId
@@ -46,7 +47,7 @@ class StartSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkOnSnapshot:
-    """What a worker has written, holds and wants; `marked`: DONE or ERROR is written."""
+    """What a worker has written, holds and wants; `marked` says that DONE or ERROR is written."""
 
     worker_id: WorkerId
     snapshot_id: SnapshotId
@@ -58,9 +59,9 @@ class WorkOnSnapshot:
 
 
 class Task(NamedTuple):
-    """What those who write a snapshot, or wait for it, must know.
+    """What the writers of a snapshot, and those who wait for it, need to know.
 
-    `windows` is their number, None where it shows only while writing.
+    `windows` is the number of windows, None if it is not known before they are written.
     """
 
     dataset_id: DatasetId
@@ -73,7 +74,7 @@ class Task(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The last file: its name, and what it holds as JSON."""
+    """The last file of a snapshot: its name, and its content as JSON."""
 
     name: str
     content: str

@@ -1,9 +1,9 @@
-"""What the dispatcher knows of datasets that are being saved, and how facts change it.
+"""The state of datasets that are being saved, and how facts change it.
 
-Pure, like `state`, of which it is a part. A snapshot reads its windows as a reader that is always
-there: windows whose worker is gone go straight back, since nobody received rows of them. Invariant:
-a window is done exactly if the files that hold its rows are among the chunks; a closed snapshot
-keeps its totals only.
+Pure; a part of `state`. A snapshot owns its windows as a reader that never leaves: windows of a
+lost worker become pending again at once, since no reader has received rows of them. Invariants: a
+window is done exactly if the files that hold its rows are among the chunks; a closed snapshot keeps
+only its totals.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.vocabulary import DatasetId, ReaderId, SnapshotId, WorkerId
 
-# Closed ones are remembered so that their writers' handles learn the end; the oldest are forgotten.
+# Closed snapshots are remembered so that handles learn the outcome; the oldest are forgotten.
 CLOSED_SNAPSHOTS_KEPT: Final = 1_000
 
 
 class Totals(NamedTuple):
-    """What has been written."""
+    """Counts of what has been written."""
 
     windows_done: int = 0
     windows_planned: int = 0
@@ -36,10 +36,10 @@ class Totals(NamedTuple):
 
 @dataclass(slots=True)
 class Snapshot:
-    """A dataset on its way to a folder.
+    """A dataset that is being saved to a folder.
 
-    `chunks`: (rows, bytes, batches, tag) by number. `error` is JSON, "" while nothing is wrong.
-    `marker_worker` is to write DONE or ERROR. `windows` is None once closed.
+    `chunks` maps a number to (rows, bytes, batches, tag). `error` is JSON, "" while there is none.
+    `marker_worker` has to write DONE or ERROR. `windows` is None once the snapshot is closed.
     """
 
     snapshot_id: SnapshotId
@@ -57,19 +57,19 @@ class Snapshot:
 
     @property
     def reader(self) -> ReaderId:
-        """The name under which it owns windows."""
+        """The reader id under which the snapshot owns windows."""
         return ReaderId(self.snapshot_id)
 
     @property
     def is_written(self) -> bool:
-        """Whether all windows are, so that only DONE may be missing."""
+        """True if all windows are written, so that at most DONE is missing."""
         if self.error:
             return False
         return self.windows is None or self.windows.is_finished()
 
     @property
     def awaits_marker(self) -> bool:
-        """Whether DONE or ERROR is all that is left to write."""
+        """True if only DONE or ERROR is left to write."""
         return not self.is_closed and (bool(self.error) or self.is_written)
 
     @property
@@ -85,11 +85,11 @@ class Snapshot:
         )
 
     def leased_to(self, worker_id: WorkerId) -> tuple[int, ...]:
-        """The windows that a worker is to write."""
+        """Returns the windows that are leased to a worker."""
         return () if self.windows is None else tuple(self.windows.leased_to(worker_id, self.reader))
 
     def lose_worker(self, worker_id: WorkerId) -> None:
-        """Another worker writes what this one had."""
+        """Takes the windows and the marker from a lost worker, so that other workers write them."""
         if self.marker_worker == worker_id:
             self.marker_worker = None
         if self.windows is None:
@@ -101,7 +101,7 @@ class Snapshot:
         self.windows.release(self.reader, marks)
 
     def finish(self, event: ev.SnapshotWindowsFinished) -> None:
-        """Notes windows that are written, once each."""
+        """Records windows that are written, once each."""
         if self.windows is None:
             return
         for index, rows in zip(event.windows, event.rows, strict=True):
@@ -112,12 +112,12 @@ class Snapshot:
         self.chunks.update({number: tuple(rest) for number, *rest in event.chunks})  # type: ignore
 
     def close(self) -> None:
-        """Keeps what people may still ask for."""
+        """Closes the snapshot; keeps only the totals, which people may still ask for."""
         self.closed_totals = self.totals
         self.is_closed, self.marker_worker = True, None
         self.windows = None
         self.chunks.clear()
-        # They may hold secrets, and nobody writes any more.
+        # Storage options may hold secrets, and nothing is written any more.
         self.storage_options = "{}"
 
 
@@ -129,7 +129,7 @@ class Snapshots:
     by_path: dict[str, SnapshotId] = field(default_factory=dict)
 
     def apply(self, event: Any) -> None:
-        """Adds one fact about a snapshot; about one that is forgotten, nothing."""
+        """Applies one fact; facts about a forgotten snapshot are ignored."""
         if isinstance(event, ev.SnapshotStarted | ev.SnapshotRestored):
             self._add(event)
             return
@@ -140,21 +140,21 @@ class Snapshots:
             self._forget_oldest()
 
     def lose_worker(self, worker_id: WorkerId) -> None:
-        """A worker is gone: its windows go to others."""
+        """Takes the windows of a lost worker back in all snapshots."""
         for snapshot in self.by_id.values():
             snapshot.lose_worker(worker_id)
 
     def at(self, path: str) -> Snapshot | None:
-        """The latest snapshot of a path."""
+        """Returns the latest snapshot of a path, or None."""
         snapshot_id = self.by_path.get(path)
         return None if snapshot_id is None else self.by_id[snapshot_id]
 
     def open_ones(self) -> Iterator[Snapshot]:
-        """Those that somebody has to work on."""
+        """Yields the snapshots that are not closed."""
         return (snapshot for snapshot in self.by_id.values() if not snapshot.is_closed)
 
     def facts(self) -> Iterator[ev.SnapshotRestored]:
-        """Facts that lead to the same snapshots."""
+        """Yields the facts that restore these snapshots."""
         for snapshot in self.by_id.values():
             yield ev.SnapshotRestored(
                 snapshot_id=snapshot.snapshot_id,

@@ -1,9 +1,9 @@
-"""Soft state of a dispatcher: who was heard of when, and what workers and readers report.
+"""Soft state of a dispatcher: the liveness of clients, and the reports of workers and readers.
 
-Nothing of it is journaled: a restarted dispatcher learns it anew. Keeps in step with the facts by
-being told of each one that was applied, and logs those that people ask about. Used inside the
-dispatcher's lock; not thread-safe by itself. Invariant: it holds nothing of workers and readers
-that are gone.
+Nothing of it is journaled; a restarted dispatcher learns it anew. `follow` is called with every
+fact after it was applied, which keeps this state in step, and logs the facts that people ask about.
+Used inside the dispatcher's lock; not thread-safe by itself. Invariant: it holds nothing of workers
+and readers that are gone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class SoftState:
-    """`presence` is asked for time-outs by any thread; all else belongs to the lock's holder."""
+    """The soft state; any thread may read intervals and time-outs of `presence`.
+
+    Everything else may be used only while holding the dispatcher's lock.
+    """
 
     def __init__(self, presence: Presence) -> None:
         self.presence = presence
@@ -34,26 +37,27 @@ class SoftState:
         self._denied: dict[ReaderId, dict[WorkerId, int]] = {}
 
     def restore(self, state: DispatcherState, now_s: float) -> None:
-        """After a replay: everyone who was there counts as just seen."""
+        """Takes over the clients of a replayed state; each counts as just heard of."""
         self.presence.restore(state.workers, state.iteration_of_reader, now_s)
         for worker_id in state.workers:
             self.members.add(worker_id)
 
     def was_denied(self, request: LeaseWindows) -> bool:
-        """Whether the worker has gone on: an answer to a copy of its request would reach nobody.
+        """True if this request, or a later one of the worker, was already answered with nothing.
 
-        Copies do not outlive the connections of this process.
+        Such a copy of a request needs no windows, since the worker has gone on and its answer would
+        reach nobody. Not journaled, as copies do not outlive the connections of this process.
         """
         denied = self._denied.get(request.reader_id, {}).get(request.worker_id, 0)
         return 0 < request.sequence <= denied
 
     def note_denial(self, request: LeaseWindows) -> None:
-        """The worker is told that there is nothing."""
+        """Records that the worker's request was answered with nothing."""
         denied = self._denied.setdefault(request.reader_id, {})
         denied[request.worker_id] = max(request.sequence, denied.get(request.worker_id, 0))
 
     def follow(self, event: ev.Event) -> None:
-        """A fact was applied."""
+        """Follows a fact that was applied, and logs it if people ask about it."""
         match event:
             case ev.WorkerRegistered():
                 logger.info("worker %s registered at %s", event.worker_id, event.address)
@@ -89,6 +93,6 @@ class SoftState:
         self._denied.pop(reader_id, None)
 
     def forget_readers(self, reader_ids: Sequence[ReaderId]) -> None:
-        """Also those of a deleted job, whose going is no fact of its own."""
+        """Forgets readers, including those of a deleted job, whose loss is no fact of its own."""
         for reader_id in reader_ids:
             self._forget_reader(reader_id)

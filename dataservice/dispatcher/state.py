@@ -1,10 +1,10 @@
-"""What the dispatcher knows: the sum of the facts, and nothing but the facts.
+"""The dispatcher's state: the sum of all recorded facts, and nothing else.
 
-`apply` is total and deterministic, so a replayed journal gives an equal state; it validates
-nothing, because decisions did. No clock (liveness is kept by the service), no I/O, no threads:
-thread-compatible, not thread-safe. Glossary: a job is a dataset read under parameters, an
-iteration is one repetition of a job, a task is one worker's pass over an iteration that has no
-windows.
+Responsible for applying facts. It validates nothing, because the decisions have done so. Knows no
+clock (the service tracks liveness), no I/O and no threads; thread-compatible, not thread-safe.
+Invariant: `apply` is total and deterministic, so a replayed journal gives an equal state.
+Glossary: a job is a dataset read under given parameters, an iteration is one repetition of a job,
+a task is one worker's pass over an iteration that has no windows.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from dataservice.vocabulary import (
 )
 
 FIRST_DATASET_NUMBER: Final = 1_000
-# Readers that are gone are remembered so that a late call learns why; the oldest are forgotten.
+# Departed readers are remembered so that a late call learns the reason; the oldest are forgotten.
 DEPARTED_READERS_KEPT: Final = 10_000
 RELEASED_OWNERS_KEPT: Final = 10_000
 
@@ -44,8 +44,8 @@ RELEASED_OWNERS_KEPT: Final = 10_000
 class DispatcherState:
     """All datasets, workers, jobs, iterations and readers.
 
-    `worker_list` is the configured one, `bound` the addresses that its places belong to. An id of
-    `deleted_datasets` is never given to another.
+    `worker_list` is the configured list of worker addresses, `bound` maps a place of that list to
+    the address it belongs to. An id in `deleted_datasets` is never given to another dataset.
     """
 
     datasets: dict[DatasetId, Dataset] = field(default_factory=dict)
@@ -62,27 +62,27 @@ class DispatcherState:
     departed: OrderedDict[ReaderId, str] = field(default_factory=OrderedDict)
     released_owners: OrderedDict[str, None] = field(default_factory=OrderedDict)
     snapshots: saved.Snapshots = field(default_factory=saved.Snapshots)
-    # Workers that a window may be accused of; derived, and perhaps too many.
+    # Workers whose possible death some window is accused of; derived, may hold too many.
     accused: set[WorkerId] = field(default_factory=set, compare=False)
     involvement: Involvement = field(default_factory=Involvement, compare=False)
 
     def apply(self, event: ev.Event) -> None:
-        """Adds one fact."""
+        """Applies one fact."""
         _APPLY[type(event)](self, event)
 
     def worker_at(self, index: int) -> Worker | None:
-        """The worker at a place of the list, if it is there now."""
+        """Returns the worker at a place of the worker list, or None if it is not registered."""
         worker_id = self.worker_by_address.get(self.bound.get(index, ""))
         return None if worker_id is None else self.workers[worker_id]
 
     def place_of(self, worker_id: WorkerId) -> int | None:
-        """The place of a worker on the list; None when it is unknown or there is no list."""
+        """Returns a worker's place on the list; None if it is unknown or there is no list."""
         worker = self.workers.get(worker_id)
         places = (i for i, at in self.bound.items() if worker is not None and at == worker.address)
         return next(places, None)
 
     def unread_iterations(self) -> set[IterationId]:
-        """Unfinished iterations that no reader reads: candidates to collect."""
+        """Returns the unfinished iterations without readers: candidates for collection."""
         return {
             iteration.iteration_id for iteration in self.iterations.values() if iteration.is_unread
         }
@@ -108,7 +108,7 @@ class DispatcherState:
             self.next_dataset_number += 1
 
     def is_used(self, dataset_id: DatasetId) -> bool:
-        """Whether a dataset has, or had, this id."""
+        """True if a dataset has, or had, this id."""
         return dataset_id in self.datasets or dataset_id in self.deleted_datasets
 
     def _set_worker_list(self, event: ev.WorkerListSet) -> None:
@@ -151,7 +151,7 @@ class DispatcherState:
             elif iteration.rounds is not None:
                 iteration.rounds.suspects.discard(event.worker_id)
             elif self._is_endless(iteration):
-                # What is left of it is as much as ever; the next worker begins it anew.
+                # A pass over an endless dataset never finishes; the next worker begins its own.
                 iteration.tasks.pop(event.worker_id, None)
             elif event.worker_id in iteration.tasks:
                 iteration.tasks[event.worker_id] = True
@@ -160,7 +160,7 @@ class DispatcherState:
         self.snapshots.lose_worker(event.worker_id)
 
     def _iterations_of(self, worker_id: WorkerId) -> list[Iteration]:
-        """All that may hold something of a worker."""
+        """Returns all iterations that may hold leases, tasks, accusations or rounds of a worker."""
         return [self.iterations[involved] for involved in self.involvement.of(worker_id)]
 
     def _is_endless(self, iteration: Iteration) -> bool:
@@ -168,7 +168,7 @@ class DispatcherState:
         return self.datasets[dataset_id].cardinality == INFINITE_CARDINALITY
 
     def _judge(self, worker_id: WorkerId, *, is_lost: bool) -> None:
-        """Settles what windows are accused of."""
+        """Charges the windows accused of this worker's death if it is lost, else acquits them."""
         self.accused.discard(worker_id)
         iterations = self._iterations_of(worker_id)
         tables = [each.windows for each in iterations if each.windows is not None]
@@ -292,7 +292,7 @@ class DispatcherState:
         if iteration.rounds is not None:
             iteration.rounds.leave(reader_id)
         if self.jobs[iteration.job_id].name is None:
-            # Nobody else can ever find a job without a name.
+            # Without a name, no other reader can ever find the job.
             self._delete_job(ev.JobDeleted(job_id=iteration.job_id))
 
     def _note_departure(self, reader_id: ReaderId, reason: str) -> None:

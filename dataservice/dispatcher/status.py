@@ -1,6 +1,6 @@
 """The dispatcher's state as JSON values, for people and for scripts.
 
-Pure. Knows nothing of how the values travel or are shown. Rates are as last reported.
+Pure. Does not know how the values are sent or shown. Rates are as last reported.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def describe(
     reports: Reports,
     now_s: float,
 ) -> dict[str, Any]:
-    """Workers, their list, jobs with iterations and readers, and the number of datasets.
+    """Describes workers, the worker list, jobs with iterations and readers, snapshots and datasets.
 
-    `now_s` is the time of day.
+    `now_s` is the time of day. Datasets are only counted.
     """
     return {
         "datasets": len(state.datasets),
@@ -76,7 +76,7 @@ def describe_job(
     reports: Reports,
     now_s: float,
 ) -> dict[str, Any]:
-    """One job with its iterations; those that ended, and that nobody reads, are counted."""
+    """Describes a job with its iterations; retired repetitions are only counted."""
     idle_since_s = job.history.idle_since_s
     return {
         "job_id": job.job_id,
@@ -163,12 +163,12 @@ def describe_jobs(
     reports: Reports,
     now_s: float,
 ) -> list[dict[str, Any]]:
-    """All jobs."""
+    """Describes all jobs."""
     return [describe_job(state, job, reports, now_s) for job in state.jobs.values()]
 
 
 def describe_datasets(state: DispatcherState) -> list[dict[str, Any]]:
-    """All datasets, without their plans."""
+    """Describes all datasets, without their plans."""
     return [
         {
             "dataset_id": dataset.dataset_id,

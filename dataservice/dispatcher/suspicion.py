@@ -1,10 +1,10 @@
-"""Suspects among windows: those under way in workers that died, and those that are given up.
+"""Suspicions against windows: which ones may have killed workers, and which ones are given up.
 
-Pure. A window is accused when its stream breaks, and charged with a death when that worker is
-lost; a worker that is heard of again acquits it, also of its death where it was silent for so long
-that it was taken for lost. Windows that ran together are charged together, and suspects are run
-alone. Invariant: a window is given up after `MAX_DEATHS` of which it met one alone; where other
-streams of the worker never leave it alone, after twice as many.
+Pure. A window is accused when its stream breaks, and charged with a death when that worker is lost.
+A worker that is heard of again acquits the window; if it had been taken for lost after a long
+silence, the charge of its death is withdrawn. Windows that ran together are charged together, and
+suspects are run alone. Invariant: a window is given up after `MAX_DEATHS` deaths if it was alone in
+one of them; if other streams of its workers never leave it alone, after twice as many.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 from dataservice.sharding import Split, Window, total_rows
 from dataservice.vocabulary import WorkerId
 
-# One death is no pattern. Suspects slow an epoch down, and a lost worker leaves many windows.
+# One death is no pattern: a lost worker leaves many windows, and suspects slow an epoch down.
 SUSPECT_AFTER: Final = 2
 MAX_DEATHS: Final = 3
 _SPLITS_NAMED: Final = 5
 
 
 class Quarantined(NamedTuple):
-    """A window that was given up; `rows` of its source are known or None."""
+    """A window that was given up; `rows` counts the rows of its source, None if not known."""
 
     window: int
     what: str
@@ -33,10 +33,11 @@ class Quarantined(NamedTuple):
 
 @dataclass(slots=True)
 class Case:
-    """What is held against a window: deaths of workers, and others not heard of since.
+    """The evidence against a window, by worker.
 
-    `deaths`: whether it was with that worker as a suspect, and alone. `accused`: whether it was a
-    suspect already when that worker's stream broke.
+    `deaths` has the lost workers, each with whether the window was its only accused one and a
+    suspect already. `accused` has the workers not heard of since their stream broke, each with
+    whether the window was a suspect already at that time.
     """
 
     deaths: dict[WorkerId, bool] = field(default_factory=dict)
@@ -59,36 +60,39 @@ class Suspicions:
     cases: dict[int, Case] = field(default_factory=dict)
 
     def is_suspect(self, window: int) -> bool:
-        """Whether it must not be run beside other windows of its stream."""
+        """True if the window must not run beside other windows of its stream."""
         case = self.cases.get(window)
         return case is not None and case.weight >= SUSPECT_AFTER
 
     def must_wait(self, window: int) -> bool:
-        """Whether it may have killed enough workers, and that will be known soon."""
+        """True if the window is guilty should its pending accusations hold, which is known soon."""
         case = self.cases.get(window)
         return case is not None and bool(case.accused) and case.weight >= case.limit
 
     def is_guilty(self, window: int) -> bool:
-        """Whether it is to be given up."""
+        """True if the window is to be given up."""
         case = self.cases.get(window)
         return case is not None and len(case.deaths) >= case.limit
 
     def accuse(self, worker: WorkerId, windows: Iterable[int]) -> None:
-        """The windows were with a worker that may be gone."""
+        """Accuses the windows that were leased to a worker which may be gone."""
         for window in windows:
             case = self.cases.setdefault(window, Case())
             case.accused.setdefault(worker, case.weight >= SUSPECT_AFTER)
 
     def accused(self) -> set[WorkerId]:
-        """Workers that a window may have killed."""
+        """Returns the workers that some window is accused of having killed."""
         return {worker for case in self.cases.values() for worker in case.accused}
 
     def accused_of(self, worker: WorkerId) -> list[int]:
-        """Windows that may have killed the worker."""
+        """Returns the windows that are accused of having killed the worker."""
         return [window for window, case in self.cases.items() if worker in case.accused]
 
     def charge(self, worker: WorkerId, *, alone: bool) -> list[int]:
-        """The worker is lost; the windows that are charged with it."""
+        """Turns the accusations about a lost worker into charges; returns the charged windows.
+
+        `alone`: only one window is accused of this worker's death.
+        """
         charged = self.accused_of(worker)
         for window in charged:
             case = self.cases[window]
@@ -96,7 +100,7 @@ class Suspicions:
         return charged
 
     def acquit(self, worker: WorkerId) -> None:
-        """The worker lives, or left of its own accord."""
+        """Drops the accusations about a worker that lives or left by itself."""
         for window in self.accused_of(worker):
             case = self.cases[window]
             del case.accused[worker]
@@ -104,7 +108,7 @@ class Suspicions:
                 del self.cases[window]
 
     def absolve(self, worker: WorkerId) -> None:
-        """The worker was taken for lost, and lives."""
+        """Drops the charges about a worker that was taken for lost and lives."""
         for window, case in tuple(self.cases.items()):
             case.deaths.pop(worker, None)
             if not case.weight:
@@ -112,7 +116,7 @@ class Suspicions:
 
 
 def describe_window(index: int, window: Window, consumed_row: int) -> Quarantined:
-    """Names the files, row groups and rows of a window that is given up."""
+    """Describes a window that is given up by its files, row groups and rows."""
     named = [_describe(split) for split in window.splits[:_SPLITS_NAMED]]
     if len(window.splits) > _SPLITS_NAMED:
         named.append(f"{len(window.splits) - _SPLITS_NAMED} more")

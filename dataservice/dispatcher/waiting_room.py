@@ -1,9 +1,9 @@
-"""Bounds the long polls that wait at once, and tells the others when to ask again.
+"""Bounds the long polls that wait at once, and tells further requests when to ask again.
 
-A request that waits holds a thread of the server, and those that must not wait, heartbeats above
-all, need threads too. Pure: the caller brings the time, and the lock. Invariants: no more wait than
-there are seats; those who were sent away come again one after the other, at a rate that does not
-grow with their number.
+A waiting request holds a thread of the server, and requests that must not wait, heartbeats above
+all, need threads too. Pure: the caller passes the time and holds the lock. Invariants: no more
+requests wait than there are seats; refused requests come again one after the other, at a rate that
+does not grow with their number.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-# Who is sent away alone would otherwise be back at once.
+# The shortest pause; without it a request that is refused alone would be back at once.
 _EARLIEST_S: Final = 0.5
-# So many that they are not through by then come more often than was meant.
+# The longest pause; if it does not suffice for all requests, they return more often than intended.
 _LATEST_S: Final = 30.0
 
 
 class Seat:
-    """Of one request, once it has to wait."""
+    """The seat of one request, which it takes once it has to wait."""
 
     def __init__(self, room: WaitingRoom) -> None:
         self._room = room
         self._is_taken = False
 
     def take(self) -> bool:
-        """Whether the request may wait; a repeat changes nothing."""
+        """Takes the seat; returns True if the request may wait. Idempotent."""
         self._is_taken = self._is_taken or self._room.try_enter()
         return self._is_taken
 
     def leave(self) -> None:
-        """The request waits no more."""
+        """Frees the seat if it is taken."""
         if self._is_taken:
             self._is_taken = False
             self._room.taken -= 1
 
 
 class WaitingRoom:
-    """`seats` for requests that wait; the rest is told to come again, `returns_per_s` of them."""
+    """`seats` for waiting requests; refused ones are told to return, `returns_per_s` of them."""
 
     def __init__(self, seats: int, returns_per_s: float) -> None:
         self._seats = seats
@@ -48,7 +48,7 @@ class WaitingRoom:
 
     @contextmanager
     def seat(self) -> Iterator[Seat]:
-        """For one request, which leaves in the end."""
+        """Provides a request's seat, and frees it at the end of the scope."""
         seat = Seat(self)
         try:
             yield seat
@@ -56,14 +56,14 @@ class WaitingRoom:
             seat.leave()
 
     def try_enter(self) -> bool:
-        """Takes a seat, if one is free."""
+        """Takes a seat if one is free; returns whether it did."""
         if self.taken >= self._seats:
             return False
         self.taken += 1
         return True
 
     def pause_s(self, now_s: float) -> float:
-        """After how long the one that finds no seat is to ask again."""
+        """Returns the time after which a refused request has to ask again."""
         earliest_s = now_s + _EARLIEST_S
         self._next_s = max(self._next_s + self._between_s, earliest_s)
         if self._next_s > now_s + _LATEST_S:

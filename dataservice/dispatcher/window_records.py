@@ -1,8 +1,8 @@
-"""What a table of windows is made of: a window under way, a reader's windows, an open round.
+"""The parts of a window table: an open window, the windows of a reader, an open round.
 
-Pure values, which the table changes. They know nothing of each other: that they agree is the
-table's business. Invariant: what is done is in none of them, but for what readers finished of open
-rounds.
+Pure values, which the table changes and keeps consistent; they know nothing of each other.
+Invariant: finished windows are in none of them, except in the `finished` ranges of readers while
+their round is open.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from dataservice.windowing import Windows
 
 
 class Phase(Enum):
-    """Where a window is between two leases; done windows have no record."""
+    """The phase of an open window; done windows have no record."""
 
     PENDING = "pending"
     LEASED = "leased"
-    FENCING = "fencing"  # its worker is gone; its owner has yet to say what it received
-    RECEIVED = "received"  # its owner has all rows and has yet to consume them
+    FENCING = "fencing"  # the lease has ended; the owner has yet to say what it received
+    RECEIVED = "received"  # the owner has all rows and has yet to consume them
 
 
 @dataclass(slots=True)
 class WindowRecord:
     """A window that was leased at least once and is not done.
 
-    Rows below `start_row` need not be produced again; rows below `consumed_row` are consumed, those
-    below `base_row` by others than the owner.
+    Rows below `start_row` need not be produced again; rows below `consumed_row` are consumed, and
+    those below `base_row` were consumed by other readers than the owner.
     """
 
     generation: int = 0
@@ -44,9 +44,9 @@ class WindowRecord:
 
 @dataclass(slots=True)
 class ReaderWindows:
-    """Windows of one reader, by phase; leased ones are what remains of `owned`.
+    """The windows of one reader by phase; those in `owned` alone are leased.
 
-    `finished`: those it finished, of rounds that are not done as a whole.
+    `finished` holds the windows it finished, of rounds that are not entirely done.
     """
 
     owned: set[int] = field(default_factory=set)

@@ -1,12 +1,12 @@
-"""The table of the windows of one iteration: leases, and how far each window has been read.
+"""The window table of one iteration: leases, and how far each window has been read.
 
-Pure. Methods that change something are total: what no longer applies changes nothing, so that a
-replayed journal always gives the same table. Invariants (`check_invariants`): windows are leased
-first in order of their index; a window below the cursor without a record is done; every index
+Pure. Methods that change the table are total: a change that does not apply is ignored, so that a
+replayed journal always gives the same table. Invariants (`check_invariants`): windows are first
+leased in the order of their index; a window below the cursor without a record is done; every index
 (owned, pending, fencing, received, by worker) agrees with the records; a window has at most one
-owner, and its generation grows each time its lease ends. What readers that are gone consumed, and
-what was consumed before a resume, is the base: all that is done or consumed and no live reader's.
-What a window may have done to workers is in `suspicion`.
+owner, and its generation grows each time its lease ends. The base is what is done or consumed but
+belongs to no live reader: the rows of departed readers, and those consumed before a resume. Which
+windows may have killed workers is kept in `suspicion`.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class WindowTable:
     """All windows of an iteration. Not thread-safe.
 
     `replays` False gives at-most-once delivery: a window whose lease ends early is done, and counts
-    as lost: `lost_rows` are those of its splits that nobody is known to have consumed, which are
-    not known for all splits (`lost_uncounted` windows).
-    Memory follows the windows in flight, not the windows of the iteration.
+    as lost. `lost_rows` then grows by the rows of its splits that nobody is known to have consumed;
+    a window with splits of unknown size counts as one of `lost_uncounted` instead.
+    Memory is proportional to the windows in flight, not to the windows of the iteration.
     """
 
     plan: WindowPlan
@@ -59,28 +59,28 @@ class WindowTable:
     # What is left
 
     def needs_round(self) -> bool:
-        """Whether all windows so far were leased and the plan has more."""
+        """True if all windows so far have been leased and the plan has more."""
         return self.cursor == self.planned and not self.is_exhausted
 
     def is_finished(self) -> bool:
         return self.is_exhausted and self.cursor == self.planned and not self.records
 
     def is_over_for(self, reader: ReaderId) -> bool:
-        """Whether this reader has nothing more to receive unless another one gives windows back."""
+        """True if this reader receives nothing more unless another reader gives windows back."""
         mine = self.readers.get(reader)
         claimable = not self.is_exhausted or self.cursor < self.planned or bool(self.orphans)
         return not claimable and (mine is None or len(mine.owned) == len(mine.received))
 
     def claimable(self, reader: ReaderId) -> int:
-        """How many planned windows the reader could be given now."""
+        """Returns how many planned windows the reader could be given at present."""
         mine = self.readers.get(reader)
         own = 0 if mine is None else len(mine.pending)
         return own + len(self.orphans) + self.planned - self.cursor
 
     def candidates(self, reader: ReaderId, count: int) -> tuple[int, ...]:
-        """The next windows for a reader: its own first, then given back ones, then fresh ones.
+        """Returns the next windows for a reader: its own, then orphans, then fresh ones.
 
-        Suspects are not among them.
+        Leaves out suspects.
         """
         chosen = list(islice(filterfalse(self.suspicions.is_suspect, self._begun(reader)), count))
         fresh = min(count - len(chosen), self.planned - self.cursor)
@@ -88,7 +88,7 @@ class WindowTable:
         return tuple(chosen)
 
     def suspects_for(self, reader: ReaderId) -> tuple[int, ...]:
-        """Windows that the reader could be given now if nothing else ran beside them."""
+        """Returns the suspect windows that the reader could be given, each to run alone."""
         begun = filter(self.suspicions.is_suspect, self._begun(reader))
         return tuple(filterfalse(self.suspicions.must_wait, begun))
 
@@ -97,18 +97,18 @@ class WindowTable:
         return chain(mine.pending if mine else (), self.orphans)
 
     def leased_to(self, worker: WorkerId, reader: ReaderId) -> Iterator[int]:
-        """Windows that the worker runs for the reader."""
+        """Yields the windows that are leased to the worker for the reader, in ascending order."""
         for index in sorted(self.leases.get(worker, ())):
             if self.records[index].owner == reader:
                 yield index
 
     def locate(self, index: int) -> tuple[int, Window]:
-        """Round and window of an index that is not done."""
+        """Returns the round number and the window of an index that is not done."""
         held = self._round_of(index)
         return held.number, held.windows[index - held.first]
 
     def base(self) -> Consumed:
-        """What was consumed, but not by a reader that is still there."""
+        """Returns what was consumed, except by readers that are still there."""
         done = Ranges([(0, self.cursor)])
         for index in self.records:
             done.discard(index, index + 1)
@@ -119,22 +119,22 @@ class WindowTable:
         return Consumed(done, rows)
 
     def is_in_use(self) -> bool:
-        """Whether a reader that is there has used rows."""
+        """True if a reader that is still there has consumed rows."""
         return any(mine.finished for mine in self.readers.values()) or any(
             record.owner is not None and record.consumed_row > record.base_row
             for record in self.records.values()
         )
 
     def has_given(self) -> bool:
-        """Whether rows were used up, or lost, since it began or went on from positions."""
+        """True if rows were consumed or lost since the iteration began or was resumed."""
         return self.rows_consumed > 0 or self.lost_windows > 0
 
     # Changes
 
     def resume(self, consumed: Consumed) -> None:
-        """Begins after what was consumed in an earlier life; for a table that has no windows yet.
+        """Begins after what saved positions say was consumed; the table must have no windows yet.
 
-        Windows that the plan does not have are left out.
+        Consumed windows that the plan does not have are ignored.
         """
         wanted = consumed.end()
         self._pass_rounds(consumed)
@@ -154,7 +154,7 @@ class WindowTable:
                 self.rounds.remove(held)
 
     def _pass_rounds(self, consumed: Consumed) -> None:
-        """Leaves out the first rounds that are done as a whole, without making their windows."""
+        """Skips the leading rounds that are entirely done, without making their windows."""
         done = next((end for first, end in consumed.done.pairs() if not first), 0)
         while self.planned < done and self.rounds_opened != self.plan.rounds:
             count = self.plan.count_of(self.rounds_opened)
@@ -175,7 +175,7 @@ class WindowTable:
             self.rounds.append(Round(self.rounds_opened, self.planned, windows, count))
         self.planned += count
         self.rounds_opened += 1
-        # An empty source read for ever would otherwise never end.
+        # Otherwise an empty source that is repeated endlessly would never end.
         self.is_exhausted = self.rounds_opened == rounds or not count
 
     def add_reader(self, reader: ReaderId) -> None:
@@ -184,7 +184,7 @@ class WindowTable:
     def lease(
         self, worker: WorkerId, reader: ReaderId, sequence: int, indices: tuple[int, ...]
     ) -> None:
-        """Gives windows to a worker on behalf of a reader."""
+        """Leases windows to a worker on behalf of a reader."""
         mine = self.readers[reader]
         for index in indices:
             if index >= self.cursor:
@@ -199,7 +199,7 @@ class WindowTable:
         self.grants[(worker, reader)] = (sequence, indices)
 
     def consume(self, reader: ReaderId, marks: Iterable[RowMark]) -> None:
-        """Notes rows that their owner is done with; a final mark finishes the window."""
+        """Records rows that the window's owner has consumed; a final mark finishes the window."""
         for mark in marks:
             record = self.records.get(mark.window)
             if record is None or record.owner != reader:
@@ -210,7 +210,7 @@ class WindowTable:
                 self._finish(mark.window, record)
 
     def fence(self, indices: Iterable[int]) -> None:
-        """Ends leases whose worker is gone; the owner's answer decides where to go on."""
+        """Ends leases early; the owner's release decides where to go on (without replay: lost)."""
         for index in indices:
             record = self.records.get(index)
             if record is None or record.phase is not Phase.LEASED:
@@ -223,11 +223,11 @@ class WindowTable:
             self.readers[self._owner(record)].fencing.add(index)
 
     def accuse(self, worker: WorkerId, indices: Iterable[int]) -> None:
-        """The worker may be gone, and had these windows."""
+        """Accuses windows of the death of a worker that may be gone and ran them."""
         self.suspicions.accuse(worker, [index for index in indices if index in self.records])
 
     def charge(self, worker: WorkerId, *, alone: bool) -> None:
-        """A worker that windows are accused of is lost; some of them are not leased ever again."""
+        """Charges the accused windows with the loss of the worker; gives up guilty pending ones."""
         for index in self.suspicions.charge(worker, alone=alone):
             if self.records[index].phase is Phase.PENDING:
                 self._give_up_if_guilty(index)
@@ -239,7 +239,7 @@ class WindowTable:
             del self.grants[key]
 
     def release(self, reader: ReaderId, marks: Iterable[RowMark]) -> None:
-        """Notes what a reader received under leases of which it accepts no more."""
+        """Records what a reader received under leases from which it accepts no further rows."""
         for mark in marks:
             if not self.is_releasable(reader, mark):
                 continue
@@ -260,7 +260,7 @@ class WindowTable:
                 self._give_up_if_guilty(mark.window)
 
     def is_releasable(self, reader: ReaderId, mark: RowMark) -> bool:
-        """Whether the mark speaks of a lease that is still this reader's."""
+        """True if the mark is about a lease that the reader still owns."""
         record = self.records.get(mark.window)
         return (
             record is not None
@@ -270,7 +270,7 @@ class WindowTable:
         )
 
     def forget_reader(self, reader: ReaderId) -> None:
-        """Gives the windows of a reader that is gone to the others, from its consumed rows."""
+        """Orphans the windows of a departed reader; others go on after the rows it consumed."""
         mine = self.readers.pop(reader, None)
         for index in sorted(mine.owned if mine else ()):
             record = self.records[index]
@@ -287,7 +287,7 @@ class WindowTable:
             del self.grants[key]
 
     def forget_plan(self) -> None:
-        """Frees what a finished iteration no longer needs."""
+        """Frees the splits and grants, which a finished iteration does not need."""
         self.plan = replace(self.plan, splits=())
         self.grants.clear()
 
@@ -297,7 +297,7 @@ class WindowTable:
         record.generation += 1
 
     def _give_up_if_guilty(self, index: int) -> None:
-        """Quarantines a window that is with nobody; what it delivered so far stays delivered."""
+        """Quarantines a pending window if it is guilty; rows delivered so far stay delivered."""
         if self.suspicions.is_guilty(index):
             record = self.records[index]
             window = self.locate(index)[1]
@@ -306,7 +306,7 @@ class WindowTable:
             self._finish(index, record)
 
     def _lose(self, index: int, record: WindowRecord) -> None:
-        """Gives up a window that may not be run again."""
+        """Counts a window as lost and finishes it, since at-most-once delivery allows no replay."""
         rows = self.locate(index)[1].rows
         self.lost_windows += 1
         self.lost_uncounted += rows is None
@@ -326,7 +326,7 @@ class WindowTable:
         if mine is not None:
             mine.owned.discard(index)
             mine.finished.add(index, index + 1)
-            # Nearly all windows end as leased ones, which are in none of these.
+            # Nearly all windows finish while leased; leased ones are in none of these sets.
             if record.phase is not Phase.LEASED:
                 mine.fencing.discard(index)
                 mine.received.discard(index)
@@ -340,13 +340,13 @@ class WindowTable:
             self._close_round(held)
 
     def _close_round(self, held: Round) -> None:
-        """A round that is done as a whole is base; so the memory for who did what is bounded."""
+        """Moves a finished round to the base, which bounds the size of each reader's `finished`."""
         self.rounds.remove(held)
         for mine in self.readers.values():
             mine.finished.discard(held.first, held.first + len(held.windows))
 
     def _round_of(self, index: int) -> Round:
-        # Nearly always the first of one or two.
+        # Nearly always it is the first of one or two rounds.
         for held in self.rounds:
             if held.first <= index < held.first + len(held.windows):
                 return held
@@ -359,7 +359,7 @@ class WindowTable:
 
 
 def judge(tables: Sequence[WindowTable], worker: WorkerId, *, is_lost: bool) -> None:
-    """A worker's fate is known: charges or acquits the windows of all iterations that it had."""
+    """Charges the windows that a lost worker ran, over all iterations, or acquits them."""
     if not is_lost:
         for table in tables:
             table.suspicions.acquit(worker)

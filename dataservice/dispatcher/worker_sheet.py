@@ -1,8 +1,8 @@
 """The list of all workers as messages carry it: packed once, then sent with the few changes since.
 
-When many readers come, each is told the same workers, also while some of these come and go: a list
-is packed once, and answers carry it with the few changes since. Knows nothing of iterations.
-Invariant: what a reply carries stands for exactly the workers given. Thread-safe.
+When many readers join, each is told nearly the same workers. Instead of encoding them again for
+each reader, replies share a packed list and add the few changes since. Knows nothing of iterations.
+Invariant: a reply stands for exactly the given workers. Thread-safe.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Packed(NamedTuple):
 
 
 class WorkerSheet:
-    """The list packed last; `few` workers, or changes of a list, are told as they are."""
+    """The list packed last; up to `few` workers, or changes to the list, are sent unpacked."""
 
     def __init__(self, few: int = FEW) -> None:
         self._few = few
@@ -37,7 +37,7 @@ class WorkerSheet:
         workers: Sequence[Worker],
         version: int,
     ) -> None:
-        """Tells all of these workers; `version` is that of the set, and not 0."""
+        """Puts all of these workers into a reply; `version` is that of their set, and not 0."""
         if len(workers) <= self._few:
             reply.workers.extend(worker_messages(workers))
             return
@@ -55,7 +55,7 @@ class WorkerSheet:
 
 
 def worker_messages(workers: Iterable[Worker]) -> list[pb.WorkerInfo]:
-    """Workers as readers are told of them."""
+    """Encodes workers for readers."""
     return [
         pb.WorkerInfo(
             worker_id=worker.worker_id,

@@ -1,15 +1,16 @@
-"""Many seeds on several cores: `python -m tests.simulation --seeds 20000 --processes 2`.
+"""Plays many seeds on several cores: `python -m tests.simulation --seeds 20000 --processes 2`.
 
-First of the delivery of rows, then of coordinated reads, of saving datasets, of training in rounds
-and with bounded staleness, a hundredth as many unless `--coordinated-seeds`, `--snapshot-seeds` or
-`--consistency-seeds` says otherwise, of training, a tenth as many unless `--training-seeds` does,
-of loops to the end of their data as many as `--restore-seeds` says, and of training that loses
-parameter servers as many under each rule, and where closures fail; as many lose more of them, and
-save, while everything goes back, a quarter as many a second one while rounds are made anew.
-`--protocols delivery training` plays only these. With `--within-s` no protocol takes much longer
-than that: a slow machine leaves out the later seeds.
-Prints how many schedules it played per second and, where one failed, the first failing seed with
-the command that replays it. The exit status is 1 then.
+Plays the protocols one after the other: the delivery of rows with `--seeds` seeds; coordinated
+reads, saving datasets, and training in rounds (sync) and with bounded staleness (ssp) with a
+hundredth as many each, unless `--coordinated-seeds`, `--snapshot-seeds` or `--consistency-seeds`
+is given; training with a tenth as many, unless `--training-seeds` is given. Loops to the end of
+their data take `--restore-seeds` seeds, and so does training that loses parameter servers: under
+each consistency rule, with failing closures, and with further losses and saves during a restore.
+Losses of a second server while rounds are made again take a quarter of that.
+`--protocols delivery training` plays only these two. With `--within-s` no protocol takes much
+longer than that, as a slow machine leaves out the later seeds.
+Prints how many schedules it played per second and, if one failed, the first failing seed with the
+command that replays it; the exit status is 1 then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What befalls simulated clusters of any kind, and the verdict on how they bore it.
+"""The faults that befall simulated clusters of any kind, and the verdict about a run.
 
 Every choice comes from the seed's own generator. Knows no protocol. Invariant: after
-FAULTS_UNTIL_S nothing goes wrong any more, and whatever was down is up again.
+FAULTS_UNTIL_S no further fault happens, and nodes that were down are up again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REPLAY = "python -m tests.simulation.replay"
 
 
 class Outcome(NamedTuple):
-    """What a run was: equal for equal seeds."""
+    """The outcome of a run; equal seeds give equal outcomes."""
 
     digest: int
     events: int
@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 
 
 class Failure(AssertionError):
-    """A seed that breaks an invariant; says how to see it again."""
+    """The failure of a seed that breaks an invariant; its text has the command that replays it."""
 
     def __init__(
         self, seed: int, cause: BaseException, faults: tuple[str, ...], command: str = REPLAY
@@ -39,13 +39,13 @@ class Failure(AssertionError):
 
 
 class BaseScenario(ABC):
-    """One cluster and what befalls it."""
+    """One cluster and its faults."""
 
-    # Shows a seed again.
+    # The command that replays a seed.
     command: str = REPLAY
-    # Short, or longer than whoever waits has patience.
+    # How long nodes are away: shorter or longer than the time-outs of their peers.
     pauses_s: ClassVar[tuple[float, ...]]
-    # Chances that a message is lost, and that it comes twice.
+    # Probabilities that a message is lost, and that it is delivered twice.
     noises: ClassVar[tuple[tuple[float, float], ...]] = ((0.0, 0.2), (0.1, 0.0), (0.2, 0.3))
 
     def __init__(self, seed: int, *, verbose: bool = False) -> None:
@@ -55,7 +55,7 @@ class BaseScenario(ABC):
         self.faults: list[str] = []
 
     def note(self, what: str, *nodes: Node) -> None:
-        """Something goes wrong, now."""
+        """Records a fault that happens at this moment."""
         names = ">".join(node.name for node in nodes)
         self.faults.append(f"{what} {names} at {self.world.now_s:.3f} s".replace("  ", " "))
         self.world.note("FAULT " + self.faults[-1])
@@ -64,18 +64,18 @@ class BaseScenario(ABC):
         return max(0.0, FAULTS_UNTIL_S - self.world.now_s)
 
     def pause_s(self) -> float:
-        """How long a node is away."""
+        """Draws how long a node is away, at most until 3 s after FAULTS_UNTIL_S."""
         seconds = self.dice.choice(self.pauses_s) * self.dice.uniform(0.5, 1.5)
         return min(seconds, self.until_heal_s() + 3.0)
 
     def noise(self) -> None:
-        """Messages get lost, doubled and late."""
+        """Has messages lost, doubled and delayed from this moment on."""
         self.note("noise")
         self.world.loss, self.world.doubling = self.dice.choice(self.noises)
         self.world.delay_s = self.dice.choice((0.0, 0.05, 0.3))
 
     def cut_between(self, nodes: Sequence[Node]) -> None:
-        """Two of them do not hear each other: one way, or both."""
+        """Cuts the network between two of the nodes, in one direction or in both."""
         source, target = self.dice.sample(nodes, 2)
         seconds = min(self.pause_s(), self.until_heal_s())
         self.note("cut", source, target)
@@ -89,11 +89,11 @@ class BaseScenario(ABC):
             node.freeze(self.pause_s())
 
     def heal(self) -> None:
-        """The network is as it should be from now on."""
+        """Ends the faults; the network is sound from this moment on."""
         self.world.loss = self.world.doubling = self.world.delay_s = 0.0
 
     def play(self) -> Outcome:
-        """Runs to the end; raises Failure where an invariant does not hold."""
+        """Runs to the end; raises Failure if an invariant does not hold."""
         world = self.world
         try:
             self.run()
@@ -108,19 +108,19 @@ class BaseScenario(ABC):
 
     @abstractmethod
     def run(self) -> None:
-        """To the end, and checks it."""
+        """Runs the scenario to its end and checks the result."""
 
     def show(self) -> None:
-        """Prints what there is to know at the end of a seed that fails."""
+        """Prints the final state of a seed that fails."""
         print(*self.faults, sep="\n")
 
     def running(self) -> Iterable[Any]:
-        """Nodes with fibers that have to be ended."""
+        """Returns the nodes whose fibers have to be ended."""
         return ()
 
 
 class ServiceScenario(BaseScenario):
-    """A data service: a dispatcher and data workers, which are killed and come back."""
+    """A scenario with a dispatcher and data workers, which are killed and come back."""
 
     dispatcher: DispatcherNode
 

@@ -1,15 +1,16 @@
-"""What must hold after every step, whatever fails.
+"""Checks the delivery of rows after every step, whatever fails.
 
-I1: every row once per epoch for readers that live; rows that a dead reader did not get recorded
-belong to others. I4: rows are accepted only under a lease that is on record, never under an older
-generation than one accepted before; leases of a window have growing generations. I5: what the
-disk has is the state, replayed at once, after restarts and after compaction. I10: after the last
-fault the epoch ends. A shadow state, built from durable frames alone, is what counts as recorded.
-I6: a program that goes on from a saved position gets every row once, of those that it counts none.
-What operators after the reader hold is above this protocol, tested with the datasets. I7: where
-the order counts, the next row is the first that nobody has. I8: and leases do not run ahead of it.
-I11: a window that kills its workers is given up, and no other one for it. I12: where nothing fails
-nobody is given up.
+A shadow state, built from durable frames alone, is what counts as recorded. The invariants:
+I1: every row is delivered once per epoch to readers that live; rows that a dead reader got but that
+were not recorded as consumed belong to others. I4: rows are accepted only under a recorded lease,
+never under an older generation than one accepted before; the leases of a window have growing
+generations. I5: the state equals the replayed journal, at any time, after restarts and after
+compaction. I6: a program that resumes from a saved position gets every row once, and none that the
+position counts; what operators after the reader hold is beyond this protocol and tested with the
+datasets. I7: in ordered reads the next row is the first that nobody has. I8: in ordered reads
+leases do not run too far ahead of it. I10: after the last fault the epoch ends. I11: a window that
+kills its workers is given up, and no other window because of it. I12: without faults no worker or
+reader is given up.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from tests.simulation.shadow import Shadow, Violation
 from tests.simulation.worker_node import rows_of
 
 Row = tuple[int, int]
-# Some register twice: a lost one counts until its lease has run out.
+# A worker may count twice: a lost registration counts until its lease has expired.
 MAX_WORKERS = 6
 
 
-# Where several streams share workers it is seldom alone, and an acquittal may be under way.
+# If several streams share workers, the window is seldom alone, and an acquittal may be in flight.
 MOST_POISON_DEATHS = 3 * MAX_DEATHS
 
 
@@ -73,7 +74,7 @@ class Checker(Shadow):
         elif isinstance(event, ev.ReaderJoined):
             self.joined.add(event.reader_id)
         elif isinstance(event, ev.IterationResumed):
-            self._begin_again(event.consumed)
+            self._reset_to(event.consumed)
         elif isinstance(event, ev.RowsConsumed):
             self._check_consumed(event)
         elif isinstance(event, ev.WindowsReleased):
@@ -110,10 +111,10 @@ class Checker(Shadow):
                 raise Violation(f"I1: {tuple(mark)} is recorded, but its rows were not used")
 
     def _expel(self, reader: str) -> None:
-        """Rows of which the record knows that it used them stay its own."""
+        """Removes a reader's claims, except to rows that are recorded as consumed."""
         self.expelled.add(reader)
         table = self._table()
-        # One that came after the end has nothing of its own.
+        # A reader that joined after the end owns nothing.
         mine = None if table is None else table.readers.get(reader)
         for window in mine.owned if mine else ():
             consumed = table.records[window].consumed_row
@@ -124,7 +125,7 @@ class Checker(Shadow):
     # Readers
 
     def watch(self, node: Any) -> None:
-        """Sees what the node's tracker accepts."""
+        """Wraps the node's tracker to observe which spans it accepts."""
         receive = node.reader._session._tracker.receive
 
         def watched(source: str, spans: Any, *, divisible: bool = True) -> Any:
@@ -146,7 +147,7 @@ class Checker(Shadow):
         self._accepted[span.window] = span.generation
 
     def delivered(self, node: Any, delivery: Any) -> None:
-        """An element reaches the user."""
+        """Called when an element reaches the user."""
         if node.name in self.expelled:
             return
         if self.is_ordered:
@@ -164,18 +165,18 @@ class Checker(Shadow):
             raise Violation("I1: more rows than spans")
 
     def saved(self, position: ReaderPosition) -> None:
-        """A reader saves; all that it counts must have been used."""
+        """Called when a reader saves; the rows that its position counts must be claimed."""
         for row in self._rows_of(position.consumed):
             if row not in self.claims:
                 raise Violation(f"I6: the position counts {row}, which nobody got")
 
-    def _begin_again(self, consumed: Consumed) -> None:
-        """The program is where it was when it saved: what it got since then is forgotten."""
+    def _reset_to(self, consumed: Consumed) -> None:
+        """Resets the claims to those of the position, as the program is back where it saved it."""
         self.claims = dict.fromkeys(self._rows_of(consumed), "saved")
         for memory in (self._granted, self._accepted, self._released, self._used):
             memory.clear()
         self._leased.clear()
-        # What is read anew is suspected anew.
+        # Suspicions start over when windows are read again.
         self._forgotten_deaths = self.poison_deaths
 
     def _rows_of(self, consumed: Consumed) -> list[Row]:
@@ -189,13 +190,13 @@ class Checker(Shadow):
             raise Violation(f"I7: row {first[1]} of window {first[0]} comes, but {due} is due")
 
     def acknowledged(self, node: Any, delivery: Any) -> None:
-        """The user is done with an element."""
+        """Called when the user has acknowledged an element."""
         used = self._used.setdefault(node.name, {})
         for span in delivery.spans:
             used[span.window] = max(used.get(span.window, 0), span.end_row)
 
     def missing(self) -> list[Row]:
-        """Rows that nobody has for good, and that were not given up."""
+        """Returns the rows that no reader has claimed, except in windows that were given up."""
         given_up = self.given_up()
         return [
             (window, row)
@@ -205,7 +206,7 @@ class Checker(Shadow):
         ]
 
     def given_up(self) -> set[int]:
-        """Windows in quarantine."""
+        """Returns the windows in quarantine."""
         table = self._table()
         return {entry.window for entry in table.quarantined} if table else set()
 
@@ -219,7 +220,7 @@ class Checker(Shadow):
             raise Violation(f"I11: window {self.poison} killed {self.poison_deaths} workers")
 
     def ended(self, node: Any) -> None:
-        """A reader is told that nothing is left for it."""
+        """Called when a reader is told that nothing is left for it."""
         if self.expelled or node.name not in self.joined:
             return
         table = self._table()
@@ -229,7 +230,7 @@ class Checker(Shadow):
                 raise Violation(f"I1: {node.name} sees the end, but row {row} of {window} is due")
 
     def failed(self, node: Any, error: DataServiceError) -> None:
-        """A reader raises in its user's hands."""
+        """Called when a reader raises an error to its user."""
         if node.name in self.expelled and isinstance(error, FailedPreconditionError):
             return
         if isinstance(error, QuarantinedError) and self.given_up():
@@ -238,7 +239,7 @@ class Checker(Shadow):
         raise Violation(f"{node.name} fails: {error!r}") from error
 
     def finished(self) -> None:
-        """All is over."""
+        """Checks the final state, after the end of the run."""
         self._check_quarantine()
         missing = self.missing()
         if missing:

@@ -1,13 +1,13 @@
-"""What must hold of the rules of consistency besides what holds of all training.
+"""Checks the consistency rules, in addition to what must hold of all training.
 
-C1, in rounds: a round is made with the same closures everywhere, in the order of closures, none in
-two rounds, and the mean is over just those that gave a gradient; rounds are made in their order.
-With no trainer to spare and none lost, the closures of a round ran on the trainers in their order,
-whenever they came: the same program then deals the same work to the same places. C2, with bounded
-staleness: nobody starts a closure while the slowest live trainer has ended so many fewer. C3: what
-servers hold is exactly what the rounds come to, each a step with the mean of its gradients; and
-where no trainer was lost and all change something, the rounds are those of a life without faults,
-although servers were lost and everything went back.
+C1, in rounds: every server makes a round with the same closures, in the order of closures; no
+closure is in two rounds; the mean is over exactly the closures that gave a gradient; rounds are
+made in order. With no backup trainers and none lost, the closures of a round ran on the trainers in
+the order of these, whenever they joined, so the same program gives the same work to the same
+places. C2, with bounded staleness: no trainer starts a closure while it is more than the staleness
+ahead of the slowest live trainer. C3: servers hold exactly the result of the rounds, each a step
+with the mean of its gradients. If no trainer was lost and all closures change something, the rounds
+are those of a life without faults, although servers were lost and everything was restored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.simulation.world import STAGE
 
 
 class ConsistencyChecker(TrainingChecker):
-    """Watches what servers are told of rounds, and what the coordinator starts."""
+    """Watches the orders about rounds that servers get, and what the coordinator starts."""
 
     def __init__(self, seed: int, servers: int, rule: Any, trainers: int) -> None:
         super().__init__(seed, servers)
@@ -47,14 +47,14 @@ class ConsistencyChecker(TrainingChecker):
         return {**super().books(), **{name: getattr(self, name) for name in names}}
 
     def use_up(self, rows: Iterable[int]) -> None:
-        # What a round that is being undone would have used up goes back with everything else.
+        # During a restore, rows that a round would have used up are put back with everything else.
         if not STAGE.world.coordinator.recovery.is_restoring:
             super().use_up(rows)
 
     # Rounds, as servers make them
 
     def round_made(self, ps: int, request: dict[str, Any]) -> None:
-        """A server obeyed an order, not for the first time perhaps."""
+        """Called when a server has made a round as ordered, perhaps not for the first time."""
         number, gradients = request["round"], request["gradients"]
         closures = [key[0] for _, key in request["parts"]]
         if closures != sorted(set(closures)):
@@ -64,7 +64,7 @@ class ConsistencyChecker(TrainingChecker):
         if number > self._newest.get(ps, -1):
             self._newest[ps] = number
         elif not set(closures) <= self._members.get(number, set()):
-            # A late repeat has nothing that was not made.
+            # A late repeat may hold only closures that were made before.
             raise Violation(f"C1: server {ps} makes round {number} after {self._newest[ps]}")
         for closure in closures:
             if self._round_of.setdefault(closure, number) != number:
@@ -73,7 +73,7 @@ class ConsistencyChecker(TrainingChecker):
         self._members.setdefault(number, set()).update(closures)
 
     def rounds_over(self, scheduler: Scheduler) -> None:
-        """All is over: whoever was in a round with a gradient is counted in its mean."""
+        """Checks all rounds at the end: each mean counts exactly the closures with a gradient."""
         for number, members in self._members.items():
             if len(members) != self._gradients[number]:
                 raise Violation(
@@ -86,7 +86,7 @@ class ConsistencyChecker(TrainingChecker):
             for number, members in self._members.items()
         }
         session = STAGE.world.coordinator.parameters.session
-        # One that is lost when all is over is not put back.
+        # A server that is lost after the end is not restored.
         stores = {
             ps: server.store
             for ps, server in enumerate(STAGE.world.servers)
@@ -117,17 +117,17 @@ class ConsistencyChecker(TrainingChecker):
     # What the program does, and what the coordinator decides
 
     def program_waits(self) -> None:
-        """For all that it has scheduled: a round that it left short is made as it is."""
+        """Called when the program waits for all that it has scheduled, which ends a short round."""
         self._seals.add(len(self._queued))
 
     def decided(self, event: ev.Event) -> None:
-        """A fact of the scheduler, before it holds."""
+        """Called with a fact of the scheduler before it is applied."""
         match event:
             case ev.TrainerJoined():
                 self._clocks[event.trainer] = min(self._clocks.values(), default=0)
             case ev.TrainerSilenced():
                 self._clocks.pop(event.trainer, None)
-                # When a server is lost, all trainers are let go, and some go by themselves.
+                # When a server is lost, all trainers are released, and some leave by themselves.
                 self._is_whole &= STAGE.world.coordinator.is_losing_server
             case ev.ClosureQueued():
                 self._queued.append(event.closure)
@@ -140,7 +140,7 @@ class ConsistencyChecker(TrainingChecker):
                 if trainer in self._clocks:
                     self._clocks[trainer] += 1
             case ev.ClosureCancelled() if event.reason is not ev.Reason.OTHERS:
-                # Another closure takes its place, on whichever trainer is free.
+                # Another closure takes its place in the round, on whichever trainer is free.
                 self._has_all &= self._running.pop(event.closure, None) is None
             case ev.ClosureCancelled() | ev.ClosureReturned() | ev.ClosureDropped():
                 self._running.pop(event.closure, None)
@@ -148,7 +148,7 @@ class ConsistencyChecker(TrainingChecker):
                 self._meet_end(event)
 
     def _meet_end(self, event: ev.EndMet) -> None:
-        """Another trainer takes its place, and nobody waits for its own, which may stand still."""
+        """Handles a trainer without data: another takes its place, and no trainer waits for it."""
         trainer = self._running.pop(event.closure)
         self._has_all = False
         others = [clock for each, clock in self._clocks.items() if each != trainer]
@@ -167,7 +167,7 @@ class ConsistencyChecker(TrainingChecker):
 
 
 class WatchedCore(OrderedCore):
-    """The real one, with a witness."""
+    """The real core, which shows its facts to the checker."""
 
     def apply(self, decision: Any) -> None:
         for event in decision.events:
@@ -176,7 +176,7 @@ class WatchedCore(OrderedCore):
 
 
 class WatchedScheduler(HearingScheduler):
-    """The real one, with a witness."""
+    """The real scheduler, which tells the checker when the program waits."""
 
     def wait_idle(self, timeout_s: float | None, *options: Any) -> None:
         STAGE.world.checker.program_waits()
@@ -184,7 +184,7 @@ class WatchedScheduler(HearingScheduler):
 
 
 def rule_of(seed: int, kind: str, trainers: int) -> Any:
-    """The rule that a seed is played under."""
+    """Returns the consistency rule of a seed."""
     if kind == "ssp":
         return Ssp((0, 1, 3)[seed // 2 % 3])
     return Sync(min((0, 0, 1, 1, 2)[seed // 2 % 5], trainers - 1))

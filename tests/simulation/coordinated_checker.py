@@ -1,14 +1,14 @@
-"""What must hold of coordinated reads at every step, whatever fails.
+"""Checks coordinated reads at every step, whatever fails.
 
-C1: in each step all consumers get their elements of one round: the same number, of the same worker,
-from the same group of its elements. C2: a consumer's rounds come in order, none twice. C3: a round
-has the same elements whoever gets it, and whenever. C4: nobody hands out anything before it was
-told where the others stand, and nobody is told to go on behind where it is. C5: after the last
-fault the steps go on. I5: what the disk has is the state.
+C1: in each step all consumers get their elements of one round: the same round number, of the same
+worker, from the same group of its elements. C2: a consumer's rounds come in order, none twice.
+C3: a round has the same elements whichever consumer gets it, and whenever. C4: no consumer hands
+out an element before it was told where the others stand, and none is told to go on behind where it
+is. C5: after the last fault the steps go on. I5: the state is what the disk says.
 
-A consumer's step is how often the program took. One that comes back begins with the first step that
-one of those who stayed has yet to make. Only where the elements of a step are lost that some had
-taken already, the others make it with other ones.
+A consumer's step is the number of elements that its program has taken. A consumer that comes back
+begins with the first step that one of those who stayed has yet to make. Only if the elements of a
+step are lost that some consumers have taken already, the others make the step with other elements.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Source = tuple[int, str, int]
 
 
 class RoundsChecker(Shadow):
-    """Watches durable frames and what consumers hand out."""
+    """Watches durable frames and the elements that consumers hand out."""
 
     def __init__(self, consumers: int) -> None:
         super().__init__()
@@ -59,11 +59,14 @@ class RoundsChecker(Shadow):
                 self._align(event.begins)
 
     def table(self) -> RoundTable | None:
-        """The rounds by what is on disk."""
+        """Returns the round table according to the disk, or None."""
         return next((i.rounds for i in self.shadow.iterations.values()), None)
 
     def _align(self, begins: tuple[int, ...]) -> None:
-        """Everybody stands still: who came back makes the first step that somebody has to make."""
+        """Checks and applies an alignment, when all consumers stand still.
+
+        A consumer that came back makes the first step that one of the others has yet to make.
+        """
         stayed = [i for i in range(len(self.steps)) if i not in self._newcomers]
         left_out = {begins[index] - self._next[index] for index in stayed}
         if min(left_out, default=0) < 0:
@@ -77,7 +80,7 @@ class RoundsChecker(Shadow):
             self.left_out += 1
             self._split |= set(range(min(steps), max(steps)))
             self.split_steps = len(self._split)
-            # Steps that only the dead had made; whoever makes them first now says with what.
+            # Only dead consumers had made these steps; the next to make one fixes its elements.
             for step in [step for step in self._sources if step >= max(steps)]:
                 del self._sources[step]
         for index in self._newcomers:
@@ -89,7 +92,10 @@ class RoundsChecker(Shadow):
     # Consumers
 
     def took(self, node: Any, delivery: Any) -> int:
-        """An element reaches the program; the step that it makes with it."""
+        """Called when an element reaches the program; returns the step that it makes with it.
+
+        Returns -1 for a consumer that was replaced.
+        """
         index = node.index
         if node.name in self._expelled or self._readers.get(index) != node.name:
             return -1
@@ -120,7 +126,7 @@ class RoundsChecker(Shadow):
             raise Violation(f"C3: round {number} is {source} and {self._rounds[number]}")
 
     def failed(self, node: Any, error: DataServiceError) -> None:
-        """A consumer raises in its user's hands."""
+        """Called when a consumer raises an error to its user."""
         if node.name in self._expelled and isinstance(error, FailedPreconditionError):
             return
         raise Violation(f"{node.name} fails: {error!r}") from error
@@ -131,7 +137,7 @@ class RoundsChecker(Shadow):
         return min(self.steps) > step
 
     def wait_for_step(self) -> None:
-        """The running program waits for the others."""
+        """Has the running program wait for the others."""
         self._waiting.append(running())
         wait(None)
 

@@ -2,7 +2,7 @@
 
 Real: the consumer's `RoundReader` with its threads, trackers and streams; the worker's service,
 membership, rounds and their buffer; the dispatcher. Modelled: the pipeline, which makes numbered
-elements, and the wires. A wire is in order and loses nothing unless it breaks, like TCP.
+elements, and the wires. Like TCP, a wire is in order and loses nothing unless it breaks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _AGAIN_S = 0.05
 
 
 class Thread:
-    """`dataservice.runtime.threads.StoppableThread`."""
+    """Stands for `dataservice.runtime.threads.StoppableThread`."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Thread:
 
 
 class Connection:
-    """`dataservice.client.connection.Connection`, as far as consumers of rounds use it."""
+    """Stands for `dataservice.client.connection.Connection`, as far as consumers use it."""
 
     token, tls = "token", None
 
@@ -112,7 +112,7 @@ class Connection:
         attempt_timeout_s: float,
         should_stop: Any,
     ) -> Any:
-        """The answer, or its error, once it comes."""
+        """Makes a call, waits for its answer and returns it; raises an answered error."""
         fiber, answers = running(), []
 
         def answered(value: Any) -> None:
@@ -131,7 +131,7 @@ class Connection:
 
 
 class Wire:
-    """A connection of a consumer to a worker: the consumer's end, and that of the worker."""
+    """A connection of a consumer to a worker, with the state of both ends."""
 
     protocol, shares_memory = "simulated", False
 
@@ -169,7 +169,7 @@ class Wire:
         self.end(CancelledError("cancelled"))
 
     def end(self, error: Exception) -> None:
-        """Both ends fail; what was under way is lost."""
+        """Fails both ends; messages in flight are lost."""
         if not self.is_over:
             self.is_over = True
             self._world.wires.remove(self)
@@ -186,7 +186,7 @@ class Wire:
             self._world.at(0.001, self._reader, self.end, UnavailableError("refused"))
 
     def worker_died(self, worker: Process) -> None:
-        """Its host resets its connections."""
+        """Has the worker's host reset the connection, if it is that worker's."""
         if worker is self._worker:
             delay_s = self._world.latency_s()
             self._world.at(delay_s, self._reader, self.end, UnavailableError("connection reset"))
@@ -201,7 +201,7 @@ class Wire:
 
 
 class WorkerEnd:
-    """`dataservice.worker.outgoing.Channel`."""
+    """Stands for `dataservice.worker.outgoing.Channel`."""
 
     shares_memory = False
 
@@ -231,7 +231,7 @@ class WorkerEnd:
 def open_exchange(
     address: str, command: dict[str, Any], *, timeout_s: float, **_security: object
 ) -> Iterator[Wire]:
-    """`dataservice.runtime.transport.open_exchange`."""
+    """Stands for `dataservice.runtime.transport.open_exchange`."""
     wire = Wire(running().node, STAGE.world.workers[address], command)
     try:
         wire.connect(timeout_s)
@@ -241,7 +241,7 @@ def open_exchange(
 
 
 class Elements:
-    """Stands for a plan: each pass over it numbers its elements, and none ever ends."""
+    """Stands for a plan; each pass over it numbers its elements and never ends."""
 
     compression = None
     is_batched = True
@@ -267,7 +267,7 @@ class GivingNode(WorkerNode, Process):
     """A worker that gives rounds."""
 
     def crash(self) -> None:
-        """SIGKILL: consumers see their streams reset."""
+        """Kills the process (SIGKILL); consumers see their streams reset."""
         Process.crash(self)
         for wire in list(self.world.wires):
             wire.worker_died(self)
@@ -280,7 +280,7 @@ class GivingNode(WorkerNode, Process):
 
 
 class ConsumerNode(Process):
-    """A program that takes elements step by step, one of many that began as this consumer."""
+    """A program that takes elements step by step; several may begin as the same consumer."""
 
     def __init__(
         self, world: World, index: int, number: int, *, use_s: float, window: int, in_step: bool
@@ -305,7 +305,7 @@ class ConsumerNode(Process):
         self.spawn(self._run)
 
     def close(self, pause_s: float) -> None:
-        """The program ends in good order, and begins anew after a while."""
+        """Closes the reader; another program begins as this consumer after `pause_s`."""
         self.spawn(self._close, pause_s)
 
     def _run(self) -> None:

@@ -36,15 +36,15 @@ from tests.simulation.world import Node
 
 SILENCE_S = 2.0
 PATIENCE_S = 40.0
-# So many steps of everybody after the last fault show that nothing hangs.
+# This many steps of every consumer after the last fault show that nothing hangs.
 STEPS_AFTERWARDS = 8
 COMMAND = f"{REPLAY} --coordinated"
 
 
 class Scenario(ServiceScenario):
-    """Consumers that step together, and what befalls them."""
+    """Consumers that step together, and the faults that befall them."""
 
-    # Short, or past the leases.
+    # Short, or longer than a lease.
     pauses_s = (0.01, 0.1, 1.0, 3.0, 6.0)
     command = COMMAND
 
@@ -67,7 +67,7 @@ class Scenario(ServiceScenario):
         self._settings = {
             "use_s": dice.choice((0.02, 0.1, 0.3)),
             "window": dice.choice((1, 4, 16)),
-            # Programs that step together, or that wait only where the service makes them.
+            # Programs that step together, or that wait only when the service makes them wait.
             "in_step": dice.random() < 0.7,
         }
         self._programs: list[ConsumerNode] = []
@@ -83,14 +83,14 @@ class Scenario(ServiceScenario):
         self.world.at(0.0, worker, worker.boot)
 
     def _begin(self, index: int, delay_s: float) -> None:
-        """Another process begins as this consumer, whatever became of the one before."""
+        """Starts another process as this consumer, in whatever state the one before is."""
         node = ConsumerNode(self.world, index, len(self._programs), **self._settings)
         self._programs.append(node)
         self.consumers[index] = node
         self.world.at(delay_s, node, node.boot)
 
     def _restart_consumer(self, index: int, pause_s: float) -> None:
-        """A program that ended begins anew, unless another one has taken its place."""
+        """Starts an ended program again after a while, unless another has taken its place."""
         self.world.at(pause_s, None, self._return, index)
 
     def _return(self, index: int) -> None:
@@ -109,7 +109,7 @@ class Scenario(ServiceScenario):
         return self.dice.choice(list(self.consumers.values()))
 
     def kill_consumer(self) -> None:
-        """It comes back at once, or when everybody has noticed."""
+        """Kills a consumer, which comes back soon or after the others have noticed."""
         node = self._some_consumer()
         if node.alive:
             self.note("kill", node)
@@ -123,7 +123,7 @@ class Scenario(ServiceScenario):
             self.world.at(0.0, node, node.close, self.pause_s())
 
     def replace_consumer(self) -> None:
-        """The one before lives on, and hears some time later that it was replaced."""
+        """Starts a second process as a consumer; the first learns later that it was replaced."""
         node = self._some_consumer()
         self.note("replace", node)
         self._begin(node.index, 0.0)

@@ -1,8 +1,8 @@
 """The dispatcher's process: the real service and endpoint over a disk that may lose its tail.
 
 Group commit is modelled: frames become durable together, some time after they were decided, and
-no answer leaves before the frames that preceded it. A crash keeps a prefix of what was not yet
-durable, whole frames, since a torn one is recognised by the journal.
+no answer leaves before the frames that preceded it. Of the frames that are not yet durable, a crash
+keeps a prefix of whole frames, since the journal recognises a torn one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tests.simulation.world import Blocked, Call, Node, World
 
 WORKER_TIMEOUT_S = 2.5
 CLIENT_TIMEOUT_S = 5.0
-# A clock with an offset does not add up to the last bit.
+# Sums with a clock's offset are not exact to the last bit.
 _TIMER_SLACK_S = 1e-6
 
 
 class Commits:
-    """Stands for `GroupCommit`: frames wait here until the node's disk has them."""
+    """Stands for `GroupCommit`; frames wait here until the node's disk has them."""
 
     def __init__(self, node: DispatcherNode, frames_kept: int) -> None:
         self.frames_kept = frames_kept
@@ -48,16 +48,16 @@ class Commits:
         return self.enqueued
 
     def wait_durable(self, ticket: int) -> None:
-        """Nothing: the node holds the answer back."""
+        """Does nothing, as the node holds the answer back."""
 
     def check(self) -> None:
-        """Nothing: this disk never fails."""
+        """Does nothing, as this disk never fails."""
 
     def retry(self) -> None:
-        """Nothing: this disk never fails."""
+        """Does nothing, as this disk never fails."""
 
     def begin_replacing(self) -> None:
-        """Nothing: nobody decides before `replace` here."""
+        """Does nothing, as no decision is made before `replace` here."""
 
     def replace(self, frames: list[bytes]) -> None:
         self._node.flush()
@@ -67,7 +67,7 @@ class Commits:
 
 
 class DispatcherNode(Node):
-    """Serves calls; also the service's clock and journal."""
+    """The dispatcher's node: serves calls, and is the service's clock and journal."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class DispatcherNode(Node):
         self.world.at(self.service.presence.tick_s, self, self._tick)
 
     def _hear(self, hear: Any, worker_id: Any) -> None:
-        """A handler that waited says nothing new of its caller."""
+        """Records a sign of life, except when a parked handler is retried, which is none."""
         if self._is_retrying:
             check_worker(self.service._state, worker_id)
         else:
@@ -138,7 +138,7 @@ class DispatcherNode(Node):
     # Calls
 
     def receive(self, call: Call, number: int, life: int) -> None:
-        """A request arrives, perhaps not for the first time; one to an earlier process does not."""
+        """Serves a request, perhaps not for the first time; refuses one to an earlier process."""
         if not self.alive or life != self.life:
             self._send(call, number, UnavailableError("connection refused"))
             return
@@ -148,7 +148,7 @@ class DispatcherNode(Node):
 
     def _serve(self, call: Call, number: int, request: Any, deadline_s: float) -> None:
         value: Any
-        # Those that are parked sit there still, whose handlers have left.
+        # Parked requests keep their seats, although their handlers have returned.
         self.service._polls.taken = len(self._parked) + self._yet_to_retry
         try:
             value = getattr(self._endpoint, _snake(call.method))(request)
@@ -166,7 +166,7 @@ class DispatcherNode(Node):
         self.reply(call, number, value)
 
     def reply(self, call: Call, number: int, value: Any) -> None:
-        """Answers once all that was decided until now is durable."""
+        """Sends an answer once everything decided so far is durable."""
         if self.commits.pending:
             self._waiting.append((self.commits.enqueued, call, number, value))
         else:
@@ -182,7 +182,7 @@ class DispatcherNode(Node):
             self.world.at(0.0, self, self._retry_parked)
 
     def _retry_parked(self) -> None:
-        """Lets handlers that wait look again; their conditions were notified, or time is up."""
+        """Runs the parked handlers again, after a notification or when a wait is over."""
         self._is_poked = False
         parked, self._parked = self._parked, []
         for number_before, (call, number, request, deadline_s) in enumerate(parked):
@@ -203,7 +203,7 @@ class DispatcherNode(Node):
         self.world.at(self.fsync_s * self.world.dice.uniform(0.5, 2.0), self, self.flush)
 
     def flush(self) -> None:
-        """The disk has all frames: they are facts, and answers may leave."""
+        """Makes all frames durable and sends the answers that waited for them."""
         frames, self.commits.pending = self.commits.pending, []
         self._persist(frames)
         waiting, self._waiting = self._waiting, []
@@ -220,7 +220,7 @@ class DispatcherNode(Node):
     # Faults
 
     def crash(self) -> None:
-        """SIGKILL, or power loss: some frames on their way to the disk made it."""
+        """Kills the process, as by SIGKILL or power loss; a random prefix of frames is kept."""
         pending = self.commits.pending
         self._persist(pending[: self.world.dice.randint(0, len(pending))])
         for call, number in list(self._open.values()):
@@ -228,7 +228,7 @@ class DispatcherNode(Node):
         self.die()
 
     def restart(self) -> None:
-        """A new process with the same journal, and another clock."""
+        """Starts a new process with the same journal and another clock."""
         if self.alive:
             return
         self.alive = True

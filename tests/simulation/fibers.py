@@ -1,10 +1,10 @@
-"""Threads of simulated processes, one at a time and in virtual time.
+"""Fibers: the threads of simulated processes, which run one at a time and in virtual time.
 
-What a process does in threads runs here unchanged: locks, conditions, queues, events and clocks
-are stand-ins that give the turn back wherever a thread would wait. Who waited goes on by an event
-of the world, some chance later, so that seeds differ in how threads alternate. A process that is
-killed takes its threads with it where they stand. Invariant: exactly one thread runs at any time,
-so a seed has one outcome. A thread that waits for something real is an error.
+The threads of a process run here unchanged: locks, conditions, queues, events and clocks are
+stand-ins that yield wherever a thread would wait. A woken thread goes on by an event of the world,
+after a random delay, so that seeds differ in how threads interleave. The threads of a process that
+is killed end where they stand. Invariant: exactly one thread runs at any time, so a seed has one
+outcome. A thread that waits for something real raises an error.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from tests.simulation.world import STAGE, Node
 
 _WAKE_S = 0.0005
 
-# No wait is shorter: the least that a computer's clock shows. A process's clock, which is offset,
-# may show some time left that is too little to be added to the world's.
+# The shortest wait. By a process's clock, which has an offset, the time left may be so little that
+# adding it to the world's time changes nothing.
 _TICK_S = 1e-9
 
 _REAL_WAIT_MAX_S = 60.0
-"""A fiber runs for milliseconds until it waits; longer, and it waits for something real."""
+"""A fiber runs for milliseconds until it waits; one that takes this long waits in real time."""
 
 
 class _Core:
-    """Where all fibers run at present; None where they may run anywhere."""
+    """The core on which all fibers run at present; None if they may run on any."""
 
     number: int | None = None
 
 
 @contextmanager
 def on_one_core() -> Iterator[None]:
-    """Has threads that take turns do so on one core, where it costs half.
+    """Pins the alternating threads to one core, which halves the cost of their switches.
 
-    It is the one where this thread is now, which the system chose.
+    Uses the core on which this thread runs at present, which the system chose.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
@@ -59,11 +59,11 @@ def on_one_core() -> Iterator[None]:
 
 
 class Killed(BaseException):
-    """The thread's process is dead."""
+    """Ends a thread whose process was killed."""
 
 
 class _Carrier:
-    """A real thread, lent to one fiber after the other."""
+    """A real thread that runs one fiber after the other."""
 
     idle: ClassVar[list[_Carrier]] = []
 
@@ -76,7 +76,7 @@ class _Carrier:
         self._thread.start()
 
     def where(self) -> str:
-        """The line that runs, or waits."""
+        """Returns the source line at which the thread runs or waits."""
         frame = sys._current_frames().get(self._thread.ident or 0)
         if frame is None:
             return "it has ended"
@@ -95,7 +95,7 @@ class _Carrier:
 
 
 class Fiber:
-    """A thread of a node: `threading.Thread`, as far as it is used."""
+    """A thread of a node; offers the part of `threading.Thread` that is used."""
 
     current: Fiber | None = None
 
@@ -133,16 +133,17 @@ class Fiber:
             wait(timeout_s)
 
     def wake(self) -> None:
-        """Whoever waits goes on soon."""
+        """Lets the waiting fiber go on, after a short random delay."""
         if not self._is_woken:
             self._is_woken = True
             world = self.node.world
             world.at(world.dice.random() * _WAKE_S, self.node, self._go_on, self._turn)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Called by the fiber itself: until it is woken, or that long; whether it was woken.
+        """Waits until the fiber is woken, or for `timeout_s`; returns True if it was woken.
 
-        Time goes on in a wait, however little is left, so that who waits until a time sees it come.
+        Only the fiber itself may call this. The world's time advances in every wait, however short,
+        so that a fiber which waits until a certain time sees it come.
         """
         if self._is_killed:
             raise Killed
@@ -159,7 +160,7 @@ class Fiber:
         return self._is_woken
 
     def kill(self) -> None:
-        """Called by none of the node's fibers: it ends where it stands."""
+        """Ends the fiber where it stands; not to be called by a fiber of the node."""
         self._is_killed = True
         if self._carrier is not None and not self.is_over:
             self._run()
@@ -204,13 +205,13 @@ class Fiber:
 
 
 def running() -> Fiber:
-    """The thread that runs."""
+    """Returns the running fiber."""
     assert Fiber.current is not None
     return Fiber.current
 
 
 def wait(timeout_s: float | None) -> bool:
-    """The running thread waits to be woken."""
+    """Has the running fiber wait to be woken; returns True if it was woken in time."""
     return running().wait(timeout_s)
 
 
@@ -227,20 +228,20 @@ class Process(Node):
         return fiber
 
     def crash(self) -> None:
-        """SIGKILL; not to be called by a fiber of the process."""
+        """Kills the process (SIGKILL); not to be called by a fiber of the process."""
         self.die()
         for fiber in list(self.fibers):
             fiber.kill()
         self.fibers.clear()
 
     def crash_soon(self) -> None:
-        """SIGKILL at this very place of a fiber of the process: what follows does not happen."""
+        """Kills the process at this very place of one of its fibers: nothing after it runs."""
         self.world.at(0.0, None, self.crash)
         wait(None)
 
 
 class Lock:
-    """A lock that its holder may take again."""
+    """A re-entrant lock."""
 
     def __init__(self) -> None:
         self._owner: Fiber | None = None
@@ -312,7 +313,7 @@ class Condition:
 
 
 class Event:
-    """An event."""
+    """Stands for `threading.Event`."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -334,7 +335,7 @@ class Event:
 
 
 class SimpleQueue:
-    """A queue; anybody may put, fibers get."""
+    """An unbounded queue; any code may put, only fibers may get."""
 
     def __init__(self) -> None:
         self._items: deque[Any] = deque()

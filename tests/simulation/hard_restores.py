@@ -1,7 +1,8 @@
-"""Lives whose saves end while a restore begins, and that lose servers while everything goes back.
+"""Training whose saves end while a restore begins, and that loses servers during the restore.
 
-A save that its program waits for nobody else can wait for, and the restorer learns of it when it
-can be seen, or later. Only that is said here; all else is as in `training_scenario`.
+If the program itself waits for a save, no other thread can wait for it, and the restorer learns of
+the checkpoint when it becomes visible, or later. This module models only that; all else is as in
+`training_scenario`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _LOSSES_MAX = 2
 
 
 class LateCheckpoints(Checkpoints):
-    """Commits take a while, and so does it to read a checkpoint, server after server."""
+    """Checkpoints that take a while to commit, and to restore server by server."""
 
     _under_way: Fiber | None = None
 
@@ -56,7 +57,7 @@ class LateCheckpoints(Checkpoints):
 
 
 class HardRestore(Scenario):
-    """Whoever is lost comes back soon, so that all losses come before all is healed."""
+    """Loses servers in restores; lost nodes come back soon, so all losses precede the healing."""
 
     pauses_s: ClassVar[tuple[float, ...]] = (0.05, 0.5)
     checkpoints = LateCheckpoints

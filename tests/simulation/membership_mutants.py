@@ -1,6 +1,6 @@
-"""Deliberate mistakes about who is there, which the simulation must notice.
+"""Deliberate mistakes about the liveness of clients, which the simulation must notice.
 
-Like those of `mutants`, among which they count once this is imported.
+Importing this module adds them to those of `mutants`.
 """
 
 from __future__ import annotations

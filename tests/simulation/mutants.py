@@ -1,7 +1,7 @@
 """Deliberate mistakes in the protocol, each of which the simulation must notice.
 
-A mutant changes one decision of the real code. Where a second wall hides the mistake, that wall is
-taken down as well, and the mutant says which: a defence counts only when its absence is seen.
+A mutant changes one decision of the real code. If a second defence ("wall") hides the mistake, the
+mutant removes that defence as well and names it: a defence counts only if its absence is noticed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ Patch = pytest.MonkeyPatch
 
 
 class Mutant(NamedTuple):
-    """`signs` are what the first failure may be about; `walls_off` names what else is missing.
+    """A deliberate mistake, which `apply` patches into the real code.
 
-    `poisoned`: in how many of the lives a window kills its workers.
+    The text of the first failure must contain one of `signs`. `walls_off` names the defences that
+    are removed as well. `poisoned` is the share of lives in which a window kills its workers.
     """
 
     name: str
@@ -448,7 +449,7 @@ def _with_world(patch: Patch, name: str, value: object) -> None:
 
     def boot(self: ReaderNode) -> None:
         setattr(self.world, name, value)
-        # What happens in such a world has reasons of its own.
+        # Losses in such a world have causes of their own.
         self.world.checker.is_troubled = True
         original(self)
 
@@ -456,17 +457,17 @@ def _with_world(patch: Patch, name: str, value: object) -> None:
 
 
 def lose_frames(patch: Patch) -> None:
-    """Streams lose a frame that has others of the same window before and after it."""
+    """Has streams lose a frame that has frames of the same window before and after it."""
     _with_world(patch, "lost_frames", 1)
 
 
 def send_frames_once(patch: Patch) -> None:
-    """No stream hands a frame over twice."""
+    """Keeps streams from delivering frames twice."""
     _with_world(patch, "doubles_frames", False)
 
 
 def keep_zombies(patch: Patch) -> None:
-    """Workers whose lease ran out go on sending what they had: no harm in itself."""
+    """Lets workers with expired leases go on sending what they had, which is harmless by itself."""
     follow = StreamTable.follow
 
     def follow_only(self: StreamTable, members: Any, now_s: float) -> None:
@@ -481,6 +482,9 @@ def keep_zombies(patch: Patch) -> None:
 
 
 def trust_rows(patch: Patch) -> None:
-    """The reader keeps rows it has, and gets none twice from its streams: no harm in itself."""
+    """Has the reader keep rows that it has already, but streams send none twice.
+
+    That is harmless by itself.
+    """
     send_frames_once(patch)
     _trust(patch, checks_age=True, drops_known=False, refuses_gaps=True)

@@ -1,9 +1,9 @@
-"""Finds the life in which a mutant is noticed, first where it was noticed before.
+"""Finds a life (seed) in which a mutant is noticed, and looks first where it was noticed before.
 
-`NOTICED_IN` only saves time: where a mutant is not noticed in that life, because the protocol or
-the scenario changed since, all lives are searched. `python -m tests.simulation.noticing` prints
-the table anew. Invariants: a mutant is said to survive only when all lives were played, and to be
-noticed only in a life that is clean without it.
+`NOTICED_IN` only saves time: if a mutant is not noticed in that life, because the protocol or the
+scenario has changed since, all lives are searched. `python -m tests.simulation.noticing` prints the
+table anew. Invariants: a mutant counts as surviving only after all lives were played, and as
+noticed only in a life that passes without the mutant.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ ALL_RESTORE_MUTANTS = (
 )
 
 DELIVERY_MODULES = (mutants, membership_mutants, quarantine_mutants)
-"""Where they are; a module's mutants are among MUTANTS once it is imported."""
+"""The modules that define MUTANTS; importing one adds its mutants."""
 
-# Those that are not seen at once.
+# The life in which a mutant is noticed, for mutants that the first lives do not reveal.
 NOTICED_IN = {
     "reader_accepts_old_generations": 2415,
     "reader_answers_fences_and_goes_on": 2415,
@@ -133,39 +133,39 @@ NOTICED_IN = {
 
 
 def noticed_delivery(mutant: Mutant) -> Failure | None:
-    """The failure by which a mistake in the delivery of rows shows; None: it survived."""
+    """Returns the failure that reveals a mistake in the delivery of rows; None if it survives."""
     with scenario.staged(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(scenario, "POISONED", mutant.poisoned)
         return _noticed(scenario.play, mutant, DELIVERY_LIVES)
 
 
 def noticed_coordinated(mutant: Mutant) -> Failure | None:
-    """The same of a mistake in coordinated reads."""
+    """Returns the failure that reveals a mistake in coordinated reads; None if it survives."""
     with coordinated_scenario.staged():
         return _noticed(coordinated_scenario.play, mutant, COORDINATED_LIVES)
 
 
 def noticed_training(mutant: Mutant) -> Failure | None:
-    """The same of a mistake in training."""
+    """Returns the failure that reveals a mistake in training; None if it survives."""
     with training_scenario.staged():
         return _noticed(training_scenario.play, mutant, TRAINING_LIVES)
 
 
 def noticed_consistency(mutant: Mutant) -> Failure | None:
-    """The same of a mistake in rounds, or with bounded staleness."""
+    """Returns the failure that reveals a mistake in a consistency rule; None if it survives."""
     play = training_scenario.play_sync if mutant in SYNC_MUTANTS else training_scenario.play_ssp
     with training_scenario.staged():
         return _noticed(play, mutant, CONSISTENCY_LIVES)
 
 
 def noticed_loops(mutant: Mutant) -> Failure | None:
-    """The same of a mistake about the end of a loop's data."""
+    """Returns the failure that reveals a mistake about a loop's end; None if it survives."""
     with training_scenario.staged():
         return _noticed(training_scenario.play_loops, mutant, LOOP_LIVES)
 
 
 def noticed_restores(mutant: Mutant) -> Failure | None:
-    """The same of a mistake in going back to checkpoints."""
+    """Returns the failure that reveals a mistake in restoring checkpoints; None if it survives."""
     with training_scenario.staged():
         play = training_scenario.play_restores
         if mutant in SYNC_RESTORE_MUTANTS:
@@ -182,13 +182,13 @@ def noticed_restores(mutant: Mutant) -> Failure | None:
 
 
 def noticed_snapshots(mutant: Mutant) -> Failure | None:
-    """The same of a mistake in saving datasets."""
+    """Returns the failure that reveals a mistake in saving datasets; None if it survives."""
     with snapshot_scenario.staged():
         return _noticed(snapshot_scenario.play, mutant, SNAPSHOT_LIVES)
 
 
 def _noticed(play: Callable[[int], object], mutant: Mutant, lives: int) -> Failure | None:
-    """AssertionError where the life fails without the mistake too."""
+    """Returns the mutant's first failure; AssertionError if that life fails without it as well."""
     with pytest.MonkeyPatch.context() as patch:
         mutant.apply(patch)
         failure = _first_failure(play, mutant, lives)

@@ -1,8 +1,8 @@
 """A reader's process: the real `ServiceReader`, its dispatcher thread, and a consumer.
 
-The loop of the dispatcher thread is modelled, because it holds a call over a wait; what it says,
-when, and what it makes of the answer is real. The consumer takes elements, spends time on each,
-then acknowledges it, and asks again after an end that may not be the last.
+The loop of the dispatcher thread is modelled, because it holds a call across a wait; what it sends,
+when, and how it handles the answer is real. The consumer takes elements, spends time on each, then
+acknowledges it. After an end that may not be the last, it asks again.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ASK_AGAIN_S = 0.3
 OPEN_AGAIN_S = 0.5
 SYNC_TIMEOUT_S = 60.0
 TAKE_POLL_S = 1.0
-# A clock with an offset does not add up to the last bit: a shorter wait might never end.
+# The shortest wait; sums with a clock's offset are not exact, so a shorter one might never end.
 _TIMER_STEP_S = 1e-6
 
 
 class ReaderNode(Node):
-    """Reads one iteration to its end."""
+    """A node that reads one iteration to its end."""
 
     reader: Any = None
 
@@ -73,13 +73,13 @@ class ReaderNode(Node):
         self._opening.run()
 
     def crash(self) -> None:
-        """SIGKILL: workers see their streams go."""
+        """Kills the process (SIGKILL); workers see their streams end."""
         self.die()
         for stream in self.streams:
             stream._hang_up()
 
     def save(self) -> ReaderPosition:
-        """What `ServiceStream.settle` makes of the reader of a job that nobody else reads."""
+        """Returns the position that `ServiceStream.settle` makes for the only reader of a job."""
         known = self._spec.position
         consumed = Consumed() if known is None else known.consumed.copy()
         consumed.merge(self.reader.consumed())
@@ -116,7 +116,7 @@ class ReaderNode(Node):
         self._take()
 
     def _open_again(self) -> None:
-        """Somebody reads the sequence, or is believed to."""
+        """Retries the opening, as another reader has the ordered sequence or is believed to."""
         self._opening = Task(self, self._open)
         self._opening.run()
 
@@ -133,7 +133,7 @@ class ReaderNode(Node):
 
     def _turn(self, due_s: float | None = None) -> None:
         if due_s is not None and due_s != self._turn_s:
-            # An earlier turn took its place; going on would begin a second chain of turns.
+            # An earlier turn has replaced this one; going on would begin a second chain of turns.
             return
         self._turn_s = float("inf")
         reader = self.reader
@@ -190,7 +190,7 @@ class ReaderNode(Node):
         try:
             delivery = reader.take()
         except Blocked:
-            # Its thread is still inside: that is what makes a reader idle.
+            # The session counts the consumer as waiting, since its thread is still inside `take`.
             self._waits = True
             reader._session.begin_wait()
             self.world.at(TAKE_POLL_S, self, self._take_again)
@@ -222,7 +222,7 @@ class ReaderNode(Node):
             self.world.at(ASK_AGAIN_S, self, self._take)
 
     def close(self) -> None:
-        """The user closes the iterator."""
+        """Closes the reader, as the user does with its iterator."""
         self.is_done = True
         self.world.note("close", self)
         self.reader.close()

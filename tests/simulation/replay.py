@@ -1,10 +1,10 @@
-"""Shows what happens under one seed: `python -m tests.simulation.replay SEED`, or a range A:B.
+"""Replays one seed step by step: `python -m tests.simulation.replay SEED`; or judges a range A:B.
 
-With `--coordinated` it is a seed of coordinated reads, with `--snapshots` of saving datasets, with
-`--training` of the training protocol, with `--sync` or `--ssp` of that under these rules, with
-`--loops` of loops to the end of their data, with `--restores`, `--sync-restores`,
-`--ssp-restores`, `--failing-restores`, `--second-losses` or `--hard-restores` of training that
-loses parameter servers, else of the delivery of rows.
+The options choose the protocol, which is the delivery of rows by default: `--coordinated` is
+coordinated reads, `--snapshots` saving datasets, `--training` the training protocol, `--sync` and
+`--ssp` training under these rules, `--loops` loops to the end of their data; `--restores`,
+`--sync-restores`, `--ssp-restores`, `--failing-restores`, `--second-losses` and `--hard-restores`
+are training that loses parameter servers.
 """
 
 from __future__ import annotations

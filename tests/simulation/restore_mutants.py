@@ -1,4 +1,4 @@
-"""Deliberate mistakes in checkpoints and in going back to them, each of which must be noticed."""
+"""Deliberate mistakes in saving and restoring checkpoints, each of which must be noticed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Plays a range of seeds on several cores and finds the first that fails.
 
-Seeds are handed out in blocks, in order, so that the lowest failing seed is found although blocks
-end in any order. Knows nothing of scenarios but that `play` of their protocol raises Failure.
+Hands out seeds in blocks, in order, so that the lowest failing seed is found although blocks end in
+any order. Knows nothing of scenarios except that the `play` of a protocol raises Failure.
 Invariant: `first` of the report is the lowest failing seed of those played, whatever the number of
 processes.
 """
@@ -27,14 +27,14 @@ from tests.simulation import (
 )
 from tests.simulation.base_scenario import Failure
 
-# Large enough that handing out costs nothing, small enough that processes end together.
+# Large enough to make handing out cheap, small enough that all processes finish together.
 BLOCK = 100
-# The young objects of a schedule die with it: looking for cycles more often only costs time.
+# The young objects of a schedule die with it, so more frequent collections would only cost time.
 _GC_THRESHOLD = 50_000
 
 
 class Protocol(NamedTuple):
-    """What is simulated: `play` of a seed, inside `staged`."""
+    """A simulated protocol: `play` plays one seed inside the context `staged`."""
 
     staged: Callable[[], AbstractContextManager[None]]
     play: Callable[..., Any]
@@ -55,11 +55,11 @@ PROTOCOLS = {
     "second-losses": Protocol(training_scenario.staged, second_losses.play_second_losses),
     "hard-restores": Protocol(training_scenario.staged, hard_restores.play_hard_restores),
 }
-"""Of the data service, and of trainers and parameter servers."""
+"""The protocols of the data service, and those of trainers and parameter servers."""
 
 
 class Report(NamedTuple):
-    """What a range of seeds came to; `first` tells of the lowest seed that failed."""
+    """The result of a range of seeds; `first` is the failure of the lowest seed that failed."""
 
     played: int
     first: str | None
@@ -72,7 +72,7 @@ class _Block(NamedTuple):
 
 @contextmanager
 def players(processes: int) -> Iterator[Executor | None]:
-    """Processes for `run_seeds`; None where this one is enough."""
+    """Provides a pool of processes for `run_seeds`; None if this process is to play alone."""
     if processes == 1:
         _prepare()
         yield None
@@ -85,9 +85,9 @@ def players(processes: int) -> Iterator[Executor | None]:
 def run_seeds(
     seeds: range, pool: Executor | None, protocol: str = "delivery", within_s: float = math.inf
 ) -> Report:
-    """Plays the seeds, in this process where there is no pool; stops soon after a failure.
+    """Plays the seeds, in this process if `pool` is None; stops soon after a failure.
 
-    After ``within_s`` no further block of seeds begins: a slow machine plays fewer.
+    After ``within_s`` no further block of seeds begins, so a slow machine plays fewer.
     """
     # Processes of one machine share this clock.
     until_s = time.monotonic() + within_s
@@ -121,7 +121,7 @@ def _play_block(seeds: range, protocol: str, until_s: float) -> _Block:
 
 
 def _until_failure(futures: list[Future[_Block]]) -> Iterator[_Block]:
-    """What ran; blocks after a failure are called off, earlier ones still may fail earlier."""
+    """Yields finished blocks; cancels those after a failure, since earlier ones may still fail."""
     place = {future: index for index, future in enumerate(futures)}
     for future in as_completed(futures):
         if future.cancelled():

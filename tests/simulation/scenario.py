@@ -1,4 +1,4 @@
-"""From a seed to a cluster, its faults, and a verdict.
+"""From a seed to a data service, its faults, and a verdict on the delivery of rows.
 
 Every choice comes from the seed's own generator. Invariant: `play(seed)` has one outcome.
 """
@@ -39,20 +39,21 @@ from tests.simulation.shadow import Violation
 from tests.simulation.worker_node import Pipeline, Stream, WorkerNode
 from tests.simulation.world import Node
 
-# After the last fault: leases run out, readers are missed, calls are repeated, rows are read again.
+# The time for recovery after the last fault: leases and readers time out, calls are retried, rows
+# are read again.
 PATIENCE_S = 60.0
 THOROUGH_EVERY = 16
 ORDERED_EVERY = 5
 SAVES_EVERY = 8
 CHOICE_EVERY = 4
-# How many of the seeds have a window that kills.
+# The share of seeds that have a window which kills its workers.
 POISONED = 0.1
 
 
 class Scenario(ServiceScenario):
-    """Readers of one job, and what befalls it."""
+    """The readers of one job, and the faults that befall it."""
 
-    # Short, or past the leases.
+    # Short, or longer than a lease.
     pauses_s = (0.05, 0.5, 3.0, 6.0)
 
     def __init__(self, seed: int, *, verbose: bool = False) -> None:
@@ -76,7 +77,7 @@ class Scenario(ServiceScenario):
             self.dice.choice((None, 1, 3, 5)), is_divisible=self.dice.random() < 0.7
         )
         if self.world.is_ordered:
-            # Its batches are cut where they are read.
+            # In ordered reads the reader cuts the batches.
             self._pipeline = Pipeline(None, is_divisible=True)
         for _ in range(self.dice.choice((1, 2, 2, 3))):
             self._add_worker()
@@ -87,7 +88,7 @@ class Scenario(ServiceScenario):
 
     def _plan(self) -> WindowPlan:
         splits, first = [], 0
-        # Many tiny windows now and then, of which workers ask for ever more at once.
+        # In some seeds many tiny windows, of which workers ask for growing numbers at once.
         most_splits, most_rows = (40, 1) if self.world.seed % 5 == 4 else (8, 9)
         for _ in range(self.dice.randint(1, most_splits)):
             rows = self.dice.randint(1, most_rows)
@@ -102,7 +103,7 @@ class Scenario(ServiceScenario):
         )
 
     def _poison(self) -> int | None:
-        """Whoever computes this window dies of it; all else is as if it were harmless."""
+        """Draws a window that kills its workers, or None; leaves all other draws unchanged."""
         dice = Random(f"poison {self.world.seed}")
         window = dice.randrange(len(self.world.checker.content) or 1)
         return window if dice.random() < POISONED and not self.world.is_ordered else None
@@ -150,7 +151,7 @@ class Scenario(ServiceScenario):
         self.kill_worker()
 
     def save_and_die(self) -> None:
-        """A program saves, dies, and goes on from there, perhaps after it had read further."""
+        """Has a program save, perhaps read further, die, and resume from its position."""
         reader = self.readers[-1]
         if not reader.alive or reader.is_done or reader.reader is None:
             return
@@ -198,7 +199,7 @@ class Scenario(ServiceScenario):
         self.cut_between([self.dispatcher, self._some_reader(), self.some_worker()])
 
     def isolate_worker(self) -> None:
-        """The dispatcher hears nothing of a worker for longer than its lease; readers do."""
+        """Cuts a worker from the dispatcher for longer than its lease, but not from readers."""
         worker = self.some_worker()
         self.note("isolate", worker)
         seconds = min(3.5, self.until_heal_s())
@@ -215,7 +216,7 @@ class Scenario(ServiceScenario):
 
     def corrupt(self) -> None:
         self.note("corrupt")
-        # A reader gives up after a few damaged streams.
+        # Only one, since a reader gives up after a few damaged streams.
         self.world.corrupt_frames = 1
 
     def pause_consumer(self) -> None:
@@ -232,7 +233,7 @@ class Scenario(ServiceScenario):
     # The end
 
     def is_over(self) -> bool:
-        """All readers are gone; unless one saw the last end, faults may still come."""
+        """True if all readers are gone, and either one saw the end or no further fault comes."""
         for reader in self.readers:
             if reader.alive and not reader.is_done:
                 return False
@@ -253,15 +254,16 @@ class Scenario(ServiceScenario):
                 print(reader.name, reader.reader._session._tracker._windows)
 
     def _settle(self) -> None:
-        """Rows that a closed or dead reader left behind are for one who comes later."""
+        """Has late readers take the rows that others left behind, and checks the end."""
         checker = self.world.checker
-        # One that learns of windows given up fails, although others may still leave rows behind.
+        # With a poisoned window several are needed: a reader that learns of windows given up fails
+        # before it has read everything.
         for _ in range(1 if self.world.poison is None else 4):
             if not checker.missing() and all(
                 i.finished for i in checker.shadow.iterations.values()
             ):
                 break
-            # Those who are gone are missed by now.
+            # Waits until readers that are gone have timed out.
             timeout_s = self.dispatcher.service.presence.client_timeout_s
             self.world.run(self.world.now_s + 2 * timeout_s, lambda: False)
             self.heal()
@@ -301,7 +303,7 @@ FAULTS: tuple[Callable[[Scenario], None], ...] = (
 def play(seed: int, *, verbose: bool = False) -> Outcome:
     """Runs one seed; to be called inside `staged`.
 
-    In some, readers choose among the few workers as they do among many.
+    In some seeds readers choose among the few workers as they otherwise do among many.
     """
     with pytest.MonkeyPatch.context() as patch:
         if seed % CHOICE_EVERY == CHOICE_EVERY - 1:
@@ -333,7 +335,7 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "encoded_bytes", lambda rows: rows.nbytes)
         for module in (read_spec, endpoint):
             patch.setattr(module, "new_id", stage.next_id)
-        # Small, so that a few rows and windows meet every limit.
+        # Small limits, so that a few rows and windows reach them.
         patch.setattr(sequence, "_suitable_rows", lambda _batch: 2)
         patch.setattr(ordering, "LOOKAHEAD", 1)
         patch.setattr(client_reader, "ElementBuffer", stage.Buffer)

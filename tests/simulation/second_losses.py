@@ -1,8 +1,8 @@
-"""Lives in rounds that lose a parameter server twice, the second time while rounds are made anew.
+"""Training in rounds that loses a second parameter server while rounds are made again.
 
-The first is lost while a round is being made and an earlier one is to be made again with it; the
-second when the earlier one was and the broken one was not. Only what is lost when is said here;
-all else is as in `training_scenario`.
+The first server is lost while a round is being made, at a time when an earlier round would have to
+be made again with it; the second when the earlier round has been made again and the interrupted one
+has not. This module only chooses the time of the losses; all else is as in `training_scenario`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _LOOK_EVERY_S = 0.002
 
 
 class SecondLoss(Scenario):
-    """Whoever is lost comes back soon, so that both losses come before all is healed."""
+    """Loses two servers; lost nodes come back soon, so that both losses come before the healing."""
 
     pauses_s: ClassVar[tuple[float, ...]] = (0.05, 0.5)
 

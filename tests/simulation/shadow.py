@@ -1,7 +1,7 @@
-"""What a dispatcher has recorded, built from durable frames alone: invariant I5.
+"""A shadow of the dispatcher's state, built from durable frames alone, to check invariant I5.
 
-I5: the state is what its journal says, and its parts agree with each other. Knows nothing of what
-is delivered; checkers of that build on it.
+I5: the state is what its journal says, and its parts agree with each other. Knows nothing of
+delivery; the checkers of delivery build on it.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataservice.dispatcher.state import DispatcherState
 
 
 class Violation(AssertionError):
-    """An invariant does not hold."""
+    """Raised when an invariant does not hold."""
 
 
 class Shadow(ABC):
-    """Watches durable frames. ``thorough``: looks at the whole state at each of them."""
+    """Watches durable frames; with ``thorough``, compares the whole state after each of them."""
 
     def __init__(self, *, thorough: bool = True) -> None:
         self.shadow = DispatcherState()
         self.thorough = thorough
 
     def durable(self, frame: bytes) -> None:
-        """A decision is on disk."""
+        """Called when a decision has reached the disk."""
         for event in decode_frame(frame):
             self._before(event)
             self.shadow.apply(event)
@@ -35,18 +35,18 @@ class Shadow(ABC):
             _check_parts(self.shadow)
 
     def flushed(self, state: DispatcherState) -> None:
-        """Nothing is under way to the disk."""
+        """Called when no frame is on its way to the disk."""
         if self.thorough:
             self.replayed(state)
 
     def replayed(self, state: DispatcherState) -> None:
-        """A dispatcher's state, all of which is on disk."""
+        """Compares the state of a dispatcher, all of whose facts are on disk, with the shadow."""
         if state != self.shadow:
             raise Violation("I5: the state is not what its journal says")
         _check_parts(state)
 
     def compacted(self, frames: Iterable[bytes]) -> None:
-        """The journal was replaced."""
+        """Called when the journal was replaced by these frames."""
         state = DispatcherState()
         for frame in frames:
             for event in decode_frame(frame):
@@ -55,7 +55,7 @@ class Shadow(ABC):
 
     @abstractmethod
     def _before(self, event: ev.Event) -> None:
-        """An event is about to change the shadow."""
+        """Called before an event changes the shadow."""
 
 
 def _check_parts(state: DispatcherState) -> None:

@@ -1,12 +1,12 @@
-"""What must hold of saved datasets at every step, whatever fails.
+"""Checks saved datasets at every step, whatever fails.
 
-S1: a snapshot that DONE stands in has each row of its dataset exactly once, now and for ever; of a
-plan that is not divided, rows of one pass and in its order. S2: what the dispatcher has recorded as
-written is there and whole, and a snapshot that is done stands in its folder unless that was deleted
-(an object store cannot keep others from writing over its name). S3: what is recorded as written
-never changes. S4: a snapshot ends, as done or as failed, and only for a reason; whoever saves is
-not told of what it began itself as of another's. S5: when it has ended, nobody works on it any
-more. I5: what the disk has is the state.
+S1: a snapshot with a DONE file has each row of its dataset exactly once, from then on; if its plan
+is not divided, the rows are those of one pass and in its order. S2: chunks that are recorded as
+written exist and are whole, and a finished snapshot is in its folder unless the folder was deleted
+(an object store cannot keep others from overwriting its metadata). S3: chunks that are recorded as
+written never change. S4: a snapshot ends, as done or as failed, and fails only for a reason; a
+program is not told that the snapshot which it began itself belongs to another. S5: no worker works
+on a snapshot that has ended. I5: the state is what the disk says.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SnapshotChecker(Shadow):
         self.savers = 0
         self._datasets: dict[str, str] = {}
         self._committed: dict[str, int] = {}
-        # Begun since the folder was deleted, if it ever was.
+        # The snapshots begun since the folder was last deleted.
         self._begun: set[str] = set()
 
     # The dispatcher
@@ -82,7 +82,10 @@ class SnapshotChecker(Shadow):
     # The storage
 
     def changed(self, path: str) -> None:
-        """A file came, changed or went. Its writer would take an error for its own."""
+        """Called when a file came, changed or went.
+
+        Keeps a violation for later, as the writer of the file would take an error for its own.
+        """
         try:
             self._check_file(path)
         except Violation as violation:
@@ -97,12 +100,12 @@ class SnapshotChecker(Shadow):
             self.check_done()
 
     def deleted(self) -> None:
-        """The user removed the folder."""
+        """Called when the user has removed the folder."""
         self._committed.clear()
         self._begun.clear()
 
     def check_done(self) -> None:
-        """The snapshot that DONE stands in."""
+        """Checks the snapshot in the folder if it has a DONE file."""
         metadata = self.disk.content(f"{PATH}/{METADATA}")
         if metadata is None:
             return
@@ -139,12 +142,12 @@ class SnapshotChecker(Shadow):
     # Programs
 
     def refused(self, node: Any, error: DataServiceError) -> None:
-        """A program is told that there is something already."""
+        """Called when a program is told that the folder holds a snapshot already."""
         if self.savers == 1:
             raise Violation(f"S4: {node.name} alone is told: {error}") from error
 
     def failed(self, node: Any, error: DataServiceError) -> None:
-        """A snapshot failed."""
+        """Called when a program's snapshot has failed."""
         plan = self._plans[node.dataset_id]
         if isinstance(error, UserFunctionError) and plan.failing is not None:
             return
@@ -153,13 +156,13 @@ class SnapshotChecker(Shadow):
         raise Violation(f"S4: {node.name} fails: {error!r}") from error
 
     def check_idle(self, workers: Any) -> None:
-        """Everything has ended."""
+        """Checks after the end that no worker writes."""
         busy = {worker.name: worker.writers() for worker in workers if worker.writers()}
         if busy:
             raise Violation(f"S5: {busy} still write")
 
 
 def watched(world: Any, layout: str, checker: SnapshotChecker) -> Disk:
-    """A disk whose changes the checker sees."""
+    """Returns a disk that reports its changes to the checker."""
     checker.disk = Disk(world, layout, checker.changed)
     return checker.disk

@@ -49,7 +49,7 @@ def contents_are_not_synced(patch: Patch) -> None:
 
 
 class _Without:
-    """A module with another function in place of one."""
+    """A module in which one function is replaced by another."""
 
     def __init__(self, module: Any, name: str, function: Callable[..., Any]) -> None:
         self._module, self._name, self._function = module, name, function

@@ -1,8 +1,8 @@
 """The processes of saving: workers that write windows, and programs that save and wait.
 
 Real: the worker's `SnapshotWriters` with their threads, its membership and its link; the folder's
-`SnapshotFolder`; the handle `Snapshot` and the look into the folder of those who save; the
-dispatcher. Modelled: the pipeline, the storage and the calls.
+`SnapshotFolder`; a program's handle `Snapshot` and its look into the folder; the dispatcher.
+Modelled: the pipeline, the storage and the calls.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ SCHEMA = pa.schema({"id": pa.int64(), "maker": pa.string()})
 PATH = "/saved"
 TIMEOUT_S = 60.0
 _AGAIN_S = 0.05
-# Of a plan that is not divided.
+# The number of elements, of two rows each, of an undivided plan.
 WHOLE_ELEMENTS = 9
 
 
 class Rpc(stage.Rpc):
-    """Calls of writers' threads as well, which wait."""
+    """The calls of writers' threads, which wait for the answers, and those of other tasks."""
 
     def call_retrying(self, method: str, request: Any, **limits: Any) -> Any:
         if Fiber.current is None:
@@ -47,7 +47,7 @@ class Rpc(stage.Rpc):
 
 
 class Connection:
-    """`dataservice.client.connection.Connection`, as far as those who save use it."""
+    """Stands for `dataservice.client.connection.Connection`, as far as saving uses it."""
 
     def __init__(self, *_args: object) -> None:
         pass
@@ -83,9 +83,9 @@ def _call(
 
 
 class Rows:
-    """Stands for a plan: ids that follow from splits and epoch, and who made them, and when.
+    """Stands for a plan: its rows have ids that splits and epoch determine, and name their maker.
 
-    A plan that `repeats_itself` gives the same at each attempt; others give the same ids.
+    A plan that `repeats_itself` gives equal rows in each attempt; others give only equal ids.
     """
 
     compression = None
@@ -102,7 +102,7 @@ class Rows:
         self._repeats_itself = repeats_itself
 
     def expected(self) -> list[int]:
-        """The ids of the dataset, in the order of its windows."""
+        """Returns the ids of the dataset, in the order of its windows."""
         if self.plan is None:
             return [self._first_id + number for number in range(2 * WHOLE_ELEMENTS)]
         assert self.plan.rounds is not None
@@ -147,7 +147,7 @@ class Rows:
 
 
 class WritingNode(WorkerNode, Process):
-    """A worker that writes."""
+    """A worker that writes snapshots; a `trap` is sprung at one of its storage operations."""
 
     trap: tuple[int, Callable[[], None]] | None = None
 
@@ -164,12 +164,12 @@ class WritingNode(WorkerNode, Process):
         Process.crash(self)
 
     def writers(self) -> list[str]:
-        """Snapshots that it still works on."""
+        """Returns the snapshots on which the worker still works."""
         return self._membership._snapshots.active()
 
 
 class SavingNode(Process):
-    """A program that saves a dataset and waits; one that gives up cancels after a while."""
+    """A program that saves a dataset and waits; with `gives_up_after_s` it cancels after that."""
 
     def __init__(self, world: World, number: int, dataset_id: str) -> None:
         super().__init__(world, f"saver{number}")
@@ -198,7 +198,7 @@ class SavingNode(Process):
             world.checker.failed(self, error)
 
     def _save(self) -> client.Snapshot:
-        """As `dataservice.save` does it."""
+        """Starts a snapshot as `dataservice.save` does, and returns its handle."""
         request = pb.StartSnapshotRequest(
             dataset_id=self.dataset_id,
             path=PATH,

@@ -33,15 +33,15 @@ from tests.simulation.snapshot_nodes import Rows, SavingNode, WritingNode
 from tests.simulation.virtual_disk import LAYOUTS, Disk, next_hex
 
 PATIENCE_S = 60.0
-# Those who were taken for dead do what they were about to once they wake up.
+# How long workers run after they wake up, as those taken for lost do what they were about to do.
 AFTERWARDS_S = 6.0
 COMMAND = f"{REPLAY} --snapshots"
 
 
 class Scenario(ServiceScenario):
-    """Datasets that are saved, and what befalls those who do it."""
+    """Datasets that are saved, and the faults that befall the saving."""
 
-    # Short, or past the leases.
+    # Short, or longer than a lease.
     pauses_s = (0.01, 0.1, 1.0, 3.0, 6.0)
     command = COMMAND
 
@@ -167,18 +167,18 @@ class Scenario(ServiceScenario):
         self.cut_between([self.dispatcher, self.some_worker()])
 
     def storage_is_away(self) -> None:
-        """Now and then, for a while."""
+        """Has storage operations fail at random until the faults end."""
         self.note("storage")
         self.checker.may_fail = True
         self.disk.trouble = self.dice.choice((0.02, 0.2))
 
     def save_twice(self) -> None:
-        """Another program saves the same."""
+        """Starts another program that saves the same dataset."""
         self.note("save twice")
         self._add_saver(0.0)
 
     def kill_saver(self) -> None:
-        """The program is gone; another one follows what it began."""
+        """Kills the saving program; another one attaches to what it began."""
         node = self.savers[-1]
         if node.alive and node.outcome is None:
             self.note("kill", node)
@@ -222,7 +222,7 @@ class Scenario(ServiceScenario):
         self.checker.replayed(self.dispatcher.service._state)
 
     def _wake_all(self) -> None:
-        """They may freeze anew in what they do then."""
+        """Runs on until frozen workers have woken up, also those that a trap freezes meanwhile."""
         world, end_s, until_s = self.world, self.world.now_s, 0.0
         workers = world.workers.values()
         while until_s < (due_s := max(end_s, *(w.frozen_until_s for w in workers)) + AFTERWARDS_S):
@@ -281,7 +281,7 @@ def play(seed: int, *, verbose: bool = False) -> Outcome:
 
 
 class _TheDisk:
-    """The disk of the scenario that is played."""
+    """Holds the disk of the scenario that is being played."""
 
     disk: Disk
 
@@ -301,7 +301,7 @@ def staged() -> Iterator[None]:
         patch.setattr(snapshot_desk.logger, "disabled", True)
         patch.setattr(snapshot_writer, "StoppableThread", coordinated_nodes.Thread)
         patch.setattr(snapshot_writer, "decode_schema", lambda _schema: nodes.SCHEMA)
-        # So that a plan that is not divided has several files.
+        # Small, so that an undivided plan has several files.
         patch.setattr(window_files, "_WHOLE_CHUNK_BYTES", 100)
         patch.setattr(rebatch, "concat_batches", columns.concat_batches)
         patch.setattr(rebatch, "encoded_bytes", columns.encoded_bytes)
@@ -320,7 +320,7 @@ def staged() -> Iterator[None]:
 
 
 class _ThisDisk:
-    """`os`, of the scenario that is played."""
+    """Stands for `os`, over the disk of the scenario that is being played."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(DISK.disk.as_os(), name)

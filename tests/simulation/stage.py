@@ -1,9 +1,9 @@
-"""Stand-ins for what blocks, so that the shells of servers run without threads, clock or network.
+"""Stand-ins for everything that blocks, so that servers run without threads, clock or network.
 
 The simulated shells are the real `DispatcherService`, `DispatcherEndpoint`, `Membership`,
-`DispatcherLink`, `WorkerService`, `LeaseFeed`, `WindowProducer` and `ServiceReader`. Wherever one
-of their threads would wait, `Blocked` is raised instead, and the thread's function is called again
-when something has changed; a call to the dispatcher that was answered meanwhile then returns at
+`DispatcherLink`, `WorkerService`, `LeaseFeed`, `WindowProducer` and `ServiceReader`. Where one of
+their threads would wait, a stand-in raises `Blocked`, and the thread's function is called again
+when something has changed. If a call to the dispatcher was answered meanwhile, it then returns at
 once. Invariant: nothing here depends on the real time, on hashing or on the process.
 """
 
@@ -24,12 +24,12 @@ from dataservice.worker.production import Patience
 from tests.simulation.world import STAGE, Blocked
 
 LONG_POLL_S = 1.0
-# Attempts time out this many times sooner than in production, to keep virtual lives short.
+# Attempts time out sooner than in production by this factor, to keep virtual lives short.
 HASTE = 5.0
 
 
 class Condition:
-    """A condition variable whose waits raise and whose notices call a listener."""
+    """A condition variable whose waits raise `Blocked` and whose notifications call a listener."""
 
     def __init__(self, lock: Any = None) -> None:
         self._lock = lock
@@ -70,7 +70,7 @@ class Flag:
 
 
 class IdleThread:
-    """A thread that never runs by itself; the node calls what it would do."""
+    """A thread that never runs; the node calls the functions that it would run."""
 
     def __init__(self, _target: object, **_names: object) -> None:
         self.stop_event = Flag()
@@ -111,7 +111,7 @@ def decode_rows(body: pa.Buffer, _schema: object) -> Rows:
 
 
 class Frames:
-    """A producer's output: headers as on the wire, bodies of row ids."""
+    """A producer's output: headers as on the wire, with bodies of row ids."""
 
     def __init__(self, _max_bytes: int, _compression: str | None) -> None:
         self.rows = 0
@@ -156,7 +156,7 @@ class Frames:
 
 
 class Buffer:
-    """Elements that wait for the consumer; who fetches for it asks first whether it is low."""
+    """A buffer of elements for the consumer; streams check `is_low` before they add to it."""
 
     def __init__(self, max_items: int, _max_bytes: int) -> None:
         self._low_items = max(1, max_items // 2)
@@ -191,7 +191,7 @@ class Buffer:
 
 
 class Rpc:
-    """Calls of the running task to the dispatcher."""
+    """The calls that the running task makes to the dispatcher."""
 
     token = "token"
     tls = None
@@ -212,7 +212,7 @@ class Rpc:
         return STAGE.task.ask(method, request, timeout_s, attempt_timeout_s / HASTE, should_stop)
 
     def call(self, method: str, request: object, *, timeout_s: float) -> None:
-        """Tried once; what becomes of it is only logged by its callers, so nobody waits for it."""
+        """Makes one attempt without waiting, as its callers only log the outcome."""
         assert STAGE.node is not None
         STAGE.world.post(STAGE.node, method, request, timeout_s)
 
@@ -226,7 +226,7 @@ class Rpc:
     ) -> Any:
         task: Any = STAGE.task
         if task.join is None:
-            # All programs are there from the beginning: who comes late belongs to the run.
+            # All programs exist from the beginning, so a late reader belongs to the same run.
             task.join = JoinRequest(request, lambda: STAGE.world.now_s + 1.0)
         while task.opened is None:
             try:

@@ -1,7 +1,7 @@
-"""Lives of training in rounds and with bounded staleness, each from a seed, watched at every step.
+"""Plays training in rounds and with bounded staleness, seed by seed, and checks every step.
 
-CONSISTENCY_SEEDS says how many of each (20 unless told); a failure names the command that replays
-it.
+CONSISTENCY_SEEDS is the number of seeds of each (default 20); a failure names the command that
+replays it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Lives of coordinated reads, each from a seed, each watched at every step.
+"""Plays coordinated reads, seed by seed, and checks every step.
 
-COORDINATED_SEEDS says how many (15 unless told); a failure names the command that replays it.
+COORDINATED_SEEDS is the number of seeds (default 15); a failure names the command that replays it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Simulated threads and their clock: a wait in real time is noticed, one in virtual time ends."""
+"""Tests simulated threads and their clock: real waits are noticed, virtual waits end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_what_is_later_than_a_run_happens_in_the_next_one() -> None:
 
 
 class _Alone:
-    """A process of a single thread."""
+    """A process with a single thread."""
 
     fibers: list[fibers.Fiber]
 

@@ -1,6 +1,6 @@
-"""Lives of loops that end with their data, under each rule, each from a seed, watched throughout.
+"""Plays loops that end with their data, under each rule, seed by seed, and checks every step.
 
-LOOP_SEEDS says how many (30 unless told); a failure names the command that replays it.
+LOOP_SEEDS is the number of seeds (default 30); a failure names the command that replays it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def test_a_loop_trains_each_row_once_before_it_ends() -> None:
 
 
 def test_the_end_on_a_stand_in_says_nothing_of_what_it_has_prepared() -> None:
-    """It is lost in that round."""
+    """The trainer that stands in is lost in that round."""
     with staged():
         assert "kill at an end trainer2" in str(play_loops(2113).faults)
 

@@ -1,8 +1,8 @@
-"""Lives of a training cluster that loses parameter servers and goes back to its checkpoints.
+"""Plays a training cluster that loses parameter servers and restores its checkpoints.
 
-RESTORE_SEEDS says how many (60 unless told, 20 at least), half as many in rounds and with bounded
-staleness, a fifth as many that lose a second one meanwhile, or more in a restore; a failure names
-the command that replays it.
+RESTORE_SEEDS is the number of seeds (default 60, at least 20). Half as many are played in rounds,
+with bounded staleness and with failing closures each; a fifth as many lose a second server while
+rounds are made again, or more servers in a restore. A failure names the command that replays it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The parallel runner finds the same first failing seed as a loop would."""
+"""Tests that the parallel runner finds the same first failing seed as a loop would."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Thousands of lives of a small cluster, each from a seed, each watched at every step.
+"""Plays the delivery of rows in a small cluster, seed by seed, and checks every step.
 
-SIMULATION_SEEDS says how many (300 unless told; CI plays the next 3,000 beside); a failure names
-the command that replays it.
+SIMULATION_SEEDS is the number of seeds (default 300; CI plays the next 3,000 in addition); a
+failure names the command that replays it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ with staged():
     print([play(seed).digest for seed in range(30)])
 """
 
-# For tests that look at the same lives, which are played once.
+# Tests that look at the same seeds share their outcomes.
 played = functools.cache(play)
 
 
@@ -82,7 +82,7 @@ def test_a_failure_says_how_to_see_it_again(monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_wall_less_is_still_enough(
     wall: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that a mutant with this wall off shows what the mutant does."""
+    """Ensures that a failure of a mutant without this wall is due to the mutant itself."""
     wall(monkeypatch)
     for seed in range(100):
         play(seed)

@@ -1,4 +1,4 @@
-"""Tests of the simulation: every deliberate mistake is noticed within 3,000 lives."""
+"""Tests the simulation: every deliberate mistake in delivery is noticed within 3,000 lives."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Lives of datasets that are saved, each from a seed, each watched at every step.
+"""Plays the saving of datasets, seed by seed, and checks every step.
 
-SNAPSHOT_SEEDS says how many (60 unless told); a failure names the command that replays it.
+SNAPSHOT_SEEDS is the number of seeds (default 60); a failure names the command that replays it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Hundreds of lives of a small training cluster, each from a seed, each watched at every step.
+"""Plays a small training cluster, seed by seed, and checks every step.
 
-TRAINING_SEEDS says how many (100 unless told; CI plays 2,000 beside); a failure names the command
-that replays it.
+TRAINING_SEEDS is the number of seeds (default 100; CI plays more in addition); a failure names the
+command that replays it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.simulation.training_scenario import play, staged
 SEEDS = int(os.environ.get("TRAINING_SEEDS", "100"))
 BLOCK = 50
 
-# For tests that look at the same lives, which are played once.
+# Tests that look at the same seeds share their outcomes.
 played = functools.cache(play)
 
 

@@ -1,4 +1,4 @@
-"""Tests of the simulation: every deliberate mistake in training is noticed within some lives."""
+"""Tests the simulation: every deliberate mistake in training is noticed within TRAINING_LIVES."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A program that changes its mind, gives too little time, and passes results on to closures.
+"""Programs that cancel closures, set short deadlines and priorities, and use values as inputs.
 
-Real: the scheduler, the links, the trainers' committers. Invariant of the checker: what was said to
-be cancelled is applied on no server, then or later; its rows are used up once its end is heard.
-I15: no closure starts while one of a higher priority waits.
+Real: the scheduler, the links, the trainers' committers. The checker's invariants: a closure that
+was reported as cancelled is applied on no server, then or later, and its rows are used up once its
+end is heard. I15: no closure starts while one of a higher priority waits.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.simulation.world import STAGE
 
 
 class OrderedCore(Core):
-    """The real one, which sees that closures of a higher priority start first."""
+    """The real core, which checks that closures of a higher priority start first."""
 
     def apply(self, decision: decide.Decision) -> None:
         for event in decision.events:
@@ -36,19 +36,19 @@ class OrderedCore(Core):
         super().apply(decision)
 
     def _check_order(self, closure: int, trainer: int, decision: decide.Decision) -> None:
-        """What starts together with it is in no order."""
+        """Checks I15; closures that start in the same decision may be in any order."""
         rank, _ = self.state.rank(closure)
         together = {getattr(event, "closure", None) for event in decision.events}
         for each in self.state.waiting:
             met = self.state.ends.get(each, ())
             if each in together or trainer in met:
-                continue  # its trainer has no data for that one
+                continue  # starts as well, or the trainer has no data left for it
             if self.state.rank(each)[0] < rank:
                 raise Violation(f"I15: closure {closure} starts before {each}, of higher priority")
 
 
 class HearingScheduler(Scheduler):
-    """The real one; rows that a cancelled run took are used up when its end is heard."""
+    """The real scheduler; tells the checker the rows of a cancelled run when its end is heard."""
 
     def results(self, trainer: int, ended: Sequence[Ended]) -> None:
         errors = [
@@ -75,7 +75,10 @@ class HearingScheduler(Scheduler):
 
 
 class ChangesOfMind:
-    """Drawn from nothing that the network draws from; ``is_steady`` programs have none."""
+    """Draws cancellations, deadlines and priorities; ``is_steady`` programs have none.
+
+    Uses generators of its own, so that the network draws the same with and without it.
+    """
 
     def __init__(self, node: Any, *, is_steady: bool) -> None:
         self._node = node
@@ -85,17 +88,17 @@ class ChangesOfMind:
         self._cancels = self._dice.random() < 0.4 and not is_steady
 
     def deadline_s(self) -> float | None:
-        """Of the next closure."""
+        """Draws the deadline of the next closure, or None."""
         if not self._cancels or self._dice.random() < 0.8:
             return None
         return self._dice.choice((0.001, 0.05, 0.5, 5.0))
 
     def priority(self) -> int:
-        """Of the next closure."""
+        """Draws the priority of the next closure."""
         return self._urgency.choice((0, 0, 0, 1, 5, -1)) if self._has_priorities else 0
 
     def consider(self, value: RemoteValue) -> None:
-        """It may be cancelled in a moment, whatever has become of it by then."""
+        """May cancel a closure after a while, in whatever state it is by then."""
         if self._cancels and self._dice.random() < 0.3:
             after_s = self._dice.choice((0.0, 0.01, 0.03, 0.1, 1.0)) * self._dice.random()
             timeout_s = self._dice.choice((None, None, None, 0.05))
@@ -105,7 +108,10 @@ class ChangesOfMind:
     def _cancel(
         self, value: RemoteValue, after_s: float, timeout_s: float | None, waits: bool
     ) -> None:
-        """``waits``: until it has lost a trainer, so that a part of it may be made."""
+        """Cancels a closure; with ``waits`` not before it has lost a trainer.
+
+        A part of such a closure may have been applied already.
+        """
         wait(after_s)
         while waits and not value.has_ended and not self._has_come_back(value.closure):
             wait(0.02)
@@ -114,7 +120,7 @@ class ChangesOfMind:
         except DeadlineExceededError:
             return
         except DataServiceError:
-            # Scheduling is over, which everybody is told.
+            # Scheduling is over, of which every caller is told.
             return
         if is_cancelled:
             STAGE.world.checker.cancelled(value.closure)
@@ -125,7 +131,10 @@ class ChangesOfMind:
 
 
 class Needs:
-    """Which closures need the values of which; some of those have none. As little shared."""
+    """Draws which closures need the values of which others, some of which never get a value.
+
+    Uses a generator of its own, so that the network draws the same with and without it.
+    """
 
     def __init__(self, seed: int, *, is_steady: bool) -> None:
         self._dice = Random(f"needs {seed}")
@@ -133,11 +142,11 @@ class Needs:
         self._values: list[RemoteValue] = []
 
     def note(self, value: RemoteValue) -> None:
-        """It may be an input from now on."""
+        """Lets a value be an input of later closures."""
         self._values.append(value)
 
     def inputs(self) -> tuple[RemoteValue, ...]:
-        """Of the next closure: some of the latest."""
+        """Draws the inputs of the next closure, from the latest values."""
         if not self._is_used or not self._values or self._dice.random() < 0.6:
             return ()
         latest = self._values[-self._dice.choice((1, 3, 12)) :]

@@ -1,16 +1,16 @@
-"""What must hold of training after every step, whatever fails.
+"""Checks training after every step, whatever fails.
 
-Changes carry tags: of a closure's part, or of the row that it was made from. I7: a tag changes a
-server at most once; at the end of a closure, once at each of its servers; of one that was
-cancelled, never. I8: at a barrier, and at
-the end, a tag has changed all of its servers or none, so that what is saved then is one version.
-I1: a row is used up only by what was applied, or by the end of a closure that was heard; at the
-end each row was used once. A closure that is bound to a trainer runs on no other. I10: after the
-last fault the data come to their end. I12: a closure reads what it has changed, and what its
-thread had held back of an earlier one and commits before it reads. I13: what servers refuse fails
-the closure that wanted it, and none that would commit with it. I14: a closure runs only when all
-its inputs have values. I16: of parts that a closure notes, each that counts is reported, once,
-whether the closure has ended or its trainer was lost.
+Changes carry tags, which name the part of a closure, or the row that they were made from.
+I1: a row is used up only by applied changes, or by a closure's end that the program has heard of;
+at the end each row was used once. I7: a tag changes a server at most once; when a closure is
+finished, each of its tags has changed each of its servers once; the tags of a cancelled closure
+change nothing. I8: at a barrier, and at the end, a tag has changed all of its servers or none, so
+that what is saved then is one version. I10: after the last fault training reaches the end of its
+data. I12: a closure reads its own changes, and those that its thread had held back of an earlier
+closure and commits before it reads. I13: a change that servers refuse fails the closure that wanted
+it, and none that would have committed with it. I14: a closure runs only when all its inputs have
+values. I16: of the parts that a closure notes, each that counts is reported once, whether the
+closure has ended or its trainer was lost. A closure that is bound to a trainer runs on no other.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tests.simulation.world import STAGE
 Tag = tuple[Any, ...]
 
 REFUSED = "refused"
-"""Begins the tag of a change that servers refuse."""
+"""The first item of the tag of a change that servers refuse."""
 
 
 class TrainingChecker:
-    """Counts what servers apply, what coordinators hear and which rows are used up."""
+    """Counts what servers apply, what the program hears and which rows are used up."""
 
     def __init__(self, seed: int, servers: int) -> None:
         self._seed, self._servers = seed, servers
-        self._places: dict[Tag, tuple[int, ...]] = {}  # asked often, and new dice take long
+        self._places: dict[Tag, tuple[int, ...]] = {}  # a cache, as new generators are slow
         self.applied: Counter[tuple[Tag, int]] = Counter()
         self.heard: Counter[int] = Counter()
         self._spent: Counter[int] = Counter()
@@ -45,18 +45,18 @@ class TrainingChecker:
         self._counts_reports = True
         self._prepared: dict[Tag, set[int]] = {}
         self._promised: set[int] = set()
-        self._stranded: set[int] = set()  # taken by runs that failed for want of a server
+        self._stranded: set[int] = set()  # rows taken by runs that failed for a lost server
         self.finished: dict[int, tuple[Tag, ...]] = {}
         self.unfinished: dict[int, tuple[Tag, ...]] = {}
         self._changed: dict[Any, set[Tag]] = {}
         self._taken: dict[tuple[int, int], list[int]] = {}
         self._cancelled: set[int] = set()
         self._inputs: dict[int, tuple[Any, ...]] = {}
-        self._inside: Violation | None = None  # the first that failed its closure
-        self.bound: dict[int, str] = {}  # trainers of closures that only they may run
+        self._inside: Violation | None = None  # the first one raised inside a closure
+        self.bound: dict[int, str] = {}  # the trainer of each closure that is bound to one
 
     def places(self, tag: Tag) -> tuple[int, ...]:
-        """The servers that a change with this tag concerns: the same in each run."""
+        """Returns the servers that a change with this tag concerns, the same in each run."""
         if tag not in self._places:
             dice = Random(f"{self._seed} {tag}")
             count = dice.choice((1, self._servers, self._servers))
@@ -64,7 +64,7 @@ class TrainingChecker:
         return self._places[tag]
 
     def runs(self, closure: int, trainer: str) -> None:
-        """A trainer has begun with a closure."""
+        """Called when a trainer has begun to run a closure."""
         if self.bound.get(closure, trainer) != trainer:
             raise self._seen_inside(f"bound: closure {closure} runs on {trainer}")
         for value in self._inputs.get(closure, ()):
@@ -72,37 +72,37 @@ class TrainingChecker:
                 raise self._seen_inside(f"I14: closure {closure} runs without {value}")
 
     def needs(self, closure: int, inputs: Iterable[Any]) -> None:
-        """It must not run before these have values."""
+        """Notes that a closure must not run before these inputs have values."""
         self._inputs[closure] = tuple(inputs)
 
     def takes(self, run: Any, row: int) -> None:
-        """A run of a closure has got a row."""
+        """Called when a run of a closure has got a row."""
         taken = self._taken.setdefault((run.closure, run.attempt), [])
         if row not in taken:
             taken.append(row)
 
     def named(self, run: Any) -> InvalidArgumentError:
-        """What was refused says which rows of a run nothing has come of."""
+        """Returns the error of a refused run, with the rows from which nothing was applied."""
         if not any(tag[0] == REFUSED for tag in self.changed_by(run)):
             raise self._seen_inside(f"I13: {run} fails by what another closure has changed")
         return InvalidArgumentError(self.rows_left(run))
 
     def rows_left(self, run: Any) -> str:
-        """Rows of a run that nothing has come of, as errors say them."""
+        """Returns the rows of a run from which nothing was applied, in the form that errors use."""
         taken = self._taken.get((run.closure, run.attempt), ())
         left = [str(row) for row in taken if not self.is_applied(("row", row))]
         return "rows:" + ",".join(left)
 
     def changes(self, run: Any, tag: Tag) -> None:
-        """A run of a closure wants to make a change."""
+        """Called when a run of a closure stages a change."""
         self._changed.setdefault(run, set()).add(tag)
 
     def changed_by(self, run: Any) -> set[Tag]:
-        """So far."""
+        """Returns the tags of the changes that a run has staged so far."""
         return set(self._changed.get(run, ()))
 
     def sees(self, counts: Iterable[int], tags: set[Tag]) -> None:
-        """A closure has read after so many changes of each server; it has to see these."""
+        """Checks that a read, made after so many changes on each server, saw the changes `tags`."""
         for ps, count in enumerate(counts):
             seen = STAGE.world.servers[ps].store.made[: int(count)]
             missed = [tag for tag in tags if ps in self.places(tag) and tag not in seen]
@@ -115,7 +115,7 @@ class TrainingChecker:
         return self._inside
 
     def cancelled(self, closure: int) -> None:
-        """Its program was told that nothing of it is or will be applied."""
+        """Called when the program was told that nothing of a closure is or will be applied."""
         self._cancelled.add(closure)
         if not _is_going_back():
             self._check_all_cancelled()
@@ -129,7 +129,7 @@ class TrainingChecker:
             raise Violation(f"I7: {tag} changes server {ps}, but its closure was cancelled")
 
     def apply(self, ps: int, tag: Tag) -> None:
-        """A server makes a change."""
+        """Called when a server makes a change."""
         self.applied[tag, ps] += 1
         if not _is_going_back():
             self._check_not_cancelled(ps, tag)
@@ -139,11 +139,11 @@ class TrainingChecker:
             raise Violation(f"I7: {tag} changes server {ps}, but is of {self.places(tag)}")
 
     def is_applied(self, tag: Tag) -> bool:
-        """Anywhere."""
+        """True if a change with this tag was made on any server."""
         return any(self.applied[tag, ps] for ps in self.places(tag))
 
     def hear(self, value: Any, error: BaseException | None) -> None:
-        """A closure has ended as far as its program can see."""
+        """Called when the program can see that a closure has ended."""
         kind, rows = _rows_of(value, error)
         if kind == "trained":
             self.trained.update(rows)
@@ -154,11 +154,14 @@ class TrainingChecker:
             self.heard.update(rows)
 
     def spend(self, error: BaseException | None) -> None:
-        """A run that was cancelled has ended: so have the rows that it took."""
+        """Called when a cancelled run has ended, which uses up the rows that its error names."""
         self._spent.update(_rows_of(None, error)[1])
 
     def answered(self, request: dict[str, Any]) -> None:
-        """A server has done what was asked: what is decided somewhere will be done and heard."""
+        """Called when a server has served a request; notes the rows of parts that are decided.
+
+        A part that is decided on any server will be applied, and its outcome will be heard.
+        """
         if request["kind"] == "apply_round":
             for trainer, part in request["parts"]:
                 self._promised |= self._prepared.pop((trainer, *part), set())
@@ -178,7 +181,7 @@ class TrainingChecker:
                         self._stranded.update(self._taken.get((closure, attempt), ()))
 
     def use_up(self, rows: Iterable[int]) -> None:
-        """The data service learns that these rows are used up."""
+        """Called when the data service learns that these rows are used up."""
         for row in rows:
             known = self.heard[row] or self._spent[row] or row in self._promised | self._stranded
             if not known and not self.is_applied(("row", row)):
@@ -188,19 +191,19 @@ class TrainingChecker:
     # Going back to a checkpoint
 
     def books(self) -> dict[str, Any]:
-        """All that has happened, as values that say nothing of servers or trainers."""
+        """Returns what has happened, as values that a checkpoint can hold."""
         names = ("applied", "heard", "_spent", "trained", "_promised", "finished", "unfinished")
         return {name: getattr(self, name) for name in names}
 
     def rows_used(self) -> set[int]:
-        """By what is in the books."""
+        """Returns the rows that are used up according to the books."""
         applied = (row for tag, _ in self.applied if tag[0] == "row" for row in tag[1:])
         return {*applied, *self.heard, *self._spent}
 
     def go_back(self, books: dict[str, Any], *, is_told: bool) -> None:
-        """What was applied since is undone; where the program ``is_told``, what it heard too.
+        """Restores the books of a checkpoint; if the program ``is_told``, also what it has heard.
 
-        Where it is not, closures that it heard of run again, and may train other rows then.
+        If it is not told, closures of which it has heard run again, and may then train other rows.
         """
         self._stranded.clear()
         told = ("heard", "trained", "finished", "unfinished")
@@ -211,18 +214,18 @@ class TrainingChecker:
         self._check_all_cancelled()
 
     def barrier(self) -> None:
-        """No closure runs or waits: this is what a checkpoint would save."""
+        """Checks a barrier, when no closure runs or waits, as what a checkpoint would save."""
         self.saved()
         for closure, tags in self.finished.items():
             self._check_once(closure, tags)
 
     def saved(self) -> None:
-        """No closure runs: this is one version of all servers."""
+        """Checks, when no closure runs, that all servers hold one version."""
         for tag in {tag for tag, _ in self.applied}:
             self._check_whole(tag)
 
     def over(self, rows: Iterable[int]) -> None:
-        """All is over."""
+        """Checks the final state; `rows` are those that make elements."""
         self.barrier()
         for closure, tags in self.unfinished.items():
             if any(self.is_applied(tag) for tag in tags):
@@ -250,13 +253,13 @@ class TrainingChecker:
 
 
 def _is_going_back() -> bool:
-    """What is applied meanwhile is about to be undone."""
+    """True during a restore, which undoes what is applied meanwhile."""
     return bool(STAGE.world.coordinator.recovery.is_restoring)
 
 
 def _rows_of(value: Any, error: BaseException | None) -> tuple[str, list[int]]:
     if isinstance(error, ClosureInputError):
-        return "", []  # it has not run; its message is that of its input
+        return "", []  # the closure has not run; the message is that of its failed input
     if error is not None:
         _, found, rows = str(error).partition("rows:")
         return "failed", [int(row) for row in rows.split(",") if row] if found else []

@@ -1,7 +1,7 @@
-"""What closures of simulated training programs do.
+"""The functions that closures of simulated training programs run.
 
-Closures name their changes by tags; which servers a tag concerns follows from the seed. Each takes
-the iterator and the parameters of its trainer.
+Closures name their changes by tags; the seed determines which servers a tag concerns. Each function
+takes the iterator and the parameters of its trainer.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _AWAY_S = 0.2
 _LINGER_S = 0.02
 _STEPS = 3
 
-MadeUp = ArithmeticError  # what a closure fails with; nothing else here raises it
+MadeUp = ArithmeticError  # the error of failing closures; nothing else here raises it
 FAILURES = (MadeUp, InvalidArgumentError, ClosureInputError)
 
 
 def change(*tag: Any) -> None:
-    """A change at the tag's servers."""
+    """Stages a change on the tag's servers."""
     run, checker = running_closure(), STAGE.world.checker
     run.touch([COUNTER])
     checker.changes(run.token, tag)
@@ -37,15 +37,15 @@ def change(*tag: Any) -> None:
 
 
 def read() -> None:
-    """What was changed is read: it must be committed for that."""
+    """Prepares a read of what was changed, for which the changes must be committed."""
     run = running_closure()
     run.before_read([COUNTER])
 
 
 def pull(parameters: Any) -> None:
-    """A closure sees its own changes, and what its thread held back before it pulls."""
+    """Pulls, and checks that the closure sees its own changes and those its thread held back."""
     run, checker = running_closure(), STAGE.world.checker
-    # Some never pull, and in rounds there is nothing to see.
+    # Some closures never pull, and in rounds there is nothing to see.
     if run.token.closure % 4 == 0 or STAGE.world.breaks_orders:
         return
     own, held = checker.changed_by(run.token), run.held
@@ -55,7 +55,7 @@ def pull(parameters: Any) -> None:
             (counts,) = parameters.fetch([Fetch(counters(len(STAGE.world.servers)), None)])
             break
         except ServerLostError:
-            # A network that is away for a moment is no loss.
+            # A short failure of the network is no loss of a server.
             if not all(server.alive for server in STAGE.world.servers):
                 raise
             wait(_AWAY_S)
@@ -80,7 +80,7 @@ def compute() -> None:
 
 
 def names_its_rows(program: Callable[..., Any]) -> Callable[..., Any]:
-    """It says which rows it was made of where what it changes is refused."""
+    """Decorates a function: if its changes are refused, the error names the rows it took."""
 
     @functools.wraps(program)
     def run(*args: Any) -> Any:
@@ -123,7 +123,7 @@ def train(iterator: Any, parameters: Any) -> tuple[str, list[int]] | None:
 
 @names_its_rows
 def train_to_the_end(iterator: Any, parameters: Any) -> tuple[str, list[int]]:
-    """A step of a loop that ends with the data: it says so by its error."""
+    """Trains one row, in a loop that ends with the data; raises StopIteration at their end."""
     rows = next(iterator)
     pull(parameters)
     compute()
@@ -134,7 +134,7 @@ def train_to_the_end(iterator: Any, parameters: Any) -> tuple[str, list[int]]:
 
 @names_its_rows
 def train_two_rows(iterator: Any, parameters: Any) -> None:
-    """The second row belongs to the second part, as does the closure's own tag."""
+    """Trains two rows in two parts; the closure's own tag belongs to the second part."""
     for _ in range(2):
         rows = next(iterator, None)
         pull(parameters)
@@ -146,7 +146,7 @@ def train_two_rows(iterator: Any, parameters: Any) -> None:
 
 @names_its_rows
 def train_on_two(iterator: Any, parameters: Any) -> None:
-    """Both rows belong to one part; other closures may take some between them."""
+    """Trains two rows in one part; other closures may take rows between them."""
     rows = []
     for _ in range(2):
         rows += next(iterator, [])
@@ -170,7 +170,7 @@ def train_and_count(iterator: Any, parameters: Any) -> None:
 
 @names_its_rows
 def fit(iterator: Any, parameters: Any) -> tuple[str, list[int]]:
-    """Steps of which each is a part; those that count are reported, whoever lives to do so."""
+    """Trains several rows, each in a part of its own, and notes each for the report."""
     rows: list[int] = []
     while len(rows) < _STEPS and (taken := next(iterator, None)) is not None:
         pull(parameters)
@@ -184,7 +184,7 @@ def fit(iterator: Any, parameters: Any) -> tuple[str, list[int]]:
 
 @names_its_rows
 def evaluate(iterator: Any, parameters: Any) -> tuple[str, list[int]]:
-    """Changes nothing: its rows count by its value."""
+    """Changes nothing; its row counts as used by the value that it returns."""
     rows = next(iterator, [])
     pull(parameters)
     compute()
@@ -202,7 +202,7 @@ def fail(iterator: Any, parameters: Any) -> None:
 
 
 def fail_alone(_iterator: Any, parameters: Any) -> None:
-    """Takes no row, which could be another one where it runs again."""
+    """Fails without taking a row, since another run could take a different one."""
     pull(parameters)
     compute()
     raise MadeUp("nothing was taken")
@@ -210,7 +210,7 @@ def fail_alone(_iterator: Any, parameters: Any) -> None:
 
 @names_its_rows
 def linger(_iterator: Any, _parameters: Any) -> None:
-    """Takes as long as an earlier closure of its thread takes to be committed."""
+    """Runs until the earlier closure that its thread holds back is committed."""
     held = running_closure().held
     while held is not None and not held.is_done:
         wait(_LINGER_S)
@@ -219,7 +219,7 @@ def linger(_iterator: Any, _parameters: Any) -> None:
 
 @names_its_rows
 def refuse(iterator: Any, parameters: Any) -> None:
-    """A server refuses what it changes, when it ends or in its middle."""
+    """Makes a change that servers refuse, at the end of the closure or in its middle."""
     next(iterator, [])
     pull(parameters)
     change(*closure_tag(0))
@@ -240,11 +240,11 @@ PROGRAMS: dict[Callable[..., Any], int] = {
     fail: 0,
     refuse: 1,
 }
-"""Functions, and how many tags of its own a closure has when it is finished."""
+"""The functions, each with the number of its own tags that a finished closure has applied."""
 LOOP = (train_to_the_end, count)
-"""Those of a loop to the end of the data."""
+"""The functions of a loop to the end of the data."""
 ONE_STEP = (count, train, evaluate, fail)
-"""Those that read and take nothing after they have changed something, as rounds want it."""
+"""The functions that read and take nothing after their first change, as rounds require."""
 FAILING = (fail, refuse)
 STEADY = (count,)
-"""Those that always change something, and take nothing."""
+"""The functions that always change something, and take no row."""

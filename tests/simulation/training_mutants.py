@@ -1,7 +1,7 @@
 """Deliberate mistakes in the training protocol, each of which the simulation must notice.
 
-A mutant changes one decision of the real code. Where a second wall hides the mistake, that wall is
-taken down as well, and the mutant says which.
+A mutant changes one decision of the real code. If a second defence ("wall") hides the mistake, the
+mutant removes that defence as well and names it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Real: a server's requests, store, commits and ledger; a trainer's service, session, iterators,
 staging, turns and committer, threads included. Modelled: the wires, and the data service, which
-hands each row to one reader, takes back what readers had not used when they leave or when their
-owner says that they are gone, and believes the owner's marks.
+gives each row to one reader, takes back unused rows when a reader leaves or its owner says that it
+is gone, and believes the owner's marks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.simulation.world import STAGE
 
 SERVICE = "data:1"
 FIRST_SESSION = "s1"
-# How long the data service waits for the word of a lost reader's owner.
+# How long the data service waits for the statement of a lost reader's owner.
 OWNER_TIMEOUT_S = 15.0
 
 
@@ -48,11 +48,11 @@ class ServerNode(Process):
 
     @property
     def session(self) -> Any:
-        """The current one; None where it holds nothing."""
+        """The server's current session; None if it holds nothing."""
         return self._sessions.status()["session"]
 
     def restart(self) -> None:
-        """Another process, which holds nothing."""
+        """Starts another process, which holds nothing."""
         if not self.alive:
             self._boot(None)
 
@@ -100,7 +100,7 @@ class ServerNode(Process):
         return {}
 
     def restore_ledger(self) -> None:
-        """As if it were loaded from what a checkpoint saved just now."""
+        """Replaces the ledger by a copy restored from its saved state, and compares the two."""
         saved = self.store.ledger_state()
         restored: Commits[Any] = Commits()
         restored.restore(saved)
@@ -110,7 +110,7 @@ class ServerNode(Process):
 
 
 class DataNode(Process):
-    """A data service of one epoch. Some rows make no element."""
+    """A data service with one epoch of rows; the `void` rows make no element."""
 
     def __init__(self, world: Any, rows: int) -> None:
         super().__init__(world, "data")
@@ -126,9 +126,10 @@ class DataNode(Process):
         return len(self.used) == self.rows
 
     def next(self, reader: str, owner: str, elements: int = 1) -> list[list[int]]:
-        """The rows of the next elements; of each those before the last make none. Empty at the end.
+        """Returns the rows of each of the next elements: void rows, then the row that makes it.
 
-        What one reader was given no other is, whether it was taken there or not.
+        Empty at the end of the data; the last list has only void rows if no row follows them. Rows
+        that were given to one reader are given to no other, whether that reader takes them or not.
         """
         given = (self._next(reader, owner) for _ in range(elements))
         return list(itertools.takewhile(bool, given))
@@ -147,13 +148,13 @@ class DataNode(Process):
         return got
 
     def use_up(self, reader: str, rows: list[int]) -> None:
-        """A reader acknowledges."""
+        """Handles the acknowledgement of a reader."""
         held = self._held.get(reader, [])
         self._use_up([row for row in rows if row in held])
         self._held[reader] = [row for row in held if row not in rows]
 
     def release(self, owner: str, consumed: dict[str, list[list[int]]]) -> int:
-        """An owner says that its readers are gone for good, and what they have used."""
+        """Handles an owner's statement that its readers are gone, and which rows they have used."""
         self._released.add(owner)
         mine = [reader for reader, known in self._owners.items() if known == owner]
         for reader in mine:
@@ -162,13 +163,13 @@ class DataNode(Process):
         return len(mine)
 
     def leave(self, reader: str, used: list[int]) -> None:
-        """A reader is closed; what it did not use goes to others."""
+        """Closes a reader; the rows that it did not use go to others."""
         self.use_up(reader, used)
         self._owners[reader] = ""
         self._held.pop(reader, None)
 
     def load(self, used: set[int]) -> None:
-        """Goes back to where so many rows were used; who read on reads no more."""
+        """Goes back to the point at which these rows were used, and releases all readers."""
         self.used = set(used)
         self._owners = dict.fromkeys(self._owners, "")
         self._held.clear()
@@ -179,7 +180,7 @@ class DataNode(Process):
 
 
 def ask(target: Process, function: Callable[..., Any], *args: Any) -> Any:
-    """Calls a process that answers as soon as the network lets it."""
+    """Calls a function of another process across the network, and waits for its value or error."""
     fiber, answers = running(), []
 
     def answered(value: Any) -> None:
@@ -203,7 +204,7 @@ def ask(target: Process, function: Callable[..., Any], *args: Any) -> Any:
 
 
 class Reader:
-    """A trainer's iterator over the data; what is acknowledged is told some time later."""
+    """A trainer's iterator over the data; sends acknowledgements to the service after a delay."""
 
     def __init__(self, owner: str) -> None:
         STAGE.ids += 1
@@ -213,8 +214,8 @@ class Reader:
         self._node = running().node
         self._node.readers.append(self.name)
         self._data: DataNode = STAGE.world.data
-        self._rows: list[int] = []  # in order, those known to be used up left out
-        self._buffer: list[list[int]] = []  # what was given, and is not taken
+        self._rows: list[int] = []  # taken in this order, and not yet confirmed as used up
+        self._buffer: list[list[int]] = []  # given by the service and not yet taken
         self._acknowledged: list[int] = []
         self._is_telling = False
 
@@ -256,7 +257,7 @@ class Reader:
 
 
 class Receipt:
-    """Stands for all rows of a reader up to an element."""
+    """A receipt for all rows of a reader up to an element."""
 
     def __init__(self, reader: Reader, rows: list[int]) -> None:
         self._reader, self._rows = reader, rows
@@ -283,7 +284,7 @@ class TrainerNode(Process):
         self.readers: list[str] = []
 
     def boot(self) -> None:
-        """A new process."""
+        """Starts a new process."""
         self.alive = True
         addresses = [server.name for server in self.world.servers]
         self.service = TrainerService(
@@ -303,7 +304,7 @@ class TrainerNode(Process):
             self.boot()
 
     def receive(self, request: Any, reply: Callable[[Any], None]) -> None:
-        """Somebody configures it."""
+        """Handles a request to configure the trainer; refuses it if the process is not there."""
         if self.alive:
             self.spawn(self._configure, request, reply)
         else:
@@ -316,7 +317,7 @@ class TrainerNode(Process):
             reply(error)
 
     def reached(self, place: str) -> None:
-        """A fiber of it is at a place where it may be killed."""
+        """Called when a fiber is at a place where the trainer may be killed; kills it if due."""
         if self.crash_at is None or self.crash_at[0] != place:
             return
         number = self.crash_at[1] - 1

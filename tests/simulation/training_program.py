@@ -1,7 +1,7 @@
-"""What a simulated training program schedules, and the coordinator that it runs in.
+"""The coordinator of a simulated cluster, and the training program that runs in it.
 
 Real: the scheduler with its decisions and state, the links to trainers, the recovery of lost
-trainers. What `ClusterCoordinator` adds, pickling and resources, is done here by hand.
+trainers. Modelled: the pickling and resources that `ClusterCoordinator` adds.
 """
 
 from __future__ import annotations
@@ -65,11 +65,11 @@ _ITERATOR = "iterator"
 
 
 class _Iterator:
-    """Stands for the trainer's own one."""
+    """Stands for the trainer's own iterator."""
 
 
 class _Parameters:
-    """Stands for the trainer's own ones."""
+    """Stands for the trainer's own parameters."""
 
 
 def _reference(value: object) -> tuple[str, ...] | None:
@@ -95,25 +95,26 @@ class CoordinatorNode(Process):
         is_steady: bool = False,
         is_loop: bool = False,
     ) -> None:
-        """``is_steady``: its closures follow from the seed alone and all change something.
-        ``is_loop``: it trains until a closure ends with the end of the data.
+        """Makes a program that has yet to boot.
 
-        ``after_a_loss`` of a server: the program "ends", "goes back" with everything else, or
-        hears nothing, for closures "run again".
+        ``fails``: some of its closures fail. ``is_steady``: its closures follow from the seed alone
+        and all change something. ``is_loop``: it trains until a closure meets the end of the data.
+        ``after_a_loss`` of a server the program "ends" (no server is lost then), "goes back" with
+        everything else, or hears nothing, as closures "run again".
         """
         super().__init__(world, "coordinator")
         self._after_a_loss = after_a_loss
         self.recovery = RecoverySwitch()
         self.is_done = False
         self.is_steady = is_steady
-        # Drawn from nothing that the network draws from.
+        # A generator of its own, so that the program does not depend on the network's draws.
         self._own = Random(f"program {world.seed}")
         self._in_flight, self._is_loop = closures_in_flight, is_loop
         self._fails = fails
-        # Some programs bind closures to a trainer: to the first, which always comes back.
+        # Some programs bind closures to the first trainer, which always comes back.
         self._binding = Random(f"bound {world.seed}")
         self._binds = self._binding.random() < 0.3 and rule == ASYNC
-        # Some fit, so that what their closures note is known although trainers are lost.
+        # Some programs fit: what their closures note must be reported although trainers are lost.
         self._fitting = Random(f"noting {world.seed}")
         self._fits = self._fitting.random() < 0.2 and rule == ASYNC and not is_steady
         self._mind = ChangesOfMind(self, is_steady=is_steady)
@@ -133,7 +134,7 @@ class CoordinatorNode(Process):
 
     @property
     def is_losing_server(self) -> bool:
-        """Whether one is lost, or everything goes back because of that."""
+        """True if a server is lost, or while everything is restored because of that."""
         return self.recovery.is_restoring or not all(s.alive for s in self.world.servers)
 
     def _start(self) -> None:
@@ -226,7 +227,7 @@ class CoordinatorNode(Process):
             raise Violation("I11: the program goes on while everything goes back")
 
     def _train_on(self) -> None:
-        """Trains until it has ended with no server lost, whatever was lost meanwhile."""
+        """Trains until training has ended with no server lost, whatever is lost meanwhile."""
         self._save()
         executor = Executor(self)
         while True:
@@ -234,18 +235,18 @@ class CoordinatorNode(Process):
             try:
                 self._train()
                 executor.confirm()
-                # All may be used up as seen from before a restore that has begun meanwhile.
+                # The data may seem used up only by the state before a restore that began meanwhile.
                 is_back = self.recovery.is_restoring or self.recovery.restores > restores
                 if self.world.data.is_over and not is_back:
                     return
             except DataServiceError as error:
-                # What was asked while everything went back hears that its session is over.
+                # A request made during the restore fails, as its session is over.
                 is_back = self.recovery.restores > restores
                 if not is_back and not executor.went_back(error):
                     raise
 
     def _save(self) -> None:
-        """A save that fails because a server is lost is one that was not made."""
+        """Saves a checkpoint; ignores the failure of a save because of a lost server."""
         try:
             self.checkpoints.save()
         except RolledBackError:
@@ -254,7 +255,7 @@ class CoordinatorNode(Process):
             self.world.note(f"not saved: {type(error).__name__}", self)
 
     def _train(self) -> None:
-        """Schedules until the data are used up, with a barrier now and then."""
+        """Schedules closures until the data are used up, with barriers at random."""
         world, dice = self.world, self.world.dice
         for _ in range(self._own.choice((3, 8, 12)) if self.is_steady else 0):
             self._round(self._own.choice((1, 4, 5, 12)))
@@ -271,7 +272,7 @@ class CoordinatorNode(Process):
         self._barrier()
 
     def _loop(self) -> None:
-        """As a user's own: what is not trained when it ends never is."""
+        """Trains as a user's own loop does: rows that are not trained when it ends never are."""
         dice, scheduled = self.world.dice, []
         with contextlib.suppress(OutOfRangeError):
             while True:
@@ -295,7 +296,7 @@ class CoordinatorNode(Process):
         known = STEADY if self.is_steady else ONE_STEP if self._in_rounds else PROGRAMS
         programs = [program for program in known if self._fails or program not in FAILING]
         if self._after_a_loss == "run again" and not self.is_steady:
-            # Its value is heard once, and its rows are others when it runs again.
+            # The value of `evaluate` is heard once, but it takes other rows when it runs again.
             programs.remove(evaluate)
             if self._fails:
                 programs = [*(p for p in programs if p not in FAILING), fail_alone]
@@ -312,7 +313,7 @@ class CoordinatorNode(Process):
             self._mind.consider(value)
             self._needs.note(value)
             if self.is_steady and self._own.random() < 0.2:
-                # In the middle of a round perhaps, and when trainers have done all there is.
+                # Perhaps in the middle of a round, or when trainers have nothing left to do.
                 wait(self._own.choice((0.0, 1.0)))
                 self._save()
         if self._after_a_loss != "ends" and dice.random() < 0.3:
@@ -324,7 +325,7 @@ class CoordinatorNode(Process):
                 ("closure", value.closure, part) for part in range(PROGRAMS.get(program, 0))
             )
             try:
-                # One that runs again may find no row, and then changes nothing.
+                # A closure that runs again may find no row, and then changes nothing.
                 is_sure = program is not train or self._after_a_loss != "run again"
                 if is_sure and (value.fetch() is not None or program is not train):
                     checker.finished[value.closure] = tags
@@ -334,7 +335,7 @@ class CoordinatorNode(Process):
 
     def _submit(self, program: Callable[..., Any]) -> RemoteValue:
         inputs = self._needs.inputs()
-        # One that is bound ends with the data of its trainer.
+        # A bound closure meets the end of the data of its trainer alone.
         may_bind = self._binds and program is not train_to_the_end
         trainer = 0 if may_bind and self._binding.random() < 0.4 else None
         value = self.scheduler.submit(
@@ -352,11 +353,11 @@ class CoordinatorNode(Process):
         return value
 
     def _barrier(self) -> None:
-        """What a checkpoint waits for, and what it would find."""
+        """Waits until all closures have ended, as a checkpoint does, and checks the state."""
         world = self.world
         self.scheduler.wait_idle(None)
         if self.recovery.is_restoring:
-            return  # another closure's error has ended what would have waited for that
+            return  # the wait ended by another closure's error, before the restore was over
         world.checker.barrier()
         for server in world.servers:
             if world.dice.random() < 0.5 and server.alive:
@@ -367,7 +368,7 @@ class CoordinatorNode(Process):
 
 
 def release_readers(service: str, owner: str, consumed: dict[str, Any], *, timeout_s: float) -> int:
-    """`dataservice.release_readers`."""
+    """Stands for `dataservice.release_readers`."""
     assert service == SERVICE
     assert timeout_s > 0
     data = STAGE.world.data
@@ -379,5 +380,5 @@ def _source() -> None:
 
 
 def open_dataset(_source: Any, _epoch: int, _context: Any, owner: str) -> Reader:
-    """`pstrain.trainer.resources.open_dataset`."""
+    """Stands for `pstrain.trainer.resources.open_dataset`."""
     return Reader(owner)

@@ -1,9 +1,10 @@
-"""Checkpoints of a simulated training cluster, and what a lost parameter server goes back to.
+"""Checkpoints of a simulated training cluster, which are restored when a server is lost.
 
-Real: the restorer, the scheduler's barrier, what it runs again or gives up, the servers' sessions,
-how a fit goes on.
-Modelled: what a checkpoint holds (what was applied, by the checker's books, which rows that used
-up, and the servers' values), its write, which takes a while, and the strategy's new sessions.
+Real: the restorer, the scheduler's barrier, which closures it runs again or gives up, the servers'
+sessions, the resumption of a fit.
+Modelled: the content of a checkpoint (what was applied according to the checker's books, the rows
+that this used up, and the servers' values), its write, which takes a while, and the strategy's new
+sessions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _REWIND_S = 0.02
 
 
 class Checkpoints:
-    """A manager and its checkpoint in one: the newest is what counts."""
+    """Stands for a checkpoint manager and its checkpoint in one; only the latest is restored."""
 
     def __init__(self, node: Any, *, gives_up: bool) -> None:
         self.checkpoint = self
@@ -54,12 +55,12 @@ class Checkpoints:
         return self._lock
 
     def wait(self, timeout: float | None = None) -> None:
-        """Until what is being written is there, or not."""
+        """Waits for the checkpoint that is being written, whether it succeeds or not."""
         if self._writer is not None:
             self._writer.join(timeout)
 
     def save(self) -> None:
-        """Returns when all is held; raises where a server is lost."""
+        """Captures a checkpoint and begins to write it; raises an error if a server is lost."""
         self.wait()
         node, world = self._node, self._node.world
         with self._lock, node.scheduler.holding.held(_HOLD_TIMEOUT_S):
@@ -102,7 +103,7 @@ class Checkpoints:
 
 
 class Strategy:
-    """The servers' sessions: `pstrain.strategy.ParameterServerStrategy`."""
+    """Stands for `pstrain.strategy.ParameterServerStrategy`, which owns the servers' sessions."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
@@ -130,7 +131,7 @@ class Strategy:
 
 
 class Iterators:
-    """The only iterator is in each checkpoint; the data service is asked for a while."""
+    """Stands for the program's iterators: one, in every checkpoint; rewinding takes a while."""
 
     def made(self) -> int:
         return 1
@@ -141,40 +142,40 @@ class Iterators:
 
 
 class Progress:
-    """What of `pstrain.execution.progress.Progress` tells that everything went back."""
+    """Stands for `pstrain.execution.progress.Progress`, which notes that everything went back."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
         self.is_behind = False
 
     def go_back(self) -> None:
-        """It sets the data's position too, which a restore under way would move again."""
+        """Goes back; not allowed during a restore, which would move the data's position again."""
         if self._node.recovery.is_restoring:
             raise Violation("I11: the program goes back before everything else is back")
         self.is_behind = False
 
 
 class Executor:
-    """The coordinator, as `pstrain.execution` hands it to a fit."""
+    """Stands for the coordinator as `pstrain.execution` hands it to a fit."""
 
     def __init__(self, node: Any) -> None:
         self._node = node
 
     def went_back(self, error: Exception) -> bool:
-        """`ServerRecovery.went_back`."""
+        """Stands for `ServerRecovery.went_back`."""
         if not self._node.recovery.outlast(error):
             return False
         self._node.scheduler.redoing.forget_given_up()
         return True
 
     def confirm(self) -> None:
-        """`ServerRecovery.confirm`."""
+        """Stands for `ServerRecovery.confirm`."""
         self._node.parameters.check_current()
         if self._node.recovery.is_restoring:
             raise ServerLostError("is being restored")
-        # Threads may change at any place; here it matters what is lost meanwhile.
+        # A real thread may be preempted anywhere; at this place a loss meanwhile matters.
         wait(self._node.world.dice.choice((0.0, 0.01, 1.0)))
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """`ServerRecovery.retire`."""
+        """Stands for `ServerRecovery.retire`."""
         return bool(self._node.recovery.retire(is_behind))

@@ -1,4 +1,4 @@
-"""From a seed to a training cluster, its faults, and a verdict.
+"""From a seed to a training cluster, its faults, and a verdict on the training.
 
 Every choice comes from the seed's own generator. Invariant: `play(seed)` has one outcome.
 """
@@ -67,11 +67,11 @@ PATIENCE_S = 60.0
 
 
 class Scenario(BaseScenario):
-    """A training cluster and what befalls it."""
+    """A training cluster and the faults that befall it."""
 
     # Short, or so long that a node is taken for lost.
     pauses_s = (0.05, 0.5, 2.0, 6.0)
-    # A message that is lost breaks its connection.
+    # Probabilities of losses and doublings; a lost message breaks its connection.
     noises = ((0.0, 0.2), (0.03, 0.0), (0.1, 0.3))
     checkpoints: type[Checkpoints] = Checkpoints
 
@@ -86,9 +86,12 @@ class Scenario(BaseScenario):
         fails: bool = False,
         is_loop: bool = False,
     ) -> None:
-        """``fails``: some closures do, also where servers are lost.
+        """Builds the cluster of a seed.
 
-        ``is_loop``: the program trains until a closure ends with the end of the data.
+        ``after_a_loss`` lists what the program may do after a loss of a server, as in
+        `CoordinatorNode`. ``rules`` is "sync", "ssp" or "" for asynchronous training. ``fails``:
+        some closures fail, even if servers are lost. ``is_loop``: the program trains until a
+        closure meets the end of the data.
         """
         super().__init__(seed, verbose=verbose)
         world, dice = self.world, self.dice
@@ -162,7 +165,7 @@ class Scenario(BaseScenario):
                 self._crash(node)
 
     def kill_for_good(self) -> None:
-        """It never comes back, unless nobody else is left."""
+        """Kills a trainer that never comes back; spares the first trainer."""
         node = self._some_trainer()
         if node.alive and node is not self.trainers[0]:
             self.note("kill for good", node)
@@ -175,7 +178,7 @@ class Scenario(BaseScenario):
         self.note(f"kill when {node.crash_at[0]}", node)
 
     def _kill_at_an_end(self) -> None:
-        """While others have their last elements perhaps."""
+        """May kill a busy trainer soon after one met the end, perhaps with its last elements."""
         dice = self.dice
         if self.world.now_s < FAULTS_UNTIL_S and dice.random() < 0.3:
             self.world.at(dice.random() * dice.choice((0.01, 0.05)), None, self._kill_busy)
@@ -193,7 +196,7 @@ class Scenario(BaseScenario):
             self._crash(node)
 
     def kill_server(self) -> None:
-        """There is something to go back to, and somebody who does."""
+        """Kills a server, if there is a checkpoint to restore and a program that goes on."""
         node = self.dice.choice(self.world.servers)
         is_saved = self.coordinator.checkpoints.latest_checkpoint is not None
         if node.alive and is_saved and not self.coordinator.is_done:
@@ -205,7 +208,7 @@ class Scenario(BaseScenario):
         self.world.at(self.pause_s(), None, node.restart)
 
     def freeze(self) -> None:
-        """Short, or so long that it is taken for lost."""
+        """Freezes a node, most often a trainer, shortly or so long that it is taken for lost."""
         others: list[Any] = [self.coordinator, self.dice.choice(self.world.servers)]
         self.freeze_one(self.dice.choice((*others, *([self._some_trainer()] * 4))))
 
@@ -227,7 +230,7 @@ class Scenario(BaseScenario):
 
     def run(self) -> None:
         world = self.world
-        # After a restore, rounds wait for trainers that were there, and may never come back.
+        # After a restore, rounds wait for trainers that may never come back.
         patience_s = PATIENCE_S + (waiting.ABSENT_TIMEOUT_S if self._rules == "sync" else 0.0)
         world.run(FAULTS_UNTIL_S + patience_s, lambda: self.coordinator.is_done)
         if not self.coordinator.is_done:
@@ -243,7 +246,7 @@ class Scenario(BaseScenario):
         return f"{len(data.used)} of {data.rows} rows are used up; {counts}"
 
     def _is_settled(self) -> bool:
-        """What is known to the coordinator has reached everybody."""
+        """True if no server holds an undecided part, so all decisions have reached all servers."""
         return all(not server.store.commit_counts()["held"] for server in self.world.servers)
 
     def _check_end(self) -> None:
@@ -285,14 +288,14 @@ def play(seed: int, *, verbose: bool = False) -> Outcome:
 
 
 def play_restores(seed: int, *, verbose: bool = False) -> Outcome:
-    """The same with servers that are lost, and checkpoints to go back to."""
+    """Runs one seed in which servers are lost and checkpoints are restored."""
     return Scenario(seed, verbose=verbose, after_a_loss=RESTORING).play()
 
 
 def play_failing_restores(seed: int, *, verbose: bool = False) -> Outcome:
-    """Closures run again after a restore, some fail meanwhile, and the program goes on.
+    """Runs one seed in which closures run again after a restore, and some of them fail.
 
-    In every third life in rounds, in another with bounded staleness.
+    A third of the seeds train in rounds, another third with bounded staleness.
     """
     rules = ("", "sync", "ssp")[seed % 3]
     return Scenario(
@@ -301,23 +304,23 @@ def play_failing_restores(seed: int, *, verbose: bool = False) -> Outcome:
 
 
 def play_loops(seed: int, *, verbose: bool = False) -> Outcome:
-    """A loop that ends with the error of a closure for which no trainer has data any more."""
+    """Runs one seed of a loop, which ends by a closure's error when no trainer has data left."""
     rules = ("", "sync", "ssp")[seed % 3]
     return Scenario(seed, verbose=verbose, rules=rules, is_loop=True).play()
 
 
 def play_sync(seed: int, *, verbose: bool = False) -> Outcome:
-    """In rounds, with and without trainers to spare."""
+    """Runs one seed of training in rounds, with and without backup trainers."""
     return Scenario(seed, verbose=verbose, rules="sync").play()
 
 
 def play_ssp(seed: int, *, verbose: bool = False) -> Outcome:
-    """With bounded staleness."""
+    """Runs one seed of training with bounded staleness."""
     return Scenario(seed, verbose=verbose, rules="ssp").play()
 
 
 def play_sync_restores(seed: int, *, verbose: bool = False) -> Outcome:
-    """In rounds, with servers that are lost; every other program does the same in each life."""
+    """Runs one seed in rounds that loses servers; every other program is steady."""
     follows, is_steady = (("run again",), True) if seed % 2 else (RESTORING, False)
     return Scenario(
         seed, verbose=verbose, after_a_loss=follows, rules="sync", is_steady=is_steady
@@ -325,7 +328,7 @@ def play_sync_restores(seed: int, *, verbose: bool = False) -> Outcome:
 
 
 def play_ssp_restores(seed: int, *, verbose: bool = False) -> Outcome:
-    """With bounded staleness, and servers that are lost."""
+    """Runs one seed with bounded staleness that loses servers."""
     return Scenario(seed, verbose=verbose, after_a_loss=RESTORING, rules="ssp").play()
 
 
@@ -362,13 +365,13 @@ def staged() -> Iterator[None]:
         return answers
 
     def keep_and_note(self: ClosureRun, origin: Any, element: Any) -> None:
-        """It may be one that an earlier run has given back, which no reader hands out again."""
+        """Notes the element's rows; one given back by an earlier run comes from no reader."""
         keep(self, origin, element)
         for row in element.element:
             STAGE.world.checker.takes(self.token, row)
 
     def fail_and_name(self: Any, result: Any, error: Exception) -> Any:
-        """What was refused says whose rows it was made of, as what raises does."""
+        """Names the run's rows in the error of a refused or cancelled run, as raised errors do."""
         token = self.token(result.id, result.attempt)
         if isinstance(error, InvalidArgumentError):
             error = STAGE.world.checker.named(token)

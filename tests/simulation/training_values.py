@@ -1,9 +1,9 @@
-"""What gradients make of a variable: by the real steps of servers, and by whole numbers.
+"""The values of a variable after gradient steps: by the servers' real steps, and by whole numbers.
 
-Gradients are multiples of what any number of trainers divides, so that their means, and all sums of
-these, are whole numbers that a float32 holds: what servers hold at the end must be exactly what the
-rounds come to. A gradient follows from its closure and server alone, as of data that are read in a
-fixed way.
+Gradients are multiples of a number that every possible number of trainers divides. So their means,
+and all sums of these, are whole numbers that a float32 holds, and servers must at the end hold
+exactly the result of the rounds. The closure and the server alone determine a gradient, as if the
+data were read in a fixed order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _DESCENT = OptimizerSpec(name="sgd", learning_rate=1.0)
 
 
 def make_values(store: Any) -> None:
-    """A server's shard, of zeros."""
+    """Creates a server's shard of the variable, filled with zeros."""
     spec = VariableSpec(
         id=_VARIABLE,
         name="values",
@@ -40,7 +40,7 @@ def make_values(store: Any) -> None:
 
 
 def counters(servers: int) -> VariableSpec:
-    """A row for each server, which says how many changes were made there."""
+    """Returns the spec of a variable with a row for each server, which counts its changes."""
     return VariableSpec(
         id=COUNTER,
         name="changes made",
@@ -53,14 +53,14 @@ def counters(servers: int) -> VariableSpec:
 
 
 def make_counter(store: Any, servers: int) -> None:
-    """A server's own; ``made`` has what it counts, in order."""
+    """Creates a server's own row of the counters; ``store.made`` lists the tags in order."""
     if not hasattr(store, "made"):
         store.create(counters(servers), store.ps, np.zeros((1, 1), np.int64))
         store.made = []
 
 
 def count_change(store: Any, tag: tuple[Any, ...]) -> None:
-    """A change is made."""
+    """Counts a change that a server makes."""
     store.made.append(tag)
     store.shard(COUNTER, store.ps).assign("add", store.ps, np.ones((1, 1), np.int64))
 
@@ -72,13 +72,13 @@ def values_of(store: Any) -> list[float]:
 
 
 def put_back(store: Any, values: list[float]) -> None:
-    """As a checkpoint's part is read into a server that has just begun a session."""
+    """Restores values, as a checkpoint does on a server that has just begun a session."""
     column = np.array(values, np.float32)[:, None]
     store.shard(_VARIABLE, 0).restore(0, [column], None)
 
 
 def step(store: Any, ps: int, closure: int) -> GradientStep:
-    """What a closure adds to its round on a server."""
+    """Returns the gradient step that a closure adds to its round on a server."""
     shard: Shard = store.shard(_VARIABLE, 0)
     gradient = _gradient(ps, closure)
     ids = np.array(sorted(gradient), np.int64)
@@ -93,7 +93,11 @@ def check_values(
     made: Mapping[int, Iterable[tuple[int, int]]],
     sizes: Mapping[int, int],
 ) -> None:
-    """``made``: the closures of each round and the servers that they concern."""
+    """Checks that the stores hold the result of all rounds.
+
+    ``made`` has, by round, its pairs of closure and server, ``sizes`` how many gradients its mean
+    counts.
+    """
     expected: dict[int, list[int]] = {}
     for number, parts in made.items():
         for closure, ps in parts:
@@ -107,6 +111,6 @@ def check_values(
 
 
 def _gradient(ps: int, closure: int) -> dict[int, int]:
-    """By row: of two of the three."""
+    """Returns a closure's gradient on a server, by row; it concerns two of the three rows."""
     rows = {closure % ROWS, (closure + 1) % ROWS}
     return {row: _DIVISIBLE * ((7 * closure + 5 * row + ps) % 17 - 8) for row in rows}

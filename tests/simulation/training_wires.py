@@ -1,8 +1,8 @@
-"""What carries messages of training: between coordinator, trainers and parameter servers.
+"""The wires that carry messages between coordinator, trainers and parameter servers.
 
-Stand-ins for `Connections` and `RpcClient`. A wire is in order and loses nothing unless it breaks,
-like TCP; then neither end knows what of the last messages arrived, and one that was under way may
-arrive late, after its repetition. A cut delays, and is noticed by silence.
+Stand-ins for `Connections` and `RpcClient`. Like TCP, a wire is in order and loses nothing unless
+it breaks; then neither end knows which of the last messages arrived, and one in flight may arrive
+late, after its retry. A cut delays messages, and the ends notice the silence.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _END = object()
 
 
 def passage_s(source: Any, target: Any) -> float:
-    """How long a message from one to the other is under way."""
+    """Returns how long a message from one node to the other takes."""
     return source.world.blocked_s(source, target) + source.world.latency_s()
 
 
@@ -45,7 +45,8 @@ class Exchange:
         self._on_done = on_done
         world = self._world = caller.world
         dice = world.dice
-        # A coordinator that cannot fence a lost trainer gives training up: that is not simulated.
+        # Spares some calls of the coordinator: if it cannot fence a lost trainer it gives up
+        # training, which is not simulated.
         is_spared = caller is world.coordinator and (again or not world.breaks_orders)
         if not is_spared and dice.random() < world.loss:
             self._break(dice)
@@ -55,7 +56,7 @@ class Exchange:
             world.at(passage_s(caller, server) + dice.random(), server, self._echo, any_life=True)
 
     def _break(self, dice: Any) -> None:
-        """The connection breaks before the request arrived, or before the reply did."""
+        """Breaks the connection before the request arrives, or before the reply does."""
         world, broken = self._world, UnavailableError("connection reset")
         if dice.random() < 0.6:
             late_s = dice.choice((0.0, 0.0, 0.05, 0.5))
@@ -69,7 +70,7 @@ class Exchange:
         self._world.at(passage_s(self._server, self._caller), self._caller, self._finish, reply)
 
     def _echo(self) -> None:
-        """Arrives, and nobody hears what comes of it."""
+        """Has the server handle the request; the reply is lost."""
         if self._server.alive:
             self._server.answer(self._header)
 
@@ -80,7 +81,7 @@ class Exchange:
 
 
 class Connections:
-    """`pstrain.trainer.connections.Connections`."""
+    """Stands for `pstrain.trainer.connections.Connections`."""
 
     def __init__(self, addresses: Any, **_security: object) -> None:
         self.addresses = tuple(addresses)
@@ -131,7 +132,7 @@ class Connections:
 
 
 class RpcClient:
-    """`dataservice.runtime.rpc.RpcClient`, from the coordinator to a trainer."""
+    """Stands for `dataservice.runtime.rpc.RpcClient`, from the coordinator to a trainer."""
 
     def __init__(self, address: str, *_args: object, **_security: object) -> None:
         self._node = running().node
@@ -183,7 +184,7 @@ class Stream:
         self._down: Any = SimpleQueue()
         self.up: Any = SimpleQueue()
         self._is_over = self._was_silent = self.is_served = False
-        # What is sent before a process is there does not reach it: nor does the connection.
+        # A connection that is begun while the process is down never reaches a later process.
         self._life = trainer.life if trainer.alive else None
         self._world.streams.append(self)
         node.spawn(self._send_all, requests)
@@ -202,7 +203,7 @@ class Stream:
         self._end(CancelledError("the stream was closed"))
 
     def reset(self) -> None:
-        """The connection breaks."""
+        """Breaks the connection."""
         self._end(UnavailableError("connection reset"))
 
     def _send_all(self, requests: Iterator[Any]) -> None:
@@ -237,7 +238,7 @@ class Stream:
             self.is_served = True
             self._trainer.spawn(self._serve)
         else:
-            # By the host: the process is not there.
+            # The host refuses the connection, as the process is not there.
             delay_s = passage_s(self._trainer, self._node)
             self._world.at(delay_s, self._node, self._arrive, UnavailableError("refused"))
 
@@ -271,13 +272,13 @@ class Stream:
             self._world.streams.remove(self)
 
     def died(self, trainer: Any) -> None:
-        """The trainer's host resets the connections of its dead process."""
+        """Has the trainer's host reset the connection, if it is that trainer's."""
         if trainer is self._trainer:
             delay_s = passage_s(trainer, self._node)
             self._world.at(delay_s, self._node, self.reset)
 
     def _pass(self, is_up: bool, action: Callable[..., None], *args: object) -> None:
-        """Sends: in order, so that nothing overtakes."""
+        """Sends a message to the other end, in order."""
         source, target = (self._trainer, self._node) if is_up else (self._node, self._trainer)
         if not source.alive:
             return

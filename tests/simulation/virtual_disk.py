@@ -1,9 +1,9 @@
-"""Storage that all simulated processes reach, as far as folders of snapshots use it.
+"""The storage that all simulated processes share, as far as folders of snapshots use it.
 
-Stands for `open`, `os`, `fsspec`, `tempfile` and `uuid` in `atomic_folder`. Each operation takes
-a moment before it takes effect, in which its process may be killed or frozen; a trap does so at the
-n-th operation from now. Knows files, nothing of what is in them. A host that loses power loses what
-its processes had not synced: contents of files, and names.
+Stands for `open`, `os`, `fsspec`, `tempfile` and `uuid` in `atomic_folder`. Each operation takes a
+moment before it takes effect, in which its process may be killed or frozen; a trap does so at the
+n-th operation from the moment it is set. Knows nothing of the contents of files. A host that loses
+power loses what its processes had not synced: contents and names of files.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tests.simulation.world import STAGE
 
 _STEP_S = 0.004
 LAYOUTS = ("file", "s3", "sftp")
-"""A local folder; an object store; a file system that renames, but not over a file."""
+"""A local folder, an object store, and a file system that cannot rename over an existing file."""
 
 
 class File:
-    """What is written, and how much of it is synced."""
+    """The content of a file, and how many bytes of it are synced."""
 
     def __init__(self) -> None:
         self.content = b""
@@ -44,7 +44,7 @@ class Draft:
         return len(self._file.content)
 
     def flush(self) -> None:
-        """Nothing: what a process has written outlives it."""
+        """Does nothing, as what a process has written outlives the process."""
 
     def fileno(self) -> File:
         return self._file
@@ -63,7 +63,7 @@ class Draft:
 
 
 class Disk:
-    """All files by path. `on_change` hears of a path whose file came, changed or went."""
+    """All files by path; `on_change` is called with a path whose file came, changed or went."""
 
     def __init__(self, world: Any, layout: str, on_change: Callable[[str], None]) -> None:
         self._world = world
@@ -74,7 +74,7 @@ class Disk:
         self._unsynced: dict[str, dict[str, File | None]] = {}
 
     def step(self) -> None:
-        """The running thread is about to do something."""
+        """Precedes each operation: may spring a trap, takes a moment, and may fail."""
         node: Any = running().node
         trap = getattr(node, "trap", None)
         if trap is not None:
@@ -87,7 +87,7 @@ class Disk:
             raise ConnectionError("the storage is away")
 
     def lose_power(self, node_name: str) -> None:
-        """The host of a process stops: what it had not synced is gone, perhaps."""
+        """Stops the host of a process: renames not synced may be undone, contents are cut."""
         for path, before in self._unsynced.pop(node_name, {}).items():
             if self._world.dice.random() < 0.5:
                 continue
@@ -106,7 +106,7 @@ class Disk:
         return None if file is None else file.content
 
     def delete(self, folder: str) -> None:
-        """What the user does by hand."""
+        """Deletes a folder, as the user does by hand."""
         for path in [path for path in self.files if path.startswith(folder + "/")]:
             del self.files[path]
         for names in self._unsynced.values():
@@ -183,7 +183,7 @@ class Disk:
         assert exist_ok
 
     def invalidate_cache(self, _path: str) -> None:
-        """Nothing is cached."""
+        """Does nothing, as nothing is cached."""
 
     def cat_file(self, path: str) -> bytes:
         self.step()
@@ -204,7 +204,7 @@ class Disk:
         return [{"name": name, "size": size} for name, size in found.items()]
 
     def put_file(self, source: str, target: str) -> None:
-        """Of an object store at once; else bit by bit."""
+        """Puts a file, at once in an object store, elsewhere in two parts."""
         self.step()
         whole = self.files[source].content
         if self.protocol != "s3":
@@ -243,6 +243,6 @@ class Disk:
 
 
 def next_hex() -> SimpleNamespace:
-    """`uuid.uuid4`."""
+    """Stands for `uuid.uuid4`."""
     STAGE.ids += 1
     return SimpleNamespace(hex=f"{STAGE.ids:012x}")

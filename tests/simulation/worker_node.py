@@ -1,10 +1,10 @@
 """A data worker's process, and the streams from it to readers.
 
 Real: membership, the service's table of producers, leasing, the order of windows, re-batching,
-headers and checksums. Modelled, because the originals are loops that hold state over a wait: the
+headers and checksums. Modelled, because the originals are loops that hold state across a wait: the
 leasing and assembling threads, `pump` with its credit, and the receiving loop of `WorkerStream`.
-A stream is in order and loses nothing unless it breaks, like TCP; it may hand a frame over twice,
-which TCP does not. A cut delays it, and is noticed by silence.
+Like TCP, a stream is in order and loses nothing unless it breaks; unlike TCP, it may deliver a
+frame twice. A cut delays the stream, and the reader notices the silence.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ HEARTBEAT_S = 0.5
 SILENCE_S = 2.0
 CONNECT_TIMEOUT_S = 2.0
 MAX_FRAMES = 4
-# Times are sums of floats: frames that are to arrive at one time could change places.
+# Added between arrivals: times are rounded, so frames due at the same time could change places.
 _ORDER_S = 1e-9
-# A clock with an offset does not add up to the last bit.
+# Sums with a clock's offset are not exact to the last bit.
 _TIMER_SLACK_S = 1e-6
 
 
 class Pipeline:
-    """Stands for a plan: rows of a window are ids that follow from its splits and its epoch."""
+    """Stands for a plan; the rows of a window are ids that its splits and its epoch determine."""
 
     compression = None
 
@@ -60,13 +60,13 @@ class Pipeline:
 
 
 def rows_of(epoch: int, splits: Any) -> list[int]:
-    """A window's output rows; some source rows give none, so a window may be empty."""
+    """Returns a window's output rows; some source rows give none, so a window may be empty."""
     ids = [row for split in splits for row in range(split.start, split.stop)]
     return [epoch * 1_000 + row for row in ids if row % 7 != 3]
 
 
 class WorkerNode(Node):
-    """Serves the streams of readers."""
+    """A node that serves the streams of readers."""
 
     def __init__(self, world: World, number: int, pipeline: Pipeline) -> None:
         super().__init__(world, f"worker{number}")
@@ -77,7 +77,7 @@ class WorkerNode(Node):
         self.streams: list[Stream] = []
 
     def boot(self) -> None:
-        """A new process."""
+        """Starts a new process."""
         self.alive = True
         self.streams = []
         link = DispatcherLink(self._config, token="", tls=None)
@@ -95,11 +95,11 @@ class WorkerNode(Node):
         self.world.at(self._membership.pause_s, self, self._beat)
 
     def plan_of(self, _dataset_id: str, _on_error: str = "raise") -> Pipeline:
-        """What stands for the plan of a dataset."""
+        """Returns the stand-in for the plan of a dataset."""
         return self._pipeline
 
     def crash(self) -> None:
-        """SIGKILL: readers see their streams reset."""
+        """Kills the process (SIGKILL); readers see their streams reset."""
         self.die()
         for stream in self.streams:
             stream.peer_died()
@@ -126,7 +126,7 @@ class WorkerNode(Node):
     # Streams
 
     def accept(self, stream: Stream) -> None:
-        """A reader connects."""
+        """Accepts the connection of a reader."""
         self.streams.append(stream)
         key = (stream.command["iteration"], stream.command["reader"])
         try:
@@ -142,13 +142,13 @@ class WorkerNode(Node):
         self._turn(stream)
 
     def poke(self, stream: Stream) -> None:
-        """Something changed for the stream's threads."""
+        """Schedules a turn of the stream's threads, since something has changed for them."""
         if not stream.is_poked:
             stream.is_poked = True
             self.world.at(0.0, self, self._turn, stream)
 
     def _turn(self, stream: Stream) -> None:
-        """Lets every thread of the stream go on as far as it can."""
+        """Runs every thread of the stream as far as it can go."""
         stream.is_poked = False
         stream.leasing.run()
         self._plan_to_ask(stream)
@@ -157,7 +157,7 @@ class WorkerNode(Node):
         self._pump(stream)
 
     def _plan_to_ask(self, stream: Stream) -> None:
-        """The feed wakes up by itself when the pause is over that the dispatcher asked for."""
+        """Schedules the feed to ask again after the pause that the dispatcher asked for."""
         pause_s = stream.feed._not_before_s - self.now_s()
         if pause_s > 0 and not stream.is_pausing:
             stream.is_pausing = True
@@ -228,7 +228,7 @@ class WorkerNode(Node):
                 return
 
     def leave(self, stream: Stream) -> None:
-        """The handler of the stream returns."""
+        """Ends the handler of the stream."""
         if not stream.is_done and stream.producer is not None:
             stream.is_done = True
             self.service._drop_windows(stream.key, stream.producer)
@@ -241,7 +241,7 @@ class WorkerNode(Node):
 
 
 def _lease(stream: Stream) -> None:
-    """`LeaseFeed._run`, from where it waited for its call."""
+    """Runs `LeaseFeed._run`, from the place at which it waited for its call."""
     feed = stream.feed
     stop: Any = feed._thread.stop_event
     try:
@@ -256,7 +256,7 @@ def _lease(stream: Stream) -> None:
 
 
 def _elements(rebatcher: Rebatcher, step: Any) -> Iterator[Element]:
-    """What `WindowProducer._elements` does with a step."""
+    """Returns the elements of a step, as `WindowProducer._elements` does."""
     if step is _FLUSH:
         return rebatcher.flush()
     lease = step.lease
@@ -266,7 +266,10 @@ def _elements(rebatcher: Rebatcher, step: Any) -> Iterator[Element]:
 
 
 def _is_inside_a_window(message: Any) -> bool:
-    """Whether rows of the same lease went before and will follow: a first lease begins at 0."""
+    """True if a frame has rows of the same lease before it and after it.
+
+    Only for first leases, which begin at row 0.
+    """
     if not isinstance(message, tuple) or message[1] is None:
         return False
     spans = unpack(message[0]).spans
@@ -276,7 +279,7 @@ def _is_inside_a_window(message: Any) -> bool:
 
 
 class Stream:
-    """Stands for `WorkerStream` and for the connection and handler at its other end."""
+    """Stands for `WorkerStream`, and for the connection and the handler at its other end."""
 
     producer: WindowProducer | None = None
     feed: Any = None
@@ -322,7 +325,7 @@ class Stream:
         world.at(SILENCE_S, self._reader, self._check_silence)
 
     def leave(self, _timeout_s: float) -> None:
-        """Nothing to tell: no simulated job without windows is shared."""
+        """Tells the worker nothing, as no simulated job without windows is shared."""
 
     def drop(self) -> None:
         self._dropped = True
@@ -335,14 +338,14 @@ class Stream:
         return True
 
     def arrive(self, life: int, message: Any) -> None:
-        """A message came; it is looked at when the thread has stored the one before."""
+        """Queues a message that arrives; it is handled when the message before it is stored."""
         if self.is_over or self._dropped or life != self._life:
             return
         self._inbox.append(message)
         self.receive()
 
     def receive(self) -> None:
-        """`WorkerStream._run`, as far as it can go on."""
+        """Runs `WorkerStream._run` as far as it can go."""
         while self._inbox and not self.is_over and not self._dropped and self._reader.is_low():
             try:
                 self._take(self._inbox.popleft())
@@ -371,7 +374,7 @@ class Stream:
             self._taken = 0
 
     def broken(self, error: DataServiceError) -> None:
-        """The reader's end fails."""
+        """Fails the reader's end of the stream."""
         if self.is_over:
             return
         self.is_over = True
@@ -409,7 +412,7 @@ class Stream:
             worker.accept(self)
 
     def to_reader(self, message: Any) -> None:
-        """Sends, in order; nothing overtakes, and a cut holds it up."""
+        """Sends a message to the reader, in order; a cut delays it."""
         world, worker, reader = self._world, self._worker, self._reader
         delay_s = world.blocked_s(worker, reader) + world.latency_s()
         self._arrival_s = max(self._arrival_s + _ORDER_S, world.now_s + delay_s)
@@ -417,7 +420,7 @@ class Stream:
         # After a resume a first lease may begin at any row, so that a gap before it cannot show.
         if world.lost_frames and not world.has_resumed and _is_inside_a_window(message):
             world.lost_frames -= 1
-            # Its reader can't ask for others in its place: it would wait for ever, not see a gap.
+            # The reader cannot return credit for it: it would wait for ever, not see a gap.
             self.credit += unpack(message[0]).elements
             return
         if world.corrupt_frames and isinstance(message, tuple) and message[1]:
@@ -437,12 +440,12 @@ class Stream:
             action(self._worker, self, *args)
 
     def peer_died(self) -> None:
-        """The worker's host resets the connection, when the reset gets through."""
+        """Has the worker's host reset the connection; the reset arrives once no cut holds it up."""
         delay_s = self._world.blocked_s(self._worker, self._reader) + self._world.latency_s()
         error = UnavailableError("connection reset")
         self._world.at(delay_s, self._reader, self.broken, error)
 
     def reset(self) -> None:
-        """The connection breaks; each end learns it in its own time."""
+        """Breaks the connection; each end learns it in its own time."""
         self.peer_died()
         self._to_worker(WorkerNode.leave)

@@ -1,8 +1,8 @@
 """A virtual clock, nodes that crash and freeze, and a network that loses, doubles and delays.
 
-Knows nothing of the protocol. One heap of events, one seeded generator; two runs of a seed do the
-same in the same order, which `digest` shows. Calls to the dispatcher are datagrams that callers
-repeat; what a stream is, is said where streams are.
+Knows nothing of the protocols. There is one heap of events and one seeded generator. Invariant: two
+runs of a seed do the same in the same order, which `digest` shows. Calls to the dispatcher are
+datagrams that callers repeat; streams are modelled in the modules that use them.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ MAX_EVENTS = 200_000
 
 
 class Blocked(BaseException):
-    """A thread would wait here. Not an Exception: nothing may mistake it for a failure."""
+    """Raised where a thread would wait. Not an Exception, lest a handler take it for a failure."""
 
 
 class Stage:
-    """Whose turn it is."""
+    """The world, node and task whose turn it is."""
 
     world: World
     node: Node | None = None
@@ -42,7 +42,7 @@ STAGE = Stage()
 
 
 class Node:
-    """A process. A crash ends a life: what was meant for it is lost."""
+    """A process. A crash ends one of its lives, and events meant for that life are lost."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -56,7 +56,7 @@ class Node:
         return self.world.now_s + self.offset_s
 
     def freeze(self, seconds: float) -> None:
-        """Stops the process; what arrives meanwhile waits."""
+        """Stops the process for a while; events that arrive meanwhile wait."""
         self.frozen_until_s = max(self.frozen_until_s, self.world.now_s + seconds)
 
     def die(self) -> None:
@@ -66,7 +66,7 @@ class Node:
 
 
 class World:
-    """Time, chance and the network."""
+    """The clock, the random generator and the network."""
 
     def __init__(self, seed: int, *, verbose: bool = False) -> None:
         self.seed = seed
@@ -78,11 +78,11 @@ class World:
         self.verbose = verbose
         self.loss = self.doubling = self.delay_s = 0.0
         self.corrupt_frames = 0
-        # Only for mutants: frames that streams lose without breaking; no frame comes twice.
+        # Only for mutants: how many frames streams lose without breaking.
         self.lost_frames = 0
-        # Now and then so few that intervals and time-outs are the dispatcher's, not the configured.
+        # In some seeds so low that the dispatcher's intervals and time-outs exceed the configured.
         self.heartbeats_per_s = 1.5 if seed % 3 == 2 else 500.0
-        # Likewise so few that most polls find no seat in the dispatcher.
+        # In some seeds so low that most polls find no seat in the dispatcher.
         self.max_polls = {2: 0, 4: 1}.get(seed % 7, 512)
         self.is_ordered = self.has_resumed = False
         self.doubles_frames = True
@@ -103,7 +103,10 @@ class World:
         *args: Any,
         any_life: bool = False,
     ) -> None:
-        """Plans an action of a node, which happens only in the node's present life."""
+        """Schedules an action of a node; it is dropped if the node's present life ends before.
+
+        With `any_life` it happens in whatever life the node is by then.
+        """
         if node is not None and not node.alive and not any_life:
             return
         self._sequence += 1
@@ -111,7 +114,7 @@ class World:
         heapq.heappush(self._heap, (self.now_s + delay_s, self._sequence, node, life, action, args))
 
     def run(self, until_s: float, is_done: Callable[[], bool]) -> None:
-        """Lets things happen until nothing need happen any more, or that time."""
+        """Runs events until `is_done`, until none is left, or until the time `until_s`."""
         heap = self._heap
         while heap and not is_done():
             if self.events > MAX_EVENTS:
@@ -119,7 +122,7 @@ class World:
                     f"{MAX_EVENTS} events until {self.now_s:.6f} s: time stands still"
                 )
             if heap[0][0] > until_s:
-                return  # What is to happen later does so in a later run.
+                return  # Later events stay for a later run.
             time_s, sequence, node, life, action, args = heapq.heappop(heap)
             self.now_s = time_s
             if node is not None:
@@ -135,7 +138,7 @@ class World:
             action(*args)
 
     def note(self, what: str, node: Node | None = None, *details: object) -> None:
-        """Makes a step part of the run's identity, and shows it."""
+        """Adds a step to the run's digest, and prints it if `verbose`."""
         name = "-" if node is None else node.name
         self._times_s.append(self.now_s)
         self._steps += (name, what)
@@ -144,17 +147,17 @@ class World:
 
     @property
     def digest(self) -> int:
-        """Of all steps and their times."""
+        """A checksum of all steps and their times."""
         return zlib.crc32(" ".join(self._steps).encode(), zlib.crc32(self._times_s))
 
     # Network
 
     def cut(self, source: Node, target: Node, seconds: float) -> None:
-        """Lets nothing pass in this direction for a while."""
+        """Blocks all messages in this direction for a while."""
         self._cuts[(source.name, target.name)] = self.now_s + seconds
 
     def blocked_s(self, source: Node, target: Node) -> float:
-        """How long from now nothing passes."""
+        """Returns for how long no message passes in this direction."""
         return max(0.0, self._cuts.get((source.name, target.name), 0.0) - self.now_s)
 
     def latency_s(self) -> float:
@@ -162,7 +165,7 @@ class World:
         return self.dice.random() * (0.004 + self.delay_s) + (self.delay_s * 5 if slow else 0.0)
 
     def send(self, source: Node, target: Node, action: Callable[..., None], *args: Any) -> None:
-        """A datagram."""
+        """Sends a datagram, which may be lost, doubled or delayed."""
         if self.blocked_s(source, target) or self.dice.random() < self.loss:
             return
         copies = 2 if self.dice.random() < self.doubling else 1
@@ -170,12 +173,12 @@ class World:
             self.at(self.latency_s(), target, action, *args, any_life=True)
 
     def post(self, node: Node, method: str, request: Any, timeout_s: float) -> None:
-        """A call that is tried once and whose outcome changes nothing."""
+        """Makes a call of a single attempt whose outcome is ignored."""
         Call(self, node, method, request, lambda _: None, timeout_s, timeout_s, None).attempt()
 
 
 class Call:
-    """A call to the dispatcher, repeated as `retry_until` does."""
+    """A call to the dispatcher, retried with backoff as `retry_until` does."""
 
     def __init__(
         self,
@@ -211,7 +214,7 @@ class Call:
         self._world.at(self._attempt_timeout_s, self.node, self._expire, self._number)
 
     def answer(self, number: int, value: Any) -> None:
-        """What the dispatcher, or its host, answered to an attempt."""
+        """Handles the answer of the dispatcher, or of its host, to an attempt."""
         if self._is_over or number != self._number or self.node.life != self._life:
             return
         if isinstance(value, UnavailableError | DeadlineExceededError):
@@ -238,7 +241,7 @@ class Call:
 
 
 class Task:
-    """A thread of a node: its function runs until it would block, then anew when told."""
+    """A thread of a node: its function runs until it would block, and anew when it is resumed."""
 
     def __init__(
         self,
@@ -250,7 +253,7 @@ class Task:
         self._body = body
         self._on_answer = on_answer or self.run
         self._answers: list[Any] = []
-        self.join: Any = None  # a reader that opens may ask again, and makes a second call
+        self.join: Any = None  # the join request of a reader, which may have to ask twice
         self.opened: Any = None
         self.is_calling = False
         self.is_over = False
@@ -260,7 +263,7 @@ class Task:
         return bool(self._answers)
 
     def run(self) -> None:
-        """Goes on, unless a call is under way or the function has returned."""
+        """Runs the function, unless a call is in flight or the function has returned."""
         if self.is_calling or self.is_over:
             return
         outer, STAGE.task = STAGE.task, self
@@ -280,7 +283,7 @@ class Task:
         attempt_timeout_s: float,
         should_stop: Callable[[], bool] | None,
     ) -> Any:
-        """The answer if there is one; otherwise makes the call and blocks."""
+        """Returns the answer if there is one, or raises it; otherwise makes the call and blocks."""
         if self._answers:
             value = self._answers.pop()
             if isinstance(value, DataServiceError):
@@ -298,7 +301,7 @@ class Task:
             attempt_timeout_s,
             should_stop,
         )
-        # Not now: a caller that was stopped already hears of it when its function has returned.
+        # Deferred, so that a caller that is stopped already learns it after its function returned.
         world.at(0.0, self._node, call.attempt)
         raise Blocked
 

@@ -132,7 +132,7 @@ def test_many_threads_are_all_told_when_their_frames_are_written() -> None:
         assert all(pool.map(decide, range(16), timeout=WAIT_S))
     assert journal.frames[0] == b"image"
     assert commits.frames_kept == len(journal.frames)
-    assert not commits._asleep
+    assert not commits._waiters
 
 
 def test_a_brief_lock_excludes() -> None:
