@@ -1,8 +1,9 @@
-"""Writes the windows of one dataset that is being saved, as far as this worker gets them.
+"""Writes those windows of a snapshot that are leased to this worker.
 
-A writer asks for windows until there are none for it. Knows pipelines and folders, nothing of gRPC,
-nor when it is needed. Invariants: a window is reported only once its files are whole under their
-names; whatever fails for good is reported, so that nobody waits for it.
+Responsible for asking for windows until there are none for this worker, for writing them and for
+reporting them. Knows pipelines and folders, nothing of gRPC, nor when a writer is needed.
+Invariants: a window is reported only once its files are complete under their final names; a
+permanent failure is reported, so that nobody waits for the snapshot.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PROGRESS_S: Final = 1.0
 
 
 class SnapshotWriter:
-    """Writes windows of one snapshot: one thread talks to the dispatcher, others write."""
+    """A writer of one snapshot: one thread talks to the dispatcher, the others write windows."""
 
     def __init__(
         self,
@@ -76,11 +77,11 @@ class SnapshotWriter:
         ]
 
     def start(self) -> None:
-        """Starts asking for windows."""
+        """Starts asking for windows and writing them."""
         self._talker.start()
 
     def is_alive(self) -> bool:
-        """Whether it still asks, writes or reports."""
+        """True if the writer still asks for windows or reports them."""
         return self._talker.is_alive()
 
     def request_stop(self) -> None:
@@ -168,7 +169,7 @@ class SnapshotWriter:
                     self._queue.append(lease)
                 self._news.notify_all()
                 if not self._held:
-                    # Others have the rest; heartbeats tell when some of it comes back.
+                    # Other workers have the rest; a heartbeat's reply tells if some comes back.
                     return
                 self._news.wait_for(self._has_news, _PROGRESS_S)
 
@@ -197,9 +198,10 @@ class SnapshotWriter:
         return reply
 
     def _mark(self, name: str, content: str) -> bool:
-        """Writes the last file. False when DONE cannot be, which is then the snapshot's error.
+        """Writes the last file of the snapshot, DONE or ERROR, and reports it.
 
-        ERROR need not succeed: what it is about may forbid it.
+        Returns False if DONE cannot be written, which becomes the error of the snapshot. ERROR is
+        reported even if it cannot be written, as the error itself may be the reason for that.
         """
         try:
             if self._folder is not None:
@@ -260,7 +262,7 @@ class SnapshotWriter:
             self._news.notify_all()
 
     def _write_window(self, lease: Lease) -> tuple[Chunk, ...]:
-        """The files of a window. Storage that is away for a moment is tried again."""
+        """Writes the files of a window; up to `_ATTEMPTS` times while storage is unavailable."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._files.write(lease)
