@@ -40,7 +40,7 @@ _Call: TypeAlias = Callable[
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map(InferringOperator):
-    """Replaces the columns by what a function makes of them, row for row.
+    """Replaces the columns by those that a function returns for them, row for row.
 
     Over batches (after `batch`) the function may also change the number of rows.
     """
@@ -72,7 +72,7 @@ class Map(InferringOperator):
         if self.on_error == "raise" or self.format != "rows":
             return super().guarded(context)
         guard = RowGuard(self.function.load(context.allow_functions), self.kind)
-        # A row less is not the function's doing here.
+        # The guard leaves out rows, so a smaller number is not an error of the function.
         apply_all = self._applied(guard, keeps_rows=False)
 
         def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
@@ -117,7 +117,7 @@ class Map(InferringOperator):
         if self.schema is not None:
             return no_rows(self.schema)
         if self.format == "rows" and not sample.num_rows:
-            # On no rows it would not be called, and its columns not be known.
+            # Without rows the function would not be called, and its columns would stay unknown.
             made_up = made_up_row(sample.schema)
             return self.transform(context)(made_up, lambda: _MADE_UP).slice(0, 0)
         return super().emptied(sample, context)
@@ -189,7 +189,7 @@ def _call_rows(
     kind: str,
 ) -> pa.RecordBatch:
     given = to_rows(batch)
-    sources = [dict(row) for row in given]  # the function may change what it is given
+    sources = [dict(row) for row in given]  # the function may change the rows that it gets
     made = call_user_per_row(function, given, kind, location)
     kept = [row for row in made if row is not LEFT_OUT]
     rows = _flattened(kept) if kind == FlatMap.kind else kept
@@ -221,7 +221,7 @@ def _call_rows(
 def _kinds_of_passed(
     schema: pa.Schema, sources: list[dict[str, Any]], made: list[Any]
 ) -> dict[str, pa.DataType]:
-    """The types of columns whose values the function returns as it was given them."""
+    """Returns the types of the columns whose values the function returns unchanged."""
     pairs = [
         (row, source)
         for result, source in zip(made, sources, strict=True)
@@ -240,7 +240,7 @@ def _kinds_of_passed(
 
 
 def _tells_apart(kind: pa.DataType, values: list[Any]) -> bool:
-    """Whether the same object means the same value passed on: Python shares small integers."""
+    """True if an identical object proves a value unchanged; Python shares small integers."""
     if not pa.types.is_integer(kind):
         return True
     known = [value for value in values if value is not None]
@@ -256,7 +256,7 @@ def _returned(kind: str) -> str:
 
 
 def _instead(result: Any) -> str:
-    """What is there for a function that returns this, if it is a dataset."""
+    """Returns a hint for the error text if `result`, from a function, is a dataset; else ""."""
     if not isinstance(getattr(result, "node", None), Node):
         return ""
     return "; for a function that returns a dataset write interleave(fn, cycle_length=1)"
@@ -280,7 +280,7 @@ _MADE_UP: Final = (
 )
 _SHARED_INTEGERS: Final = range(-5, 257)
 _EXPECTED: Final = {"map": "a dict", "flat_map": "a dict or a list of dicts"}
-# Each makes the call of one stream.
+# Each value makes the call for one stream.
 _CALLS: dict[str, Callable[[], _Call]] = {
     "numpy": _numpy_call,
     "arrow": lambda: _call_arrow,
