@@ -170,7 +170,7 @@ class LeaseFeed:
 
     def _ask_once(self, stop: threading.Event) -> None:
         with self.lock:
-            self._needed.wait_for(lambda: self._may_ask() or stop.is_set(), self._patience_s())
+            self._needed.wait_for(lambda: self._may_ask() or stop.is_set(), self._wait_s())
             if stop.is_set() or not self._may_ask():
                 return
             count, wait_s = self._wanted(), LONG_POLL_S if self._dry else 0.0
@@ -186,7 +186,7 @@ class LeaseFeed:
     def _may_ask(self) -> bool:
         return self._wanted() > 0 and time.monotonic() >= self._not_before_s
 
-    def _patience_s(self) -> float:
+    def _wait_s(self) -> float:
         """Returns how long to wait: until the dispatcher's pause is over, at most `_RECHECK_S`."""
         pause_s = self._not_before_s - time.monotonic()
         return min(pause_s, _RECHECK_S) if pause_s > 0 else _RECHECK_S

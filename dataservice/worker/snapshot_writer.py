@@ -70,30 +70,30 @@ class SnapshotWriter:
         self._stopping = False
         self._folder: SnapshotFolder | None = None
         owner = f"snapshot {snapshot_id}"
-        self._talker = StoppableThread(self._run, owner=owner, name="talk")
-        self._scribes = [
+        self._reporter = StoppableThread(self._run, owner=owner, name="talk")
+        self._writers = [
             StoppableThread(self._write_windows, owner=owner, name=f"write-{index}")
             for index in range(threads)
         ]
 
     def start(self) -> None:
         """Starts asking for windows and writing them."""
-        self._talker.start()
+        self._reporter.start()
 
     def is_alive(self) -> bool:
         """True if the writer still asks for windows or reports them."""
-        return self._talker.is_alive()
+        return self._reporter.is_alive()
 
     def request_stop(self) -> None:
         """Stops without waiting. Idempotent."""
-        self._talker.request_stop()
+        self._reporter.request_stop()
         with self._news:
             self._stopping = True
             self._news.notify_all()
 
     def join(self, deadline_s: float) -> None:
         """After `request_stop`: waits for the threads until this time of the monotonic clock."""
-        for thread in (self._talker, *self._scribes):
+        for thread in (self._reporter, *self._writers):
             thread.stop(max(0.0, deadline_s - time.monotonic()))
 
     def _is_stopping(self) -> bool:
@@ -138,8 +138,8 @@ class SnapshotWriter:
         except Exception as error:
             self._failure = reportable(error)
             return
-        for scribe in self._scribes:
-            scribe.start()
+        for writer in self._writers:
+            writer.start()
 
     def _metadata(self, task: pb.GetSnapshotReply, cardinality: int) -> Metadata:
         pipeline = self._pipeline
@@ -180,7 +180,7 @@ class SnapshotWriter:
         with self._news:
             written, failure = dict(self._written), self._failure
             holding = [window for window in self._held if window not in written]
-            count = 0 if failure else max(0, len(self._scribes) + 1 - len(holding))
+            count = 0 if failure else max(0, len(self._writers) + 1 - len(holding))
             rows = sum(self._rows_under_way.values())
         request = pb.WorkOnSnapshotRequest(
             worker_id=self._worker_id,
@@ -270,7 +270,7 @@ class SnapshotWriter:
                 if attempt == _ATTEMPTS:
                     raise
                 logger.warning("window %d is written again: %s", lease.window, error)
-                self._talker.stop_event.wait(_PAUSE_S)
+                self._reporter.stop_event.wait(_PAUSE_S)
         raise CancelledError("no attempt was made")
 
     def _note_rows(self, window: int, rows: int) -> None:

@@ -173,7 +173,7 @@ class _ConcatenateStream(BatchStream):
         return {"part": self._part, "of": len(self._parts), "input": self._opened().state()}
 
     def restore(self, state: State) -> None:
-        self._part, inner = _found(state, len(self._parts))
+        self._part, inner = _part_at(state, len(self._parts))
         self._opened().restore(inner)
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class _ConcatenateStream(BatchStream):
         return "" if self._stream is None else self._stream.location()
 
 
-def _found(state: State, parts: int) -> tuple[int, State]:
+def _part_at(state: State, parts: int) -> tuple[int, State]:
     """Returns the part that a position is in, and the position within that part.
 
     A position without "of" has an older, nested format, in which each concatenation has two parts:

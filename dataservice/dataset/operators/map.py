@@ -149,7 +149,7 @@ def _numpy_call() -> _Call:
                 f"the function given to {kind} must return a dict of arrays, one per column; "
                 f"it returned {type(result).__name__}"
                 + (" without entries" if isinstance(result, Mapping) else "")
-                + _instead(result)
+                + _dataset_hint(result)
             )
         passed, kinds = as_given(batch, given, result, views.extended)
         lists, padded = as_lists(views.padded, given, result)
@@ -173,7 +173,7 @@ def _call_arrow(
     if not isinstance(result, pa.RecordBatch):
         raise SchemaError(
             f'the function given to {kind} with format="arrow" must return a pyarrow.RecordBatch; '
-            f"it returned {type(result).__name__}{_instead(result)}"
+            f"it returned {type(result).__name__}{_dataset_hint(result)}"
         )
     require_distinct(result.schema.names, what=_returned_batch(kind))
     plain = plain_batch(result, plain_schema(result.schema))
@@ -204,7 +204,7 @@ def _call_rows(
             raise SchemaError(
                 f'the function given to {kind} with format="rows" must return {_EXPECTED[kind]} '
                 f"with the same keys for every row; it returned {first!r:.200} and {row!r:.200}"
-                f"{_instead(row)}"
+                f"{_dataset_hint(row)}"
             )
     kinds = _kinds_of_passed(batch.schema, sources, made)
     try:
@@ -255,7 +255,7 @@ def _returned(kind: str) -> str:
     return f"the columns that the function given to {kind} returned"
 
 
-def _instead(result: Any) -> str:
+def _dataset_hint(result: Any) -> str:
     """Returns a hint for the error text if `result`, from a function, is a dataset; else ""."""
     if not isinstance(getattr(result, "node", None), Node):
         return ""
