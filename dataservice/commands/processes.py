@@ -81,7 +81,7 @@ class Place:
 
 
 def run_processes(options: argparse.Namespace) -> int:
-    """Runs workers until all have ended or a signal comes; returns the exit status."""
+    """Runs workers until all have ended for good or a signal comes; returns the exit status."""
     if options.port:
         raise InvalidArgumentError(
             f"--port {options.port} cannot be shared by {options.processes} processes; leave it "

@@ -154,7 +154,7 @@ class TrainerFrames:
         return self._frames.get(self._trainer, timeout_s)
 
     def take_notes(self, *, is_last: bool) -> bytes | None:
-        """Takes notes of what the elements lack; the trainer that asks first gets them."""
+        """Removes and returns notes of omitted rows, for the trainer that asks first."""
         return self._frames.omissions.take(is_last=is_last)
 
 

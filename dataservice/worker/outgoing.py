@@ -217,7 +217,7 @@ class FrameBuffer:
             raise
 
     def take_notes(self, *, is_last: bool) -> bytes | None:
-        """Takes notes of omitted rows and of the operators' times; None if there are no new ones.
+        """Removes and returns notes of omitted rows and operators' times; None if there are none.
 
         What is omitted from a window is noted before the window's last frame is stored. Times are
         noted only now and then; pass `is_last` with a last frame to get all of them.

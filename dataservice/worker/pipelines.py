@@ -20,7 +20,7 @@ MAX_PIPELINES: Final = 64
 
 
 class _Known(NamedTuple):
-    """A prepared plan; `life` counts the registrations before the dispatcher last confirmed it."""
+    """A prepared plan; `life` numbers the registration under which its id was last confirmed."""
 
     pipeline: Pipeline
     digest: bytes

@@ -49,7 +49,7 @@ _GONE = NumberedElement(0, Frame(0, (), None))
 
 
 class RoundBuffer:
-    """Groups of n elements: those that have no round yet, and those that are one. Thread-safe."""
+    """A store of groups of n elements, which wait for a round or belong to one. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.rows = 0

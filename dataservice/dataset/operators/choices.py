@@ -29,7 +29,7 @@ class Choices(ABC):
     def peek(self, exhausted: set[int]) -> np.ndarray:
         """Returns some of the next choices: at least one, or none at the end.
 
-        `exhausted` are the datasets that have ended; they may be chosen all the same.
+        `exhausted` are the datasets that have ended; choices drawn at random leave them out.
         """
 
     @abstractmethod

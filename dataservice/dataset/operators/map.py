@@ -263,7 +263,7 @@ def _dataset_hint(result: Any) -> str:
 
 
 def _flattened(made: list[Any]) -> list[Any]:
-    """The rows of a function that returns one row, or a list of rows."""
+    """Returns the rows in the results of a function that returns a row or a list of rows."""
     rows: list[Any] = []
     for result in made:
         if isinstance(result, list | tuple):

@@ -90,7 +90,10 @@ class Mix(Node):
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampleFromDatasets(Mix):
-    """Each element comes from a dataset drawn at random in proportion to `weights`; None: equal."""
+    """Each element comes from a dataset drawn at random in proportion to `weights`.
+
+    Without weights, all datasets are equally likely.
+    """
 
     kind: ClassVar[str] = "sample_from_datasets"
     loose: ClassVar[frozenset[str]] = frozenset({"drawn_seed"})

@@ -117,7 +117,7 @@ class WindowGatherer:
             self._left.subtract(arrived.keys, arrived.counts)
 
     def state(self, back: int = 0) -> State:
-        """Returns the position before the next window, or with `back` 1 before the last one."""
+        """Returns the position before the next window; with `back` 1, before the last window."""
         if self._position is None:
             first = next(iter(self._states), None)
             before = self._stream.state() if first is None else self._states[first]
