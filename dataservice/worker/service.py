@@ -1,8 +1,8 @@
 """The streams that a worker serves, and the producers that the streams read from.
 
 Responsible for starting, sharing and closing producers. Knows leases, pipelines and the channel to
-a reader, but not how leases or elements are transported. A DYNAMIC stream has a producer of its
-own; under any other policy, all streams of an iteration share one producer.
+a reader, but not how leases or elements are transported. A DYNAMIC stream has a producer of its own
+unless trainers read from a cache; all other streams of an iteration share one producer.
 Invariant: a producer is in the table exactly while it may still produce.
 """
 
