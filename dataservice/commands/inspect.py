@@ -1,4 +1,7 @@
-"""`dataservice status`, `jobs` and `datasets`: look at a dispatcher, and tidy up."""
+"""`dataservice status`, `jobs` and `datasets`: show what a dispatcher holds, and delete from it.
+
+Prints what the dispatcher reports; knows none of its state.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def _add_status(commands: Any) -> None:
 
 
 def pause(text: str) -> float:
-    """Seconds between two looks, from the command line."""
+    """Parses the seconds between two reports, an argument of the command line."""
     with contextlib.suppress(ValueError):
         if 0 < (value := float(text)) < threading.TIMEOUT_MAX:
             return value
@@ -68,14 +71,14 @@ def _add_datasets(commands: Any) -> None:
 
 
 def add_address(command: argparse.ArgumentParser) -> None:
-    """Arguments of a command that asks a dispatcher."""
+    """Adds the arguments of a command that calls a dispatcher."""
     command.add_argument("address", metavar="HOST:PORT", help="of the dispatcher")
     command.add_argument("--json", action="store_true", help="for scripts")
     command.add_argument("--tls-ca", metavar="PEM", help="trusted for the connection")
 
 
 def call(options: argparse.Namespace, method: str, **fields: Any) -> Any:
-    """One call to the dispatcher that the options name."""
+    """Makes one call to the dispatcher that the options name, and returns its reply."""
     from dataservice.client.connection import tls_from_environment
     from dataservice.runtime.auth import TlsConfig, resolve_token
     from dataservice.runtime.rpc import RpcClient

@@ -1,7 +1,7 @@
-"""Several workers as processes of one command: started together, restarted, ended together.
+"""Several workers as processes of one command: started together, restarted, stopped together.
 
-For pipelines whose functions hold Python's global lock, which threads cannot speed up. Knows the
-processes, nothing of what they do. Invariant: no process outlives the command.
+For pipelines whose functions hold the GIL, which threads cannot speed up. Knows processes, nothing
+of what they do. Invariant: no process outlives the command.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from dataservice.runtime.signals import StopSignals
 logger = logging.getLogger(__name__)
 
 EXIT_ERROR: Final = 2
-# Statuses of a worker that said what was wrong, or that was told to stop: no new one fares better.
+# Exit statuses of a worker that reported an error or was told to stop; a restart would not help.
 _DELIBERATE: Final = (0, EXIT_ERROR)
 FIRST_PAUSE_S: Final = 1.0
 MAX_PAUSE_S: Final = 30.0
-# One that served for so long did not die of what it found on starting.
+# A worker that has run for this long did not die of a problem at its start.
 HEALTHY_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 10.0
 
 
 class Backoff:
-    """How long to wait before a process that died is started again. Pure."""
+    """The backoff before a process that died is started again. Pure."""
 
     def __init__(self) -> None:
         self._pause_s = FIRST_PAUSE_S
 
     def pause_s(self, lived_s: float) -> float:
-        """The pause after a life of `lived_s`: it doubles with every short life."""
+        """Returns the pause after a process lived for `lived_s`; doubles with each short life."""
         if lived_s >= HEALTHY_S:
             self._pause_s = FIRST_PAUSE_S
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, MAX_PAUSE_S)
@@ -45,7 +45,7 @@ class Backoff:
 
 
 class Place:
-    """One of the processes, and those that came after it."""
+    """The place of one of the processes, and of those that replace it."""
 
     def __init__(self, start: Callable[[], ChildProcess]) -> None:
         self._start = start
@@ -59,7 +59,7 @@ class Place:
         self.process = self._start()
 
     def tend(self) -> bool:
-        """Starts a process anew once it is time; False when this place has ended for good."""
+        """Replaces a dead process once its backoff is over; False if the place needs none."""
         status = self.process.returncode
         if status is None:
             return True
@@ -81,7 +81,7 @@ class Place:
 
 
 def run_processes(options: argparse.Namespace) -> int:
-    """Runs workers until all have ended by themselves or a signal comes; the exit status."""
+    """Runs workers until all have ended for good or a signal comes; returns the exit status."""
     if options.port:
         raise InvalidArgumentError(
             f"--port {options.port} cannot be shared by {options.processes} processes; leave it "
@@ -99,7 +99,7 @@ def run_processes(options: argparse.Namespace) -> int:
         if addresses is not None:
             announce(options, *addresses)
         while not stopping.wait(POLL_S):
-            # All of them are looked at, not only those up to the first that runs.
+            # A list, so that all places are tended, and not only those up to the first that runs.
             running = [place for place in places if place.tend()]
             if not running:
                 return max(place.process.returncode or 0 for place in places)
@@ -113,7 +113,10 @@ def _starter(arguments: Sequence[str], log_path: str | None) -> Callable[[], Chi
 
 
 def _await_ready(places: Sequence[Place], stopping: StopSignals) -> list[str] | None:
-    """The addresses once all serve, None when a signal came first; an error if one cannot."""
+    """Waits until all serve and returns their addresses; None if a signal came first.
+
+    FailedPreconditionError if a worker ends before it serves.
+    """
     addresses = []
     for place in places:
         while True:
@@ -123,7 +126,7 @@ def _await_ready(places: Sequence[Place], stopping: StopSignals) -> list[str] | 
                 addresses.append(str(place.process.wait_ready(POLL_S)["address"]))
                 break
             except DeadlineExceededError:
-                # It waits for its dispatcher, and gives up by itself.
+                # The worker waits for its dispatcher, and gives up by itself.
                 continue
     return addresses
 
@@ -136,7 +139,7 @@ def _end(processes: Sequence[ChildProcess]) -> None:
 
 
 def without_processes(arguments: Sequence[str]) -> list[str]:
-    """The same command line for one worker."""
+    """Returns the same command line for a single worker."""
     kept: list[str] = []
     skip = False
     for argument in arguments:

@@ -1,7 +1,8 @@
-"""How a command runs a server: starts it, says so, and ends it by signal or with its parent.
+"""Running a server as a command: starts and announces it, and stops it on a signal.
 
-Knows no server but its `start`, `join` and `stop`. Invariant: the first SIGTERM or SIGINT ends the
-command in bounded time, also while the server waits for something to start.
+The server also ends when its parent process does. Knows only `start`, `join` and `stop` of a
+server. Invariant: the first SIGTERM or SIGINT ends the command in bounded time, even while the
+server waits in `start`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _STOP_TIMEOUT_S: Final = 5.0
 
 
 class Server(Protocol):
-    """What is served; `start` may block, and `stop` from another thread ends that."""
+    """A server; its `start` may block, until `stop` is called on another thread."""
 
     def start(self) -> None: ...
 
@@ -57,7 +58,10 @@ def security(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def serve(options: argparse.Namespace, server: Server, address_of: Callable[[Any], str]) -> None:
-    """Runs a server until a signal comes or it stops by itself; raises what it stopped for."""
+    """Runs a server until a signal comes or it stops by itself; raises the error that stopped it.
+
+    Otherwise ends the process.
+    """
     from dataservice.runtime.open_files import allow_most_files
     from dataservice.runtime.process import exit_with_parent
 
@@ -78,10 +82,10 @@ def serve(options: argparse.Namespace, server: Server, address_of: Callable[[Any
 
     threading.Thread(target=live, name="server", daemon=True).start()
     while not ended.is_set() and not stopping.is_set():
-        # A bare wait would not wake for a signal that another thread took.
+        # A wait without a time-out would not wake for a signal that another thread received.
         ended.wait(POLL_S)
     server.stop()
-    # A server that was stopped while it started says so by an error, which nobody needs to see.
+    # A server that is stopped while it starts raises CancelledError, which is not worth showing.
     ended.wait(_STOP_TIMEOUT_S)
     if failures and not (stopping.is_set() and isinstance(failures[0], CancelledError)):
         raise failures[0]
@@ -89,9 +93,9 @@ def serve(options: argparse.Namespace, server: Server, address_of: Callable[[Any
 
 
 def leave_process() -> None:
-    """Ends a server's process that has stopped, without taking the interpreter down.
+    """Ends the process of a server that has stopped, without shutting down the interpreter.
 
-    That takes seconds on a busy machine, and threads that the transports keep can abort it.
+    A shutdown takes seconds on a busy machine, and threads left by the transports can abort it.
     """
     logging.shutdown()
     sys.stdout.flush()
@@ -100,7 +104,7 @@ def leave_process() -> None:
 
 
 def announce(options: argparse.Namespace, *addresses: str) -> None:
-    """Says that all is up; `address` in the JSON line is the first of `addresses`."""
+    """Prints that everything serves; `address` in the JSON line is the first of `addresses`."""
     from dataservice.runtime.process import announce_ready
 
     if options.ready_json:

@@ -1,6 +1,6 @@
-"""`dataservice snapshots`: which datasets are being saved, how far they are, and the end of one.
+"""`dataservice snapshots`: lists the datasets being saved with their progress, and cancels one.
 
-Prints what the dispatcher says. Knows nothing of how a call is made, which the caller gives it.
+Prints what the dispatcher reports. Does not know how a call is made: the caller passes a function.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def add_snapshots(
     add_address: Callable[[argparse.ArgumentParser], None],
     call: Callable[..., Any],
 ) -> None:
-    """Adds the command and its actions. `call(options, method, **fields)` asks the dispatcher."""
+    """Adds the command and its actions; `call(options, method, **fields)` calls the dispatcher."""
     actions = commands.add_parser("snapshots", help="list or cancel snapshots").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )

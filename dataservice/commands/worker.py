@@ -1,4 +1,4 @@
-"""`dataservice worker`: runs a data worker, or with `--processes` several, each its own process."""
+"""`dataservice worker`: runs a data worker, or with `--processes` several, a process for each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The data plane's giving end: leases windows, runs pipelines on them, streams elements.
+"""The data worker: leases windows, runs pipelines on them and streams the elements to readers.
 
-`service` is the table of producers and who reads from them, `producer` makes elements of windows,
-`pump` sends them, `membership` keeps the worker registered, `server` is the whole as an object.
+`service` starts producers and connects readers to them, `producer` turns windows into elements,
+`pump` sends the elements, `membership` keeps the worker registered, and `server` puts all of this
+together as one object.
 """

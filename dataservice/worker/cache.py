@@ -1,9 +1,9 @@
-"""A sliding window over an endless sequence that trainers read each from its own position.
+"""A sliding window over an endless sequence, which each trainer reads from its own position.
 
-Pure: no threads, no Arrow, no network. Items are opaque and have a size. Invariants: the window
-holds consecutive items, at most `max_bytes` of them; the trainer that is ahead of all never misses
-one, provided that an item is added only while `has_room_ahead`; a trainer behind the window goes
-on at its start, and is told how many it missed.
+Pure: knows no threads, no Arrow, no network. Items are opaque and have a size. Invariants: the
+window holds consecutive items of at most `max_bytes` together; the trainer that is ahead of all
+others never misses an item, provided that items are added only while `has_room_ahead`; a trainer
+that falls behind the window continues at its start and is told how many items it missed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from dataservice.errors import InvalidArgumentError
 
 Item = TypeVar("Item")
 
-# Trainers come and go over the life of an endless job; one forgotten begins at the window's start.
+# Trainers come and go during an endless job. The positions of those that read last are kept; any
+# other trainer begins at the window's start.
 MAX_TRAINERS: Final = 10_000
 
 
 class SlidingWindow(Generic[Item]):
-    """Items `first` to `end` of a sequence, and how far each trainer has read. Not thread safe."""
+    """Items [first, end) of a sequence, and how far each trainer has read. Not thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.first = 0
@@ -34,11 +35,11 @@ class SlidingWindow(Generic[Item]):
 
     @property
     def ahead(self) -> int:
-        """How many items no trainer has taken yet."""
+        """Number of items that no trainer has taken yet."""
         return self.end - self._furthest
 
     def check_size(self, size_bytes: int) -> None:
-        """InvalidArgumentError for an item that no window of this size can hold."""
+        """Raises InvalidArgumentError for an item that is larger than the window may be."""
         if size_bytes > self._max_bytes:
             raise InvalidArgumentError(
                 f"an element of {size_bytes} bytes does not fit the cross-trainer cache of "
@@ -47,13 +48,13 @@ class SlidingWindow(Generic[Item]):
             )
 
     def has_room_ahead(self, size_bytes: int) -> bool:
-        """Whether an item can be added without dropping one that no trainer has taken."""
+        """True if an item can be added without dropping one that no trainer has taken."""
         return not self.ahead or self._ahead_bytes + size_bytes <= self._max_bytes
 
     def add(self, item: Item, size_bytes: int) -> None:
-        """Adds the next item of the sequence and drops the oldest ones that it takes the place of.
+        """Adds the next item of the sequence and drops the oldest items to make room for it.
 
-        InvalidArgumentError when it is larger than the window may be.
+        InvalidArgumentError if the item is larger than the window may be.
         """
         self.check_size(size_bytes)
         self._items.append((item, size_bytes))
@@ -72,9 +73,9 @@ class SlidingWindow(Generic[Item]):
         self.size_bytes -= size_bytes
 
     def catch_up(self, trainer: str) -> int:
-        """Moves a trainer whose next item is gone to the oldest one; how many it missed.
+        """Moves a trainer whose next item was dropped to the oldest; returns how many it missed.
 
-        A new trainer begins at the oldest and has missed nothing.
+        A new trainer begins at the oldest item and has missed none.
         """
         at = self._next.setdefault(trainer, self.first)
         self._next.move_to_end(trainer)
@@ -85,7 +86,7 @@ class SlidingWindow(Generic[Item]):
         return missed
 
     def take(self, trainer: str) -> Item | None:
-        """The trainer's next item, None when it has yet to be added; `catch_up` comes first."""
+        """After `catch_up`: takes the trainer's next item; None if it has yet to be added."""
         at = self._next.get(trainer, self.first)
         if at >= self.end:
             return None
@@ -97,7 +98,7 @@ class SlidingWindow(Generic[Item]):
         return item
 
     def clear(self) -> None:
-        """Drops all items, as if all trainers had taken them."""
+        """Drops all items as if all trainers had taken them."""
         self._items.clear()
         self.first = self._furthest = self.end
         self.size_bytes = self._ahead_bytes = 0

@@ -1,9 +1,10 @@
-"""One endless pass over a plan that every trainer reads whole, at its own pace.
+"""One endless pass over a plan, which every trainer reads as a whole and at its own pace.
 
 Knows threads and pipelines, nothing of gRPC or Flight. Each element is computed and compressed
 once, whatever the number of trainers. Invariants: the trainer that is ahead drives production and
-is never held back by others; one that falls behind the window misses what fell out, and is told how
-much. Delivery is at most once: what a broken stream had under way does not come again.
+is never held back by others; a trainer that falls behind the window misses the elements that were
+dropped from it, and is told how many. Delivery is at most once: elements in flight on a broken
+stream are not sent again.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 
 _RECHECK_S: Final = 1.0
-# Computed before any trainer asks, so that the one ahead need not wait for each element.
+# Elements computed before any trainer asks, so that the one ahead need not wait for each.
 _AHEAD: Final = 8
-# Of chunks of rows; fewer would make a trainer that falls behind miss most of the window.
+# The window holds at least this many chunks of rows; with fewer, a trainer that falls behind would
+# miss most of the window.
 _LEAST_PIECES: Final = 4
 
 
 class CachedFrames:
-    """Elements in a sliding window. Thread safe."""
+    """A sliding window of encoded elements. Thread-safe."""
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
@@ -66,16 +68,17 @@ class CachedFrames:
         divisible: bool = False,  # noqa: ARG002
         more_follows: bool = False,  # noqa: ARG002
     ) -> None:
-        """Encodes and adds, by the number of its first row; waits until the trainer ahead needs it.
+        """Encodes an element and adds it; waits until the trainer that is ahead needs it.
 
-        Where the rows come from is dropped: trainers cannot ask for them again. CancelledError once
-        closed, InvalidArgumentError for an element larger than the window.
+        Ignores an element without rows. The origin of the rows is replaced by their number in the
+        pass, as trainers cannot ask for them again. CancelledError once closed,
+        InvalidArgumentError for an element larger than the window.
         """
         batch = element.batch
         if batch is None or not batch.num_rows:
             return
         span = RowSpan(NO_WINDOW, 0, self.rows, self.rows + batch.num_rows)
-        # Encoded here, once for all trainers; a slice would keep all of its parent in memory.
+        # Encoded here, once for all trainers; a slice would keep its whole batch in memory.
         payload = encode_batch(batch, compression=self._compression)
         size_bytes = payload.size
         frame = Frame(batch.num_rows, (span,), payload, size_bytes=size_bytes)
@@ -98,10 +101,10 @@ class CachedFrames:
         return self._window.ahead < _AHEAD and self._window.has_room_ahead(size_bytes)
 
     def get(self, trainer: str, timeout_s: float) -> Frame | None:
-        """The trainer's next frame, None when there was none in time.
+        """Returns the trainer's next frame; None if there was none within the time.
 
-        A frame that only says how many elements it missed comes before the next one. Raises what
-        production failed with.
+        If the trainer missed elements, a frame that only says how many comes first. Raises the
+        error that production failed with.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
@@ -121,7 +124,7 @@ class CachedFrames:
                 self._news.wait(left_s)
 
     def end(self, failure: Exception | None = None) -> None:
-        """Nothing follows; trainers still get what is there, then the failure."""
+        """Closes the window; trainers still get the elements in it, and then the failure."""
         with self._lock:
             self._failure = self._failure or failure or UnavailableError("the windows ended")
             self._closed = True
@@ -129,34 +132,34 @@ class CachedFrames:
             self._wanted.notify_all()
 
     def of_trainer(self, trainer: str) -> TrainerFrames:
-        """Where the streams of a trainer take frames from."""
+        """Returns the source that the streams of a trainer take frames from."""
         return TrainerFrames(self, trainer)
 
     def discard(self) -> None:
-        """Drops all and wakes everybody; readers look for the elements elsewhere."""
+        """Drops all elements and wakes all waiting threads; readers turn to other workers."""
         self.end(UnavailableError("the worker gave the stream up"))
         with self._lock:
             self._window.clear()
 
 
 class TrainerFrames:
-    """What one trainer's streams take from; several streams of it share what it gets."""
+    """The frames of one trainer; several streams of the same trainer share them."""
 
     def __init__(self, frames: CachedFrames, trainer: str) -> None:
         self._frames = frames
         self._trainer = trainer
 
     def get(self, timeout_s: float) -> Frame | None:
-        """As `CachedFrames.get`."""
+        """Returns the next frame, as `CachedFrames.get`."""
         return self._frames.get(self._trainer, timeout_s)
 
     def take_notes(self, *, is_last: bool) -> bytes | None:
-        """What is missing from the elements; the first trainer that comes by gets it."""
+        """Removes and returns notes of omitted rows, for the trainer that asks first."""
         return self._frames.omissions.take(is_last=is_last)
 
 
 class CachedTask(PlanThread):
-    """Runs an endless plan, or a static share of it, into a window that trainers read from."""
+    """A producer that runs an endless plan, or a static share of it, into a sliding window."""
 
     def __init__(
         self,
@@ -177,7 +180,7 @@ class CachedTask(PlanThread):
         self.frames.end(outcome_of(self._store_elements) or _no_end(self.frames.rows))
 
     def _store_elements(self) -> None:
-        # The only repetition that such a job has.
+        # A job with a cache has one repetition, so its epoch is 0 and its page has no key.
         omitted = self.frames.omissions.page()
         for batch in self._pipeline.run_whole(
             0, self.is_closed, self._share, omitted, variant=self._variant
@@ -186,7 +189,7 @@ class CachedTask(PlanThread):
                 self.frames.put(Element(piece, ()))
 
     def _pieces(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batch; of rows, whose cut has no meaning, parts of which the window holds several."""
+        """Yields the batch; unless it is an element, in parts of which the window holds several."""
         rows = batch.num_rows
         if not self._pipeline.is_batched:
             fitting = self.frames.max_bytes // _LEAST_PIECES * rows // max(1, batch.nbytes)

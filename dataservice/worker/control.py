@@ -1,7 +1,7 @@
-"""A worker's calls to the dispatcher, between wire messages and values.
+"""A worker's calls to the dispatcher: translates between wire messages and values.
 
-Knows the control plane, nothing of pipelines or streams. Thread safe. Leases wait on a connection
-of their own, so that long polls and heartbeats never stand in each other's way.
+Knows the control plane, nothing of pipelines or streams. Thread-safe. Invariant: registering and
+heartbeats have a connection of their own, so that long polls for leases never hold them up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _LEAVE_TIMEOUT_S = 1.0
 
 
 class DispatcherLink:
-    """The dispatcher as a worker sees it. Calls wait for a dispatcher that is away."""
+    """A worker's connection to the dispatcher.
+
+    Calls retry while the dispatcher cannot be reached, except for `leave` and `give_back`.
+    """
 
     def __init__(self, config: WorkerConfig, *, token: str, tls: TlsConfig | None) -> None:
         service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
@@ -41,7 +44,7 @@ class DispatcherLink:
     def register(
         self, address: str, should_stop: Callable[[], bool], formerly: str = ""
     ) -> pb.RegisterWorkerReply:
-        """Joins the cluster under a new worker id; `formerly`: one that was taken for lost."""
+        """Joins the cluster under a new worker id; `formerly` is the id before it, if any."""
         request = pb.RegisterWorkerRequest(
             address=address,
             pid=os.getpid(),
@@ -66,12 +69,15 @@ class DispatcherLink:
         )
 
     def leave(self, worker_id: str) -> None:
-        """Says that the worker stops, so that nobody waits for its lease; tried once."""
+        """Tells the dispatcher that the worker stops, so that nobody waits for its lease.
+
+        Tried once.
+        """
         request = pb.WorkerHeartbeatRequest(worker_id=worker_id, leaving=True)
         self._liveness.call("WorkerHeartbeat", request, timeout_s=_LEAVE_TIMEOUT_S)
 
     def get_dataset(self, dataset_id: str) -> pb.GetDatasetReply:
-        """A registered plan; NotFoundError for an unknown id."""
+        """Returns a registered dataset; NotFoundError for an unknown id."""
         request = pb.GetDatasetRequest(dataset_id=dataset_id)
         return self._work.call_retrying("GetDataset", request, timeout_s=self._patience_s)
 
@@ -127,36 +133,36 @@ class DispatcherLink:
     def finish_task(
         self, worker_id: str, iteration_id: str, should_stop: Callable[[], bool]
     ) -> None:
-        """Says that all elements of a pass without windows were handed out."""
+        """Reports that all elements of a pass without windows were handed out."""
         request = pb.FinishTaskRequest(worker_id=worker_id, iteration_id=iteration_id)
         self._work.call_retrying(
             "FinishTask", request, timeout_s=self._patience_s, should_stop=should_stop
         )
 
     def get_snapshot(self, snapshot_id: str) -> pb.GetSnapshotReply:
-        """What there is to know of a snapshot; NotFoundError for an unknown id."""
+        """Returns the description of a snapshot; NotFoundError for an unknown id."""
         request = pb.GetSnapshotRequest(snapshot_id=snapshot_id)
         return self._work.call_retrying("GetSnapshot", request, timeout_s=self._patience_s)
 
     def work_on_snapshot(
         self, request: pb.WorkOnSnapshotRequest, should_stop: Callable[[], bool]
     ) -> pb.WorkOnSnapshotReply:
-        """Reports windows that are written and asks for more; may be repeated freely."""
+        """Reports windows that are written and asks for more. Safe to repeat."""
         return self._work.call_retrying(
             "WorkOnSnapshot", request, timeout_s=self._patience_s, should_stop=should_stop
         )
 
     def close(self) -> None:
-        """Ends all calls under way with CancelledError. Idempotent."""
+        """Ends all calls in flight with CancelledError. Idempotent."""
         self._liveness.close()
         self._work.close()
 
 
 class StreamLeases:
-    """What one stream asks the dispatcher for, and gives back.
+    """The leases of one stream: asks the dispatcher for them and gives them back.
 
-    Invariant: its first request ends the leases of the reader's earlier streams from this worker;
-    what those did not hand over would otherwise stay theirs for ever.
+    Invariant: the first request ends the leases of earlier streams from this worker to the same
+    reader. Windows that those streams did not deliver would otherwise stay leased for ever.
     """
 
     def __init__(
@@ -167,7 +173,10 @@ class StreamLeases:
         self._begins = True
 
     def ask(self, count: int, wait_s: float, should_stop: Callable[[], bool]) -> Grant:
-        """UnavailableError when the worker must register again: the stream is then tried anew."""
+        """Asks for up to `count` windows, as `DispatcherLink.lease` does.
+
+        UnavailableError if the worker has to register again; the reader then opens a new stream.
+        """
         try:
             grant = self._link.lease(*self._stream, count, wait_s, should_stop, begins=self._begins)
         except NotFoundError as error:
@@ -181,7 +190,7 @@ class StreamLeases:
 
 
 def lease_of(window: pb.WindowLease) -> Lease:
-    """A lease from the wire."""
+    """Returns the lease that a wire message describes."""
     return Lease(
         window.window,
         window.generation,
@@ -193,7 +202,7 @@ def lease_of(window: pb.WindowLease) -> Lease:
 
 
 def _split(split: pb.Split) -> Split:
-    # An empty repeated field cannot be told from none; a file is then read whole.
+    # On the wire, an empty list of row groups is the same as none; none means the whole file.
     groups = split.row_groups
     return Split(
         split.segment,

@@ -1,8 +1,8 @@
 """The outcome of a worker's thread: the error that its readers are told, if it failed.
 
-Knows nothing of the work. Invariant: an error that is kept for readers keeps nothing else: the
-calls that it left give up what they held, so that the rows which a closed stream had under way are
-freed with it, and not whenever the garbage collector comes by.
+Knows nothing of the work. Invariant: an error that is kept for readers keeps nothing else alive.
+The local variables of the calls that it left are cleared, so that the rows of a closed stream are
+freed at once, and not only when the garbage collector runs.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from dataservice.errors import UserFunctionError
 
 
 def outcome_of(work: Callable[[], None]) -> Exception | None:
-    """Does the work; what it failed with, None where it did not.
+    """Runs `work` and returns the error that it failed with; None if it succeeded.
 
-    The caller's own frame is no part of the error's traceback.
+    The error's traceback does not contain the caller's frame.
     """
     try:
         work()
@@ -28,7 +28,10 @@ def outcome_of(work: Callable[[], None]) -> Exception | None:
 
 @contextmanager
 def clearing_locals() -> Iterator[None]:
-    """Around what raises an error that is kept: the calls that it leaves are no part of that."""
+    """Clears the local variables of the calls that an error leaves on its way out of the block.
+
+    For blocks that raise an error which somebody keeps, as its traceback would keep them alive.
+    """
     try:
         yield
     except BaseException as error:
@@ -37,9 +40,10 @@ def clearing_locals() -> Iterator[None]:
 
 
 def reportable(error: BaseException) -> Exception:
-    """What a reader can be told; `sys.exit()` in its pipeline must not just end a thread here.
+    """Returns the error as one that can be sent to a reader, and clears the frames that it left.
 
-    Local variables of the calls that the error has left are cleared.
+    A BaseException, such as that of `sys.exit()` in a user function, becomes a UserFunctionError:
+    otherwise it would end a thread here without the reader learning of it.
     """
     _forget_locals(error)
     if isinstance(error, Exception):

@@ -1,10 +1,10 @@
-"""The windows that one reader's stream gets from this worker: leased ahead, handed out in order.
+"""A store of window leases for one reader's stream: leased ahead, handed out in order.
 
-Knows how to ask and how to give back (callables), nothing of gRPC or of what a window contains.
-Asks for as many at once as are worked through in a moment, so that tiny windows do not cost a call
-each and large ones are not hoarded. Invariant: a lease that was granted is either handed out or
-given back, even when its stream ended while the request was under way: the dispatcher believes it
-to be with this worker.
+Knows two callables, to ask for leases and to give them back, and nothing of gRPC or of the contents
+of a window. Asks for as many windows at once as are worked through in about `STORE_S`, so that tiny
+windows do not cost a call each and large ones are not hoarded. Invariant: a lease that was granted
+is either handed out or given back, even if its stream ended while the request was in flight,
+because the dispatcher believes the lease to be with this worker.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from dataservice.sharding import Split
 logger = logging.getLogger(__name__)
 
 LONG_POLL_S = 5.0
-# Work to keep in store: long beside a call to the dispatcher and its journal, short beside the
-# time that a lost worker costs its readers anyway.
+# How long the leases in store should last: long compared with a call to the dispatcher and its
+# journal, short compared with the time that readers lose anyway when a worker is lost.
 STORE_S = 0.1
-# Bounds what a stream whose reader stalls keeps from others, and the size of a reply.
+# Bounds how many windows a stream with a stalled reader withholds from others, and a reply's size.
 MAX_STORE = 1_024
 _RECHECK_S = 1.0
 
 
 class Lease(NamedTuple):
-    """One window to run, from output row `start_row` on."""
+    """A window to run, from output row `start_row` on."""
 
     window: int
     generation: int
@@ -45,7 +45,8 @@ class Lease(NamedTuple):
 class Grant(NamedTuple):
     """The dispatcher's answer; `ended` means that there will be no more for this reader.
 
-    `pause_s`: the dispatcher lets nobody else wait, and is to be asked again after that.
+    `pause_s` above 0 means that the dispatcher cannot hold another long poll; the worker asks again
+    after that time.
     """
 
     leases: tuple[Lease, ...]
@@ -58,10 +59,10 @@ GiveBack = Callable[[Sequence[Lease]], None]
 
 
 class StoreSize:
-    """How many leases to keep in store: `least` at first, then as many as last for `STORE_S`.
+    """The number of leases to keep in store: `least` at first, then as many as last for `STORE_S`.
 
-    Doubles while a store is used up sooner than that, or before the next leases come; halves when
-    it lasts twice as long. Pure; not thread safe.
+    Doubles if the store lasts less long than that, or is empty when new leases come; halves if it
+    lasts more than twice as long. Pure; not thread-safe.
     """
 
     def __init__(self, least: int) -> None:
@@ -71,11 +72,14 @@ class StoreSize:
         self._since_s: float | None = None
 
     def note_taken(self) -> None:
-        """A lease was handed out."""
+        """Counts a lease that was handed out."""
         self._taken += 1
 
     def note_granted(self, now_s: float, *, held: int) -> None:
-        """New leases came while `held` were left: sees how long those taken since then lasted."""
+        """Adapts `count`, when new leases come, to how long those taken since last time lasted.
+
+        `held` is the number of leases that were left in store.
+        """
         since_s, self._since_s = self._since_s, now_s
         taken, self._taken = self._taken, 0
         if since_s is None or not taken:
@@ -88,11 +92,12 @@ class StoreSize:
 
 
 class LeaseFeed:
-    """Keeps leases in store, `ahead` at least, more where they are used up in no time.
+    """A thread that keeps leases in store: at least `ahead`, more if they are used up quickly.
 
-    `lock` guards the feed's state, and that of its owner, so that one wait covers leases and the
-    owner's work; `news`, a condition of it, is notified of new leases, of their absence and of the
-    end. Methods ending in `_held` expect the lock to be held.
+    `lock` guards the state of the feed and of its owner, so that the owner can wait for leases and
+    for its own work at once. The condition `news` uses this lock; it is notified when the
+    dispatcher grants leases or has none, and at the end. Methods whose names end in `_held` expect
+    the caller to hold the lock.
     """
 
     def __init__(self, ask: Ask, give_back: GiveBack, *, ahead: int, name: str) -> None:
@@ -110,17 +115,17 @@ class LeaseFeed:
         self._thread = StoppableThread(self._run, owner=name, name="leases")
 
     def start(self) -> None:
-        """Starts asking."""
+        """Starts asking for leases."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops asking and gives back what is in store. Does not wait."""
+        """Stops asking and gives back the leases in store. Does not wait."""
         self._thread.request_stop()
         with self.lock:
             self._needed.notify_all()
 
     def take_held(self) -> Lease | None:
-        """The next lease, or None when there is none now."""
+        """Takes the next lease out of the store; None if the store is empty."""
         if not self._leases:
             return None
         self._store.note_taken()
@@ -130,19 +135,19 @@ class LeaseFeed:
         return lease
 
     def is_dry_held(self) -> bool:
-        """The dispatcher has nothing for this reader now."""
+        """True if the store is empty and the dispatcher had nothing more when last asked."""
         return not self._leases and (self._dry or self._ended)
 
     def holds_any_held(self) -> bool:
-        """Whether a lease is in store."""
+        """True if a lease is in store."""
         return bool(self._leases)
 
     def is_over_held(self) -> bool:
-        """No lease is in store and none will come: the end, or asking failed."""
+        """True if no lease is in store and none will come, at the end or after a failed request."""
         return not self._leases and (self._ended or self._failure is not None)
 
     def raise_failure_held(self) -> None:
-        """Raises what asking failed with, if it did."""
+        """Raises the error that a request for leases failed with, if one did."""
         if self._failure is not None:
             raise self._failure
 
@@ -165,7 +170,7 @@ class LeaseFeed:
 
     def _ask_once(self, stop: threading.Event) -> None:
         with self.lock:
-            self._needed.wait_for(lambda: self._may_ask() or stop.is_set(), self._patience_s())
+            self._needed.wait_for(lambda: self._may_ask() or stop.is_set(), self._wait_s())
             if stop.is_set() or not self._may_ask():
                 return
             count, wait_s = self._wanted(), LONG_POLL_S if self._dry else 0.0
@@ -181,13 +186,13 @@ class LeaseFeed:
     def _may_ask(self) -> bool:
         return self._wanted() > 0 and time.monotonic() >= self._not_before_s
 
-    def _patience_s(self) -> float:
-        """Until the pause that the dispatcher asked for is over, or to look again."""
+    def _wait_s(self) -> float:
+        """Returns how long to wait: until the dispatcher's pause is over, at most `_RECHECK_S`."""
         pause_s = self._not_before_s - time.monotonic()
         return min(pause_s, _RECHECK_S) if pause_s > 0 else _RECHECK_S
 
     def _wanted(self) -> int:
-        """How many to ask for; none before half of the store is used up."""
+        """Returns how many leases to ask for; 0 until half of the store is used up."""
         size, held = self._store.count, len(self._leases)
         return size - held if held <= size // 2 else 0
 

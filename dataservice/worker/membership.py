@@ -1,7 +1,7 @@
-"""A worker's place in the cluster: registering, heartbeats, registering again.
+"""A worker's membership in the cluster: registering, heartbeats, and registering again.
 
-Knows the dispatcher link, the service and the writers of snapshots, nothing of streams. Invariant:
-while the dispatcher does not know the worker, the worker holds nothing that was leased to it.
+Knows the dispatcher link, the service and the snapshot writers, nothing of streams. Invariant:
+once registered anew, the worker holds nothing that was leased to it under its former id.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """Keeps one worker registered. `on_lost` is called when the dispatcher stays away.
+    """A thread that keeps one worker registered.
 
-    `pause_s` is how long it is silent until the next heartbeat: `interval_s`, or what the
-    dispatcher asked for if that is longer.
+    Calls `on_lost` with the error if the dispatcher stays unreachable. `pause_s` is the time until
+    the next heartbeat: `interval_s`, or what the dispatcher asks for if that is longer.
     """
 
     def __init__(
@@ -52,16 +52,16 @@ class Membership:
         self._production = ProductionMeter(self._measured_s)
 
     def start(self) -> None:
-        """Registers, waiting for the dispatcher, then keeps the lease alive."""
+        """Registers, waiting for the dispatcher, and starts to send heartbeats."""
         self._register()
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops heartbeats without waiting for one under way. Idempotent."""
+        """Stops the heartbeats without waiting for one in flight. Idempotent."""
         self._thread.request_stop()
 
     def leave(self) -> None:
-        """After `stop`: takes leave of the dispatcher, if it is there."""
+        """After `stop`: tells the dispatcher, if it can be reached, that the worker leaves."""
         if not self._service.worker_id:
             return
         try:
@@ -70,7 +70,7 @@ class Membership:
             logger.info("left without telling the dispatcher: %s", error)
 
     def join(self, timeout_s: float) -> None:
-        """Waits for the thread after `stop`."""
+        """After `stop`: waits for the thread to end."""
         self._thread.stop(timeout_s)
 
     def _is_stopping(self) -> bool:

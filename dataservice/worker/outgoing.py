@@ -1,7 +1,7 @@
-"""Elements on their way out of a worker: a bounded buffer, and how each gets onto a channel.
+"""Elements on their way out of a worker: a bounded buffer of frames, and sending them on a channel.
 
-An element is encoded when it is sent: through shared memory straight into the segment that the
-reader maps, through Flight into a buffer with a checksum. Only compression comes before.
+An element is encoded when it is sent: for shared memory, directly into the segment that the reader
+maps; for Flight, into a buffer with a checksum. Only a compressed element is encoded beforehand.
 Knows nothing of leases or pipelines.
 Invariant: frames come out in the order in which they were put, except those that are put back.
 """
@@ -31,7 +31,7 @@ _MAX_FRAMES = 8
 
 
 class Channel(Protocol):
-    """The way to one reader."""
+    """The connection to one reader, on which frames are sent and credit is received."""
 
     @property
     def shares_memory(self) -> bool: ...
@@ -44,7 +44,7 @@ class Channel(Protocol):
 
 
 class FrameSource(Protocol):
-    """Where a stream takes its frames from."""
+    """What a stream takes its frames from."""
 
     def get(self, timeout_s: float) -> Frame | None: ...
 
@@ -52,7 +52,10 @@ class FrameSource(Protocol):
 
 
 class FrameSink(Protocol):
-    """Takes elements, and tells how many rows it took and how long it waited for readers."""
+    """What a producer puts its elements into.
+
+    It counts the rows that it took and measures how long it waited for readers.
+    """
 
     rows: int
     patience: Patience
@@ -72,11 +75,11 @@ Sink = TypeVar("Sink", bound=FrameSink)
 
 
 class Frame(NamedTuple):
-    """Rows and where they come from.
+    """Rows, and the windows that they come from.
 
-    `payload`: rows to be encoded where they are sent, or what they were compressed to; None where
-    spans end without rows, or where `header` says all there is to say. `size_bytes` is that of
-    the payload when it is sent.
+    `payload` is the rows, to be encoded when they are sent, or their compressed form; None if
+    spans end without rows, or if `header` is the whole message. `size_bytes` is the size of the
+    payload as it is sent.
     """
 
     rows: int
@@ -91,12 +94,12 @@ class Frame(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """How many a reader will cut it into."""
+        """Number of elements that a reader cuts the frame into."""
         return elements_in(self.rows, self.element_rows)
 
 
 def frame_of(element: Element, compression: Compression | None, *, divisible: bool) -> Frame:
-    """The frame of an element; compressed now, once for all who will get it."""
+    """Returns the frame of an element; compresses it here, once for all readers that get it."""
     batch = element.batch
     if batch is None or not batch.num_rows:
         return Frame(0, element.spans, None)
@@ -113,14 +116,14 @@ def frame_of(element: Element, compression: Compression | None, *, divisible: bo
 
 
 class FrameSender:
-    """Sends the frames of one stream."""
+    """A sender of the frames of one stream."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._encoder = BatchEncoder()
 
     def send(self, frame: Frame) -> None:
-        """Encodes and sends; waits while the reader does not read."""
+        """Encodes and sends a frame; waits while the reader does not read."""
         if frame.bookmark:
             self._channel.send(pack_bookmark(frame.bookmark))
         if frame.header is not None:
@@ -153,12 +156,12 @@ def _header(frame: Frame, body_checksum: int) -> bytes:
 
 
 def _give_back_freed_memory() -> None:
-    """What making rows has freed. The allocator keeps it until it is asked for more."""
+    """Returns freed memory to the system; until its next allocation the allocator would keep it."""
     pa.default_memory_pool().release_unused()
 
 
 class FrameBuffer:
-    """Frames on their way out, bounded in bytes, ended by the end or by an error."""
+    """A queue of frames that is bounded in bytes and is ended by the end or by an error."""
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
@@ -174,7 +177,7 @@ class FrameBuffer:
         return self._queue.size_bytes
 
     def put(self, element: Element, *, divisible: bool, more_follows: bool = False) -> None:
-        """Stores; waits for room. CancelledError once closed."""
+        """Stores an element as a frame; waits for room. CancelledError once closed."""
         frame = frame_of(element, self._compression, divisible=divisible)
         if more_follows:
             frame = frame._replace(more_follows=True)
@@ -195,9 +198,10 @@ class FrameBuffer:
                     _give_back_freed_memory()
 
     def get(self, timeout_s: float) -> Frame | None:
-        """The next frame, None when there was none in time.
+        """Takes the next frame; None if there was none within the time.
 
-        After the last: raises what the producer failed with, or CancelledError for the end.
+        After the last frame, raises the error that the producer failed with, or CancelledError at
+        the normal end.
         """
         try:
             return self._returned.popleft()
@@ -213,28 +217,31 @@ class FrameBuffer:
             raise
 
     def take_notes(self, *, is_last: bool) -> bytes | None:
-        """What is missing from the rows of frames to come, and what the work of making them took,
-        as notes; None when there is no more.
+        """Removes and returns notes of omitted rows and operators' times; None if there are none.
 
-        A window is noted before its last frame is stored, for which `is_last` is to be said.
+        What is omitted from a window is noted before the window's last frame is stored. Times are
+        noted only now and then; pass `is_last` with a last frame to get all of them.
         """
         return self.omissions.take(is_last=is_last or self._queue.closed)
 
     def put_back(self, frames: Iterable[Frame]) -> None:
-        """Frames that were taken and did not arrive, in order; they come out next."""
+        """Puts back frames, in order, that were taken but did not arrive; they come out next."""
         self._returned.extendleft(reversed(tuple(frames)))
 
     def has_returned(self) -> bool:
-        """Whether frames that were put back wait to be taken."""
+        """True if frames that were put back wait to be taken."""
         return bool(self._returned)
 
     def end(self, failure: Exception | None = None) -> None:
-        """No frame follows; what is stored still comes out."""
+        """Marks the end, or a failure, after the frames in store, which still come out."""
         self._failure = self._failure or failure
         self._queue.close()
 
     def discard(self) -> None:
-        """Drops all and wakes everybody; a reader must not take that for the end."""
+        """Drops all frames and wakes all waiting threads.
+
+        `get` then raises UnavailableError, unless a failure is known or only the end was left.
+        """
         if not self._queue.closed or len(self._queue) or self._returned:
             self._failure = self._failure or UnavailableError("the worker gave the stream up")
         self._queue.close(discard=True)

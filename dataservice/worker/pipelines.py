@@ -1,7 +1,8 @@
-"""Plans of datasets, ready to run, each prepared once however many streams read it.
+"""A cache of the plans of datasets, ready to run: each is prepared once for all streams.
 
-Knows where plans come from, not who runs them. Invariants: at most ``MAX_PIPELINES`` are kept,
-those used last; none that is doubted is given out before the dispatcher was asked. Thread safe.
+Knows where plans come from, not who runs them. Thread-safe. Invariants: at most `MAX_PIPELINES`
+plans are kept, the most recently used; a plan in doubt is not returned before the dispatcher was
+asked for it again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ MAX_PIPELINES: Final = 64
 
 
 class _Known(NamedTuple):
-    """`life`: in which of the worker's lives the dispatcher said that the id stands for it."""
+    """A prepared plan; `life` numbers the registration under which its id was last confirmed."""
 
     pipeline: Pipeline
     digest: bytes
@@ -27,7 +28,7 @@ class _Known(NamedTuple):
 
 
 class Pipelines:
-    """Of one worker."""
+    """The plans that one worker has prepared."""
 
     def __init__(self, link: DispatcherLink, *, allow_functions: bool) -> None:
         self._link = link
@@ -37,15 +38,15 @@ class Pipelines:
         self._life = 0
 
     def doubt(self) -> None:
-        """The dispatcher may be another one, whose ids stand for other datasets.
+        """Marks all plans as in doubt: a new dispatcher's ids may stand for other datasets.
 
-        A plan that turns out to be the same stays prepared, with what it has cached.
+        A plan that turns out to be the same stays prepared and keeps its caches.
         """
         with self._lock:
             self._life += 1
 
     def get(self, dataset_id: str, on_error: str = "raise") -> Pipeline:
-        """The plan of a dataset; asks the dispatcher for one that is not known, or doubted."""
+        """Returns the plan of a dataset; asks the dispatcher if it is unknown or in doubt."""
         key = (dataset_id, on_error)
         with self._lock:
             life, known = self._life, self._known.get(key)
@@ -72,5 +73,5 @@ class Pipelines:
 
 
 def _digest(reply: pb.GetDatasetReply) -> bytes:
-    """Stands for a plan and how its rows travel."""
+    """Returns a digest of a plan and of the compression of its rows."""
     return hashlib.sha256(f"{reply.compression} ".encode() + reply.plan).digest()

@@ -1,7 +1,7 @@
-"""A thread that runs a whole plan into frames, for the producers that do without windows.
+"""A thread that runs a whole plan into frames: the base of the producers without windows.
 
 Knows nothing of how the elements are handed out. Invariant: once closed, the thread ends by
-itself within a second; whoever waits for frames is woken.
+itself within a second, and threads that wait for frames are woken.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataservice.runtime.threads import StoppableThread
 
 
 class Discardable(Protocol):
-    """Where the elements go."""
+    """What the elements are put into."""
 
     def discard(self) -> None: ...
 
 
 class PlanThread:
-    """Base of a producer whose `_run` computes elements for `frames`."""
+    """The base of a producer whose `_run` computes elements for `frames`."""
 
     def __init__(self, frames: Discardable, *, owner: str, name: str) -> None:
         self._sink = frames

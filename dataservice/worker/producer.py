@@ -1,9 +1,9 @@
 """Turns leased windows into frames in a bounded buffer.
 
-Knows threads and pipelines, nothing of gRPC or Flight. A `WindowProducer` serves one stream of
-one reader: several windows may be computed at once, their rows leave in the order of the leases.
-Invariant: frames, and then the error or the end, come out in order; a closed producer's threads
-end by themselves within a second.
+Knows threads and pipelines, nothing of gRPC or Flight. Several windows may be computed at the same
+time, but their rows leave in the order of the leases.
+Invariant: frames come out in order, followed by the error or the end; the threads of a closed
+producer end by themselves within a second.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Rows(NamedTuple):
 
 
 class _Ticket:
-    """One window under way: its rows so far, in order. Guarded by the feed's lock."""
+    """A window that is being computed: its rows so far, in order. Guarded by the feed's lock."""
 
     __slots__ = ("done", "end_row", "failure", "lease", "pieces")
 
@@ -57,7 +57,7 @@ _ENDED = object()
 
 
 class WindowProducer(Generic[Sink]):
-    """Produces leased windows: those of one reader for one stream, or of all for a cache.
+    """A producer of leased windows, for one stream of one reader or for a cache that all read.
 
     A frame holds up to `run` elements.
     """
@@ -84,10 +84,10 @@ class WindowProducer(Generic[Sink]):
         self._max_parallel = threads
         self._held_bytes = 0
         self._tickets: deque[_Ticket] = deque()
-        # Of the windows that the element being finished has rows of; for its errors.
+        # Splits of the windows that the current element has rows of, to be named in errors.
         self._splits: dict[int, Sequence[Split]] = {}
         self._closed = False
-        # Whether windows were begun or in store when the last step was given out.
+        # Whether windows were under way or leases in store when `_next_step` last returned.
         self.more_follows = False
         self._threads = [
             self._new_thread(self._compute, name, f"compute-{index}") for index in range(threads)
@@ -100,7 +100,7 @@ class WindowProducer(Generic[Sink]):
         return StoppableThread(run, owner=owner, name=name, on_failure=self._end)
 
     def start(self) -> None:
-        """Starts leasing and computing."""
+        """Starts the threads that lease and compute windows."""
         self._feed.start()
         for thread in self._threads:
             thread.start()
@@ -113,10 +113,10 @@ class WindowProducer(Generic[Sink]):
         self.frames.discard()
 
     def _close_held(self) -> None:
-        """No rows go out any more, so none are kept."""
+        """Closes the producer and drops all rows, as none will be sent."""
         self._closed = True
         for ticket in self._tickets:
-            # Its thread goes on for a moment, and the error that ends it may keep the ticket.
+            # Its thread runs on for a moment, and the error that ends it may refer to the ticket.
             ticket.pieces.clear()
         self._tickets.clear()
         self._held_bytes = 0
@@ -136,7 +136,7 @@ class WindowProducer(Generic[Sink]):
             self._run_window(ticket)
 
     def _next_ticket(self) -> _Ticket | None:
-        """Waits for a lease; None when there will be none."""
+        """Waits for a lease and returns its ticket; None if no lease will come."""
         with self._lock:
             while not self._closed and not self._feed.is_over_held():
                 # A reader that stalls must not hoard windows that others could have.
@@ -162,7 +162,7 @@ class WindowProducer(Generic[Sink]):
             self._hold(ticket, batch, first_row)
 
     def _hold(self, ticket: _Ticket, batch: pa.RecordBatch, first_row: int) -> None:
-        """Stores rows; waits for room, but never while the rows that go out next are missing."""
+        """Stores rows; waits for room, except where they are the rows that have to go out next."""
         rows = _Rows(ticket.lease, batch, first_row, encoded_bytes(batch))
         with self._lock:
             while not self._closed and not self._has_room(ticket):
@@ -195,7 +195,7 @@ class WindowProducer(Generic[Sink]):
                     self._splits.pop(span.window, None)
 
     def _end(self, failure: BaseException | None) -> None:
-        """No frame follows, and the reader learns why."""
+        """Ends the frames, with the failure if there is one, and closes the producer."""
         self.frames.end(None if failure is None else reportable(failure))
         with self._lock:
             self._close_held()
@@ -221,7 +221,7 @@ class WindowProducer(Generic[Sink]):
                 )
 
     def _next_step(self, rebatcher: Rebatcher) -> object:
-        """Rows to add, a window that is complete, or what to do because nothing comes."""
+        """Waits for the next step: rows to add, a complete window, `_FLUSH` or `_ENDED`."""
         with self._lock:
             while not self._closed:
                 step = self._head_held()
@@ -237,12 +237,15 @@ class WindowProducer(Generic[Sink]):
             return _ENDED
 
     def _must_flush_held(self, rebatcher: Rebatcher) -> bool:
-        """Whether what is held goes out although no rows are there to complete it."""
+        """True if what the rebatcher holds has to go out although no rows come to complete it."""
         nothing_leased = not self._tickets and self._feed.is_dry_held()
         return nothing_leased or rebatcher.holds_only_ends or not rebatcher.is_batched
 
     def _head_held(self) -> _Rows | _Ticket | None:
-        """What the first window has to give: rows, its end, or nothing yet."""
+        """Takes rows of the first window, or the complete window; None if neither is there.
+
+        Raises the error that the window failed with, once all its rows were taken.
+        """
         if not self._tickets:
             return None
         head = self._tickets[0]
@@ -254,7 +257,7 @@ class WindowProducer(Generic[Sink]):
         if not head.done:
             return None
         self._tickets.popleft()
-        # The next window may go on however full it is, and another one may begin.
+        # The next window may now exceed the limit, and another window may begin.
         self._room.notify_all()
         self._news.notify_all()
         if head.failure is not None:

@@ -1,7 +1,7 @@
 """The table of a worker's producers, by iteration and reader, and their totals.
 
-Starts and stops none, and knows no streams. Not thread-safe: its owner holds a lock. Invariant: the
-rows of a producer count once, while it is in the table and after it has left.
+Does not start or stop producers, and knows no streams. Not thread-safe: its owner holds a lock.
+Invariant: the rows of a producer count once, both while it is in the table and after it has left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Producer = WindowProducer[Any] | TaskProducer | CachedTask | RoundProducer
 
 
 class ProducerTable:
-    """Producers of windows by iteration and reader; `tasks`: all others, by iteration."""
+    """The producers of windows by iteration and reader; all others by iteration, in `tasks`."""
 
     def __init__(self) -> None:
         self._windows: dict[tuple[str, str], WindowProducer[FrameBuffer]] = {}
@@ -27,16 +27,16 @@ class ProducerTable:
         self._rows_of_ended = 0
 
     def iterations(self) -> set[str]:
-        """Those that there are producers for."""
+        """Returns the ids of the iterations that have a producer."""
         return {iteration for iteration, _ in self._windows} | set(self.tasks)
 
     def by_iteration(self) -> list[tuple[str, Producer]]:
-        """All producers, each with its iteration."""
+        """Returns all producers, each with its iteration."""
         windows = ((iteration, producer) for (iteration, _), producer in self._windows.items())
         return [*windows, *self.tasks.items()]
 
     def load(self) -> tuple[int, int]:
-        """Rows produced so far, and bytes that wait for readers."""
+        """Returns the rows produced so far and the bytes that wait for readers."""
         producers = [producer for _, producer in self.by_iteration()]
         return (
             self._rows_of_ended + sum(producer.frames.rows for producer in producers),
@@ -44,7 +44,7 @@ class ProducerTable:
         )
 
     def forget(self, iteration_ids: Iterable[str]) -> list[Producer]:
-        """Takes out the producers of these iterations."""
+        """Removes and returns the producers of these iterations."""
         iteration_ids = set(iteration_ids)
         keys = [key for key in self._windows if key[0] in iteration_ids]
         gone: list[Producer] = [self._windows.pop(key) for key in keys]
@@ -55,14 +55,14 @@ class ProducerTable:
     def replace_windows(
         self, key: tuple[str, str], producer: WindowProducer[FrameBuffer]
     ) -> WindowProducer[FrameBuffer] | None:
-        """Puts in the producer of a reader's windows; the one that was there before."""
+        """Stores the producer of a reader's windows; returns the one that it replaces, if any."""
         older = self._windows.get(key)
         self._windows[key] = producer
         self._rows_of_ended += 0 if older is None else older.frames.rows
         return older
 
     def drop_windows(self, key: tuple[str, str], producer: WindowProducer[FrameBuffer]) -> None:
-        """Takes out a producer, unless another has its place."""
+        """Removes a producer unless another has replaced it."""
         if self._windows.get(key) is producer:
             del self._windows[key]
             self._rows_of_ended += producer.frames.rows

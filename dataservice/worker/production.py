@@ -1,8 +1,8 @@
-"""Rates of a worker for each iteration: rows per second, and the share of time it is busy.
+"""A worker's rates for each iteration: rows per second, and the share of time that it is busy.
 
-A producer that waits because readers have not taken
-what is ready is held back; for the rest of its time it counts as busy. Invariant: shares are from
-0 to 1, and a producer counts from when it was first seen.
+A producer that waits because readers have not taken what is ready is held back; for the rest of its
+time it counts as busy. Knows nothing of what producers do. Invariant: shares are from 0 to 1, and a
+producer counts from the measurement that first saw it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Patience:
-    """The time that one thread has waited for readers, a wait under way included."""
+    """The time that one thread has waited for readers, including a wait that has not ended."""
 
     def __init__(self) -> None:
         self._waited_s = 0.0
@@ -22,7 +22,7 @@ class Patience:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Around a wait."""
+        """Measures the time that the block waits."""
         started_s = self._since_s = time.monotonic()
         try:
             yield
@@ -31,13 +31,13 @@ class Patience:
             self._waited_s += time.monotonic() - started_s
 
     def waited_s(self) -> float:
-        """Seconds so far; for any thread."""
+        """Returns the seconds waited so far. May be called from any thread."""
         waited_s, since_s = self._waited_s, self._since_s
         return waited_s if since_s is None else waited_s + time.monotonic() - since_s
 
 
 class ProducerCounters(NamedTuple):
-    """What one producer made so far, and the time for which it was held back."""
+    """The rows that one producer made so far, and the time for which it was held back."""
 
     iteration: str
     key: Hashable
@@ -46,7 +46,7 @@ class ProducerCounters(NamedTuple):
 
 
 class Production(NamedTuple):
-    """Of all producers of an iteration since the last measurement."""
+    """The rates of all producers of an iteration since the last measurement."""
 
     iteration_id: str
     rows_per_s: float
@@ -54,14 +54,17 @@ class Production(NamedTuple):
 
 
 class ProductionMeter:
-    """Differences between one reading of the counters and the next. Not thread safe."""
+    """A meter that derives rates from successive readings of the counters. Not thread-safe."""
 
     def __init__(self, now_s: float) -> None:
         self._last: dict[Hashable, ProducerCounters] = {}
         self._last_s = now_s
 
     def measure(self, counters: Iterable[ProducerCounters], now_s: float) -> list[Production]:
-        """What was made since the last call; of producers that ended meanwhile, nothing."""
+        """Returns the rates since the last call.
+
+        Leaves out producers that have ended since, and those that it sees for the first time.
+        """
         elapsed_s = max(now_s - self._last_s, 1e-3)
         rows: dict[str, int] = {}
         busy: dict[str, list[float]] = {}

@@ -1,7 +1,7 @@
-"""Flow control: sends the frames of a stream as far as the reader's credit goes, and then the end.
+"""Flow control: sends the frames of a stream as the reader's credit allows, and then the end.
 
-Knows frames and the channel it is given, nothing of who makes frames. Invariant: no element is
-sent without credit for one at least, and a reader that waits hears a sign of life.
+Knows frames and the channel it is given, nothing of who makes the frames. Invariant: no frame is
+sent without credit for at least one element, and a reader that waits receives keep-alives.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ KEEPALIVE_S = 1.0
 def pump(
     frames: FrameSource, channel: Channel, credit: int, unconfirmed: deque[Frame] | None = None
 ) -> None:
-    """Sends frames as they come, a sign of life when none does, and the end.
+    """Sends frames as they come, keep-alives while none comes, and then the end.
 
-    None without credit for one element at least, so that a reader that stalls leaves the rest of
-    the rows to others. A frame of more goes as a whole, and what was lacking is owed: readers give
-    credit back in parts, so one that waited for all of its own could wait for ever. `unconfirmed`
-    gets the frames that are taken, until new credit says that they arrived; they are of one
-    element each.
+    Sends a frame only with credit for at least one element, so that a stalled reader leaves the
+    remaining rows to others. A frame of more elements than there is credit for is sent whole, and
+    the credit becomes negative: readers return credit in parts, so a wait for all of it might never
+    end. `unconfirmed` holds the frames that were taken until new credit confirms that they arrived;
+    such frames are of one element each.
     """
     sender = FrameSender(channel)
 
@@ -48,7 +48,7 @@ def pump(
             channel.send(END)
             return
         if frame is not None and unconfirmed is not None:
-            # Before anything is sent: from here on nobody else has it.
+            # Before anything is sent: the buffer has handed it over, so it must not get lost.
             unconfirmed.append(frame)
         _send_notes(frames, channel, is_last=frame is not None and _may_be_last(frame))
         if frame is not None:
@@ -58,19 +58,19 @@ def pump(
             raise CancelledError("the reader has gone")
         else:
             channel.send(KEEPALIVE)
-        # The buffer keeps the error that ends a wait, and with its traceback would keep this.
+        # The buffer keeps the error that ends a wait, whose traceback would keep the frame alive.
         frame = None
 
 
 def _may_be_last(frame: Frame) -> bool:
-    """Whether a reader that has the frame may find that it has everything, and leave."""
+    """True if a reader that receives the frame may find that it has all rows, and leave."""
     return not frame.more_follows and any(span.final for span in frame.spans)
 
 
 def _send_notes(frames: FrameSource, channel: Channel, *, is_last: bool) -> None:
     while (notes := frames.take_notes(is_last=is_last)) is not None:
         channel.send(pack_omitted(notes))
-        # Work goes on meanwhile, so there would always be something new of it.
+        # Only once: work goes on meanwhile, so there would always be new times to send.
         is_last = False
 
 
@@ -90,13 +90,16 @@ def _confirm(unconfirmed: deque[Frame], count: int) -> None:
 
 
 def await_confirmation(channel: Channel, unconfirmed: deque[Frame]) -> None:
-    """Until the reader says that it has the end, and by credit which frames arrived before."""
+    """Waits until the reader has the end; drops the frames that its credit confirms before."""
     while (message := channel.recv()) is not None:
         _confirm(unconfirmed, unpack(message.header).rows)
 
 
 def await_close(channel: Channel) -> None:
-    """Lets the reader go first: credit that meets a stream that is gone would look like a loss."""
+    """Waits until the reader closes the stream.
+
+    If the worker closed it first, credit still on its way would make the stream look broken.
+    """
     try:
         while channel.recv() is not None:
             pass

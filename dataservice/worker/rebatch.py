@@ -1,7 +1,7 @@
-"""Cuts the rows of consecutive windows into elements and keeps their provenance.
+"""Cuts the rows of consecutive windows into elements and keeps track of where the rows come from.
 
 Knows Arrow, nothing of leases, threads or the network. Invariant: the spans of all elements, put
-together, are the spans that were added, in order; an element's rows are its spans' rows.
+together, are the spans that were added, in order; an element's rows are the rows of its spans.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches, encoded_bytes
 from dataservice.wire.elements import RowSpan
 
-# Large enough that the cost per frame vanishes, small enough to stay in a core's cache.
+# Large enough to make the cost per frame negligible, small enough to stay in a core's cache.
 UNBATCHED_ELEMENT_BYTES = 1 << 20
-# A whole chunk of rows of 40 columns: what a frame costs both sides does not depend on its size.
+# A whole chunk of rows of 40 columns. Large, as a frame costs both sides the same at any size.
 _MAX_RUN_BYTES = 18 << 20
-# Ends of windows without rows that may wait for the rows after them.
+# At most this many ends of windows, without rows, wait for the rows that follow them.
 _MAX_WAITING_ENDS = 64
 
 
 class Element(NamedTuple):
-    """Rows to hand to a reader; `batch` is None where spans end without rows to deliver.
+    """Rows to hand to a reader; `batch` is None if spans end without rows to deliver.
 
-    Several elements that lie one after the other travel as one, cut each `element_rows` rows.
-    `bookmark`, if there is one, is that of the task at these rows or before them.
+    With `element_rows`, this is a run of consecutive elements that travel as one; the reader cuts
+    it after every `element_rows` rows. `bookmark`, if there is one, is the task's bookmark at the
+    first of these rows or before it.
     """
 
     batch: pa.RecordBatch | None
@@ -36,11 +37,12 @@ class Element(NamedTuple):
 
 
 class Rebatcher:
-    """Regroups record batches into elements of `rows` rows, over window borders.
+    """Regroups record batches into elements of `rows` rows, across window borders.
 
-    `rows` None means that the cut has no meaning: elements are then of about 1 MiB. With
-    `drop_remainder`, `flush` gives away the spans of a short rest without its rows. Up to `run`
-    elements that lie within one batch come as one. With `as_they_are`, each batch is an element.
+    `rows` is None if it does not matter where rows are cut; elements then have about 1 MiB. With
+    `drop_remainder`, `flush` returns the spans of an incomplete last element without its rows. Up
+    to `run` elements that lie within one batch come as one. With `as_they_are`, each batch is an
+    element.
     """
 
     def __init__(
@@ -61,17 +63,17 @@ class Rebatcher:
 
     @property
     def is_batched(self) -> bool:
-        """Whether the cut carries meaning."""
+        """Whether elements have a given number of rows, so that it matters where rows are cut."""
         return self._rows is not None
 
     @property
     def holds_anything(self) -> bool:
-        """Whether `flush` would give an element."""
+        """Whether `flush` would yield an element."""
         return bool(self._spans)
 
     @property
     def holds_only_ends(self) -> bool:
-        """Whether what is held are ends of windows whose rows have all been given."""
+        """Whether only ends of windows are held, the rows before which were all yielded."""
         return bool(self._spans) and not self._held_rows
 
     def add(
@@ -82,9 +84,9 @@ class Rebatcher:
         first_row: int,
         size_bytes: int | None = None,
     ) -> Iterator[Element]:
-        """Takes rows [first_row, first_row + len(batch)) of a window; gives full elements.
+        """Adds rows [first_row, first_row + len(batch)) of a window; yields complete elements.
 
-        `size_bytes`: of the batch, where that is known.
+        `size_bytes` is the encoded size of the batch if the caller knows it.
         """
         target = batch.num_rows if self._as_they_are else self._rows or _rows_per_element(batch)
         run_rows = target if self._rows is None else self._run_rows(batch, target, size_bytes)
@@ -105,8 +107,8 @@ class Rebatcher:
     def end_window(self, window: int, generation: int, end_row: int) -> Iterator[Element]:
         """Marks a window as complete after `end_row` rows.
 
-        An end alone waits for the next rows, and makes an element of its own only by `flush` or
-        when there are many.
+        An end without rows waits for the next rows; it becomes an element of its own only in
+        `flush`, or together with many others.
         """
         last = self._spans[-1] if self._spans else None
         if last is not None and last.window == window:
@@ -117,7 +119,7 @@ class Rebatcher:
             yield self._emit()
 
     def flush(self) -> Iterator[Element]:
-        """Gives what is held, or only its spans where a short rest is to be dropped."""
+        """Yields what is held; only its spans if an incomplete last element has to be dropped."""
         if self._spans:
             if self._drop_remainder and self.is_batched:
                 self._pieces.clear()
@@ -131,7 +133,7 @@ class Rebatcher:
             self._spans.append(RowSpan(window, generation, first_row, end_row))
 
     def _run_rows(self, batch: pa.RecordBatch, element_rows: int, size_bytes: int | None) -> int:
-        """Rows of the longest run of elements out of a batch."""
+        """Returns the number of rows of the longest run of elements out of a batch."""
         if self._run == 1 or batch.num_rows < 2 * element_rows:
             return element_rows
         size_bytes = encoded_bytes(batch) if size_bytes is None else size_bytes

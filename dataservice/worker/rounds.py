@@ -1,10 +1,10 @@
-"""A worker's part in coordinated reads: its elements, n at a time, as rounds that stay a while.
+"""A worker's part in coordinated reads: groups its elements into rounds, one for each consumer.
 
-A round is assigned when the first consumer asks for it: it gets the next n elements of this
-worker's pass over the endless dataset, consumer k the k-th. Knows pipelines and the channel it is
-given, not who decides which rounds this worker gives. Invariant: under one generation a round is
-the same n elements however often, and by whichever consumers, it is asked for, until all consumers
-are done with it; what waits for consumers is bounded in rounds and bytes.
+A round is filled when its first consumer asks for it: with the next n elements of this worker's
+pass over the endless dataset, the k-th for consumer k. Knows pipelines and the channel it is given,
+but not how rounds are dealt out to workers. Invariant: under one generation, a round consists of
+the same n elements however often and by whichever consumers it is asked for, until all consumers
+are done with it; the elements that wait for consumers are bounded in rounds and bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 
 # As many as the dispatcher deals out to one worker at once: while consumers read from another
-# worker, this one computes what they read next.
+# worker, this worker computes the rounds that they will read next.
 AHEAD_ROUNDS = 8
 KEEPALIVE_S = 1.0
 _RECHECK_S = 1.0
@@ -44,12 +44,12 @@ class NumberedElement(NamedTuple):
     frame: Frame
 
 
-# Stands for an element of a round that nobody needs any more.
+# Stands for an element of a round that no consumer needs any more.
 _GONE = NumberedElement(0, Frame(0, (), None))
 
 
 class RoundBuffer:
-    """Groups of n elements: those that wait for a round, and those that are one. Thread safe."""
+    """A store of groups of n elements, which wait for a round or belong to one. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self.rows = 0
@@ -69,7 +69,7 @@ class RoundBuffer:
         return self._bytes
 
     def put(self, group: tuple[NumberedElement, ...]) -> None:
-        """Stores the elements of a round to come; waits for room. CancelledError once closed."""
+        """Stores the elements of a future round; waits for room. CancelledError once closed."""
         with self._lock:
             if not self._has_room():
                 with self.patience.waiting():
@@ -86,7 +86,7 @@ class RoundBuffer:
             self._news.wait(_RECHECK_S)
 
     def _has_room(self) -> bool:
-        # Consumers that wait must get something, however large what others still hold.
+        # Consumers that wait must get a round, however many bytes the rounds given out still take.
         return not self._ahead or (
             len(self._ahead) < AHEAD_ROUNDS and self._bytes < self._max_bytes
         )
@@ -94,10 +94,11 @@ class RoundBuffer:
     def get(
         self, number: int, generation: int, consumer: int, timeout_s: float
     ) -> NumberedElement | None:
-        """A consumer's element of a round, None when there is none in time.
+        """Returns a consumer's element of a round; None if there was none within the time.
 
-        Raises what the pipeline failed with. An element without rows stands for a round that all
-        consumers are done with, or that was dealt out anew since.
+        Returns an element without rows for a round that all consumers are done with, or that has
+        been dealt out again under a later generation. Raises the error that the pipeline failed
+        with.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
@@ -113,7 +114,7 @@ class RoundBuffer:
                 self._news.wait(left_s)
 
     def _group_held(self, number: int, generation: int) -> tuple[NumberedElement, ...] | None:
-        """The elements of a round, () when it is over, None when there are none yet."""
+        """Returns the elements of a round; () if it is over, None if there are none yet."""
         known, group = self._given.get(number, (-1, ()))
         if number < self._low or generation < known:
             return ()
@@ -128,7 +129,7 @@ class RoundBuffer:
         return group
 
     def release(self, low: int) -> None:
-        """All consumers are done with the rounds below."""
+        """Drops the rounds below `low`, with which all consumers are done."""
         with self._lock:
             if low <= self._low:
                 return
@@ -138,13 +139,13 @@ class RoundBuffer:
             self._news.notify_all()
 
     def end(self, failure: Exception) -> None:
-        """No element follows; what is stored still comes out."""
+        """Notes that no element follows, with the reason; elements in store still come out."""
         with self._lock:
             self._failure = self._failure or failure
             self._news.notify_all()
 
     def discard(self) -> None:
-        """Drops all and wakes everybody."""
+        """Drops all elements and wakes all waiting threads."""
         with self._lock:
             self._closed = True
             self._failure = UnavailableError("the worker gave the rounds up")
@@ -159,7 +160,7 @@ def _size(group: Iterable[NumberedElement]) -> int:
 
 
 class RoundProducer(PlanThread):
-    """Runs a whole plan for all consumers of an iteration."""
+    """A producer that runs a whole plan for all consumers of an iteration."""
 
     def __init__(
         self,
@@ -192,7 +193,7 @@ class RoundProducer(PlanThread):
                 group.clear()
 
     def _elements(self) -> Iterator[pa.RecordBatch]:
-        """Record batches after `batch`; without it an element is a row."""
+        """Yields the elements: record batches of a batched plan, else single rows."""
         batches = self._pipeline.run_whole(self._epoch, self.is_closed, variant=self._variant)
         if self._pipeline.is_batched:
             yield from batches
@@ -203,7 +204,7 @@ class RoundProducer(PlanThread):
 
 
 def serve_rounds(rounds: RoundBuffer, consumer: int, channel: Channel) -> None:
-    """Answers each ask of a consumer, round by round, until the consumer goes."""
+    """Sends a consumer its element of each round that it asks for, until the consumer leaves."""
     sender = FrameSender(channel)
     while (message := channel.recv()) is not None:
         low, asks = asks_of(unpack(message.header))
@@ -218,7 +219,7 @@ def serve_rounds(rounds: RoundBuffer, consumer: int, channel: Channel) -> None:
 def _await(
     rounds: RoundBuffer, number: int, generation: int, consumer: int, channel: Channel
 ) -> NumberedElement:
-    """The element, with a sign of life for each second that it takes."""
+    """Waits for an element; sends a keep-alive for each second that it takes."""
     while (element := rounds.get(number, generation, consumer, KEEPALIVE_S)) is None:
         if channel.cancelled():
             raise CancelledError("the consumer has gone")

@@ -1,6 +1,7 @@
-"""A data worker: its listeners, its service, and its membership, started and stopped together.
+"""A data worker as one object: starts and stops its listeners, service and membership together.
 
-Invariant: `stop` is bounded and idempotent, frees the port, and leaves no thread that works.
+Knows no streams, leases or pipelines. Invariant: `stop` is bounded and idempotent, frees the port,
+and leaves no thread at work.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ _JOIN_POLL_S = 0.5
 
 
 class WorkerServer:
-    """Runs pipelines for readers. Also a context manager.
+    """A data worker, which runs pipelines for readers. Also a context manager.
 
-    Starting waits for the dispatcher, at most `dispatcher_timeout_ms`, and fails with
-    FailedPreconditionError when its list of workers has no place for the worker's address. A
-    worker that the dispatcher forgot registers again; one whose dispatcher stays away that long
-    stops, and `join` raises the reason.
+    `start` waits for the dispatcher, at most `dispatcher_timeout_ms`, and fails with
+    FailedPreconditionError if the dispatcher's list of workers has no place for the worker's
+    address. A worker that the dispatcher has forgotten registers again. A worker that cannot reach
+    its dispatcher for `dispatcher_timeout_ms` stops, and `join` raises the reason.
     """
 
     def __init__(self, config: WorkerConfig, start: bool = True) -> None:
@@ -78,7 +79,10 @@ class WorkerServer:
 
     @property
     def worker_id(self) -> str:
-        """What the dispatcher calls this worker at present."""
+        """The id that the dispatcher gave the worker; a new one each time that it registers.
+
+        Only once started.
+        """
         if self._service is None:
             raise FailedPreconditionError("the worker has no id before start()")
         return self._service.worker_id
@@ -112,7 +116,7 @@ class WorkerServer:
             exchanges={EXCHANGE: lambda command, channel: service.stream(command, channel)},
         )
         self._link = DispatcherLink(config, token=token, tls=tls)
-        # Bound before the service exists, because the address that it announces has the port.
+        # Bound before the service exists, because the service announces an address with the port.
         self._flight.start()
         service = WorkerService(config, self._link, _announced(config, self._flight.port))
         self._service = service
@@ -125,7 +129,7 @@ class WorkerServer:
         self._local = self._share_memory(service, token)
         self._own = self._hand_over(service, token)
         if self._local is None or not is_loopback(config.host):
-            # Some readers will be sent their elements through Flight, the first without delay.
+            # Some readers will use Flight; loading the kernel here saves the first one the wait.
             load_kernel()
         self._membership = Membership(
             self._link,
@@ -140,7 +144,10 @@ class WorkerServer:
         self._membership.start()
 
     def _share_memory(self, service: WorkerService, token: str) -> LocalServer | None:
-        """Listens to readers on this host, unless that was ruled out or is impossible."""
+        """Serves readers on this host through shared memory; None if ruled out or impossible.
+
+        FailedPreconditionError if it is impossible although the configuration asks for it.
+        """
         wanted = self._config.data_transfer_protocol
         if wanted not in (None, SHARED_MEMORY):
             return None
@@ -156,7 +163,7 @@ class WorkerServer:
             return None
 
     def _hand_over(self, service: WorkerService, token: str) -> InProcessServer | None:
-        """Gives readers in this process what there is as it is, unless that was ruled out."""
+        """Hands readers in this process elements unencoded; None if ruled out or impossible."""
         if self._config.data_transfer_protocol is not None:
             return None
         own = InProcessServer(service.address, token=token, exchanges={EXCHANGE: service.stream})
@@ -169,11 +176,11 @@ class WorkerServer:
     def _give_up(self, error: BaseException) -> None:
         self._failure = error
         logger.error("the worker stops: %s", error)
-        # Not on this thread, which stop() waits for.
+        # Not on this thread, because stop() waits for it.
         threading.Thread(target=self.stop, name="worker-stop", daemon=True).start()
 
     def join(self, timeout_s: float | None = None) -> None:
-        """Waits until the worker stops; raises what it stopped for, if not by `stop`."""
+        """Waits until the worker stops; raises the error that stopped it, if there was one."""
         if self._flight is None and not self._stopped.is_set():
             raise FailedPreconditionError("the worker serves nothing to wait for before start()")
         left_s = limit_s(timeout_s, "timeout_s")
@@ -186,9 +193,9 @@ class WorkerServer:
             raise self._failure
 
     def stop(self) -> None:
-        """Ends all streams and frees the port. Idempotent, any thread."""
+        """Ends all streams and frees the port. Idempotent; may be called from any thread."""
         if not self._origin.is_here:
-            return  # a forked child leaves it to its parent
+            return  # in a forked child: the worker belongs to the parent process
         with self._lock:
             if self._stopped.is_set():
                 return
@@ -230,7 +237,7 @@ class WorkerServer:
 
 
 def _announced(config: WorkerConfig, port: int) -> str:
-    """What readers connect to."""
+    """Returns the address that readers are told to connect to."""
     given = config.data_transfer_address or config.worker_address
     if given is None:
         return format_address(config.host, port)

@@ -1,7 +1,8 @@
-"""The streams that a worker serves, and the producers that they read from.
+"""The streams that a worker serves, and the producers that the streams read from.
 
-Knows leases, pipelines and the channel it is given, not how either is transported. A DYNAMIC
-stream has a producer of its own; a task of any other policy has one that all its streams share.
+Responsible for starting, sharing and closing producers. Knows leases, pipelines and the channel to
+a reader, but not how leases or elements are transported. A DYNAMIC stream has a producer of its own
+unless trainers read from a cache; all other streams of an iteration share one producer.
 Invariant: a producer is in the table exactly while it may still produce.
 """
 
@@ -42,12 +43,15 @@ from dataservice.worker.task_producer import BOOKMARK_EVERY_S, TaskProducer, tas
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 2.0
-# Of readers that buffer next to nothing: they get elements one by one.
+# A reader with no more credit than this buffers next to nothing; it gets one element per frame.
 _LEAST_CREDIT = 2
 
 
 class WorkerService:
-    """Serves streams of elements. Thread safe; `worker_id` changes when the worker rejoins."""
+    """The streams and producers of one worker. Thread-safe.
+
+    `worker_id` changes when the worker rejoins.
+    """
 
     def __init__(self, config: WorkerConfig, link: DispatcherLink, address: str) -> None:
         self.worker_id = ""
@@ -63,12 +67,12 @@ class WorkerService:
     # Membership
 
     def rejoin(self, worker_id: str, place: tuple[int, int] = (0, 0)) -> None:
-        """Takes a new identity; what was leased or begun under the old one is given up.
+        """Takes a new worker id and closes all producers that were started under the old one.
 
-        `place`: the index on the dispatcher's list of workers and the length of the list.
+        `place` is the worker's index in the dispatcher's list of workers and the list's length.
         """
         with self._lock:
-            # Before the new identity, under which the first streams come.
+            # Before the new id is set: from then on streams may arrive under it.
             self.pipelines.doubt()
             self.worker_id = worker_id
             self._place = place
@@ -77,24 +81,24 @@ class WorkerService:
             producer.close()
 
     def end_iterations(self, iteration_ids: set[str]) -> None:
-        """Gives up iterations that are over."""
+        """Closes the producers of iterations that have ended."""
         with self._lock:
             producers = self._producers.forget(iteration_ids)
         for producer in producers:
             producer.close()
 
     def iterations(self) -> list[str]:
-        """Those that there are producers for."""
+        """Returns the ids of the iterations that have a producer."""
         with self._lock:
             return list(self._producers.iterations())
 
     def load(self) -> tuple[int, int]:
-        """Rows produced so far, and bytes that wait for readers."""
+        """Returns the rows produced so far and the bytes that wait for readers."""
         with self._lock:
             return self._producers.load()
 
     def counters(self) -> list[ProducerCounters]:
-        """What each producer made so far."""
+        """Returns, for each producer, its rows so far and how long it waited for readers."""
         with self._lock:
             producers = self._producers.by_iteration()
         return [
@@ -105,13 +109,16 @@ class WorkerService:
         ]
 
     def stop(self) -> None:
-        """Gives everything up and refuses new streams. Idempotent, bounded."""
+        """Closes all producers and refuses new streams.
+
+        Idempotent; waits at most `STOP_TIMEOUT_S` for the producers' threads.
+        """
         with self._lock:
             self._stopped = True
             producers = self._producers.forget(self._producers.iterations())
         for producer in producers:
             producer.close()
-        # A thread that computes while the interpreter goes down can take the process with it.
+        # A thread that still computes while the interpreter shuts down can crash the process.
         deadline_s = time.monotonic() + STOP_TIMEOUT_S
         for producer in producers:
             producer.join(deadline_s)
@@ -122,16 +129,16 @@ class WorkerService:
     # Streams
 
     def stream(self, command: dict[str, Any], channel: Channel) -> None:
-        """Sends a reader its elements until the end; runs on the stream's own thread."""
+        """Sends a reader its elements until the end. Runs on the stream's own thread."""
         try:
-            # Producers keep what they ended with, for the next reader, and raise it here.
+            # A producer keeps the error that it ended with for the next reader, and raises it here.
             with clearing_locals():
                 self._serve(command, channel)
         except UserFunctionError as error:
             error.worker = error.worker or self.address
             raise
         except DataServiceError:
-            # One of them, NotFoundError, is a KeyError too.
+            # First, because NotFoundError is a KeyError as well.
             raise
         except KeyError as error:
             raise InvalidArgumentError(f"the command lacks {error}") from error
@@ -171,7 +178,8 @@ class WorkerService:
             producer = self._producer_of(key, worker_id, pipeline, frames, run)
             older = self._producers.replace_windows(key, producer)
         if older is not None:
-            # Were it the reader's live one after all, an end would tell it to expect no more.
+            # The reader may still listen to the older stream, and would take a normal end of it
+            # to mean that no rows follow.
             older.frames.end(UnavailableError("a newer stream of the reader took its place"))
             older.close()
         return producer
@@ -245,7 +253,7 @@ class WorkerService:
                         worker_id=worker_id,
                         varied=bool(command.get("varied")),
                     ),
-                    # A reader that does not ask for bookmarks does not know them.
+                    # A reader that sends no bookmarks cannot handle them either.
                     bookmark_every_s=BOOKMARK_EVERY_S if "bookmarks" in command else math.inf,
                 )
                 self._producers.tasks[iteration] = producer
@@ -253,12 +261,12 @@ class WorkerService:
             return producer
 
     def _stream_cached(self, command: dict[str, Any], channel: Channel) -> None:
-        """Sends a trainer what it has not had, until the reader goes: there is no end."""
+        """Sends a trainer the elements that it has not had until the reader goes; never ends."""
         frames = self._cached_frames(command).of_trainer(str(command["trainer"]))
         pump(frames, channel, int(command["credit"]))
 
     def _cached_frames(self, command: dict[str, Any]) -> CachedFrames:
-        """What all trainers of an iteration read; it is made from now on, unless it is already."""
+        """Returns the cache that all trainers of an iteration read; starts a producer if needed."""
         pipeline = self._pipeline(command)
         iteration = command["iteration"]
         with self._lock:
@@ -268,7 +276,7 @@ class WorkerService:
                 return producer.frames
             frames = CachedFrames(self._config.cache_bytes, pipeline.compression)
             if ShardingPolicy(command["policy"]) is ShardingPolicy.DYNAMIC:
-                # Its windows are no single reader's.
+                # Its windows are leased for all trainers together, so without a reader's id.
                 producer = self._producer_of((iteration, ""), worker_id, pipeline, frames)
             else:
                 name = f"task {iteration}"
@@ -299,7 +307,10 @@ class WorkerService:
             return producer
 
     def _share(self, command: dict[str, Any]) -> Share | None:
-        """The static share that this worker has of an iteration."""
+        """Returns this worker's static share of an iteration; None unless the policy is static.
+
+        FailedPreconditionError if the iteration is divided for a list of another length.
+        """
         policy = ShardingPolicy(command["policy"])
         if not policy.is_static:
             return None
@@ -318,7 +329,10 @@ class WorkerService:
             logger.warning("could not report the end of %s: %s", iteration, error)
 
     def _check_identity(self, command: dict[str, Any]) -> str:
-        """A stream for an earlier identity would get leases that nobody waits for."""
+        """Returns the worker's id; UnavailableError if the stream was opened for another id.
+
+        A stream for an earlier id would get leases that nobody waits for.
+        """
         if self._stopped:
             raise UnavailableError(f"worker {self.address} is stopping")
         if command["worker"] != self.worker_id:
@@ -328,7 +342,7 @@ class WorkerService:
         return self.worker_id
 
     def _pipeline(self, command: dict[str, Any]) -> Pipeline:
-        # A plan that is known may be doubted from the next identity on.
+        # First, because after a rejoin the same dataset id may stand for another plan.
         self._check_identity(command)
         options = JobOptions.from_json(command.get("options", {}))
         return self.pipelines.get(command["dataset"], options.on_error)

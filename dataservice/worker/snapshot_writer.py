@@ -1,8 +1,9 @@
-"""Writes the windows of one dataset that is being saved, as far as this worker gets them.
+"""Writes those windows of a snapshot that are leased to this worker.
 
-A writer asks for windows until there are none for it. Knows pipelines and folders, nothing of gRPC,
-nor when it is needed. Invariants: a window is reported only once its files are whole under their
-names; whatever fails for good is reported, so that nobody waits for it.
+Responsible for asking for windows until there are none for this worker, for writing them and for
+reporting them. Knows pipelines and folders, nothing of gRPC, nor when a writer is needed.
+Invariants: a window is reported only once its files are complete under their final names; a
+permanent failure is reported, so that nobody waits for the snapshot.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _PROGRESS_S: Final = 1.0
 
 
 class SnapshotWriter:
-    """Writes windows of one snapshot: one thread talks to the dispatcher, others write."""
+    """A writer of one snapshot: one thread talks to the dispatcher, the others write windows."""
 
     def __init__(
         self,
@@ -69,30 +70,30 @@ class SnapshotWriter:
         self._stopping = False
         self._folder: SnapshotFolder | None = None
         owner = f"snapshot {snapshot_id}"
-        self._talker = StoppableThread(self._run, owner=owner, name="talk")
-        self._scribes = [
+        self._reporter = StoppableThread(self._run, owner=owner, name="talk")
+        self._writers = [
             StoppableThread(self._write_windows, owner=owner, name=f"write-{index}")
             for index in range(threads)
         ]
 
     def start(self) -> None:
-        """Starts asking for windows."""
-        self._talker.start()
+        """Starts asking for windows and writing them."""
+        self._reporter.start()
 
     def is_alive(self) -> bool:
-        """Whether it still asks, writes or reports."""
-        return self._talker.is_alive()
+        """True if the writer still asks for windows or reports them."""
+        return self._reporter.is_alive()
 
     def request_stop(self) -> None:
         """Stops without waiting. Idempotent."""
-        self._talker.request_stop()
+        self._reporter.request_stop()
         with self._news:
             self._stopping = True
             self._news.notify_all()
 
     def join(self, deadline_s: float) -> None:
         """After `request_stop`: waits for the threads until this time of the monotonic clock."""
-        for thread in (self._talker, *self._scribes):
+        for thread in (self._reporter, *self._writers):
             thread.stop(max(0.0, deadline_s - time.monotonic()))
 
     def _is_stopping(self) -> bool:
@@ -137,8 +138,8 @@ class SnapshotWriter:
         except Exception as error:
             self._failure = reportable(error)
             return
-        for scribe in self._scribes:
-            scribe.start()
+        for writer in self._writers:
+            writer.start()
 
     def _metadata(self, task: pb.GetSnapshotReply, cardinality: int) -> Metadata:
         pipeline = self._pipeline
@@ -168,7 +169,7 @@ class SnapshotWriter:
                     self._queue.append(lease)
                 self._news.notify_all()
                 if not self._held:
-                    # Others have the rest; heartbeats tell when some of it comes back.
+                    # Other workers have the rest; a heartbeat's reply tells if some comes back.
                     return
                 self._news.wait_for(self._has_news, _PROGRESS_S)
 
@@ -179,7 +180,7 @@ class SnapshotWriter:
         with self._news:
             written, failure = dict(self._written), self._failure
             holding = [window for window in self._held if window not in written]
-            count = 0 if failure else max(0, len(self._scribes) + 1 - len(holding))
+            count = 0 if failure else max(0, len(self._writers) + 1 - len(holding))
             rows = sum(self._rows_under_way.values())
         request = pb.WorkOnSnapshotRequest(
             worker_id=self._worker_id,
@@ -197,9 +198,10 @@ class SnapshotWriter:
         return reply
 
     def _mark(self, name: str, content: str) -> bool:
-        """Writes the last file. False when DONE cannot be, which is then the snapshot's error.
+        """Writes the last file of the snapshot, DONE or ERROR, and reports it.
 
-        ERROR need not succeed: what it is about may forbid it.
+        Returns False if DONE cannot be written, which becomes the error of the snapshot. ERROR is
+        reported even if it cannot be written, as the error itself may be the reason for that.
         """
         try:
             if self._folder is not None:
@@ -260,7 +262,7 @@ class SnapshotWriter:
             self._news.notify_all()
 
     def _write_window(self, lease: Lease) -> tuple[Chunk, ...]:
-        """The files of a window. Storage that is away for a moment is tried again."""
+        """Writes the files of a window; up to `_ATTEMPTS` times while storage is unavailable."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return self._files.write(lease)
@@ -268,7 +270,7 @@ class SnapshotWriter:
                 if attempt == _ATTEMPTS:
                     raise
                 logger.warning("window %d is written again: %s", lease.window, error)
-                self._talker.stop_event.wait(_PAUSE_S)
+                self._reporter.stop_event.wait(_PAUSE_S)
         raise CancelledError("no attempt was made")
 
     def _note_rows(self, window: int, rows: int) -> None:

@@ -1,8 +1,8 @@
-"""What a worker has of the datasets that are being saved: a writer for each that it works on.
+"""A worker's snapshot writers: one for each snapshot that the worker works on.
 
-The dispatcher says in its heartbeats what to work on; a writer that found no more windows is made
-anew should some come back. Invariant: there is at most one writer of a snapshot, and stopping is
-bounded.
+The dispatcher names the snapshots to work on in its replies to heartbeats. A writer that found no
+more windows ends; a new one starts if some of them come back. Knows nothing of how windows are
+written. Invariant: there is at most one writer of a snapshot, and stopping is bounded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ STOP_TIMEOUT_S: Final = 2.0
 
 
 class SnapshotWriters:
-    """All that one worker writes. Thread safe."""
+    """The snapshot writers of one worker. Thread-safe."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class SnapshotWriters:
         self._stopped = False
 
     def active(self) -> list[str]:
-        """The snapshots that there are writers for."""
+        """Returns the ids of the snapshots that have a live writer."""
         with self._lock:
             ended = [key for key, writer in self._writers.items() if not writer.is_alive()]
             for key in ended:
@@ -47,7 +47,7 @@ class SnapshotWriters:
             return list(self._writers)
 
     def work_on(self, worker_id: str, snapshot_ids: Iterable[str]) -> None:
-        """Begins to write these under the worker's present id."""
+        """Starts a writer, under the worker's current id, for each snapshot that has none."""
         for snapshot_id in snapshot_ids:
             with self._lock:
                 if self._stopped or snapshot_id in self._writers:
@@ -64,7 +64,7 @@ class SnapshotWriters:
                 writer.start()
 
     def give_up(self) -> None:
-        """Ends all without waiting: the worker has another id now, and others its windows."""
+        """Ends all writers without waiting; their windows were leased to the worker's former id."""
         with self._lock:
             writers = list(self._writers.values())
             self._writers.clear()
@@ -72,7 +72,7 @@ class SnapshotWriters:
             writer.request_stop()
 
     def stop(self) -> None:
-        """Ends all and begins no more. Idempotent, bounded."""
+        """Ends all writers and starts no more. Idempotent; waits at most `STOP_TIMEOUT_S`."""
         with self._lock:
             self._stopped = True
             writers = list(self._writers.values())

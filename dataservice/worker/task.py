@@ -1,8 +1,8 @@
-"""Runs a registered plan: window by window, or as a whole. No network.
+"""Runs a registered plan, window by window or as a whole.
 
-Decodes the plan once per worker; every run opens its own streams. Invariant: the rows that
-`run_window` gives for a lease are rows `start_row`, `start_row + 1`, ... of the window, whichever
-worker runs it.
+Responsible for decoding the plan once per worker; every run opens its own streams. Knows no
+network. Invariant: the rows that `run_window` yields for a lease are rows `start_row`,
+`start_row + 1`, ... of the window, whichever worker runs it.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ from dataservice.worker.rebatch import Element, Rebatcher
 
 _CODECS: dict[str, Compression] = {"LZ4": "lz4", "ZSTD": "zstd"}
 
-# A worker has one share of a dataset per policy, and new ones only when files or the list change.
+# A worker has one share of a dataset per policy; the share changes only when the files or the list
+# of workers change.
 _MAX_SHARES = 8
-# Parts of sources that a message names; a batch may have rows of many small ones.
+# Most splits that an error message names; a batch may have rows of many small ones.
 _MAX_NAMED = 4
-# Which positions of streams there are: other ones than another version had get another number.
+# Version of the positions of streams, to be raised whenever their format or meaning changes.
 _POSITIONS = 1
-# The part of a plan behind all segments.
+# Stands for the operators after all segments where the log of work has a segment's number.
 _TAIL = 1 << 30
 
 Cancelled = Callable[[], bool]
@@ -47,8 +48,8 @@ Cancelled = Callable[[], bool]
 class Pipeline:
     """A plan that can be run many times, by several threads at once.
 
-    `compression` is the dataset's, as registered; "AUTO" sends plain bytes, which loopback and
-    data centre networks carry faster than cores compress. `on_error` is the job's.
+    `compression` is the one that the dataset was registered with; "AUTO" sends plain bytes, which
+    loopback and data centre networks carry faster than cores compress. `on_error` is the job's.
     """
 
     def __init__(
@@ -66,22 +67,25 @@ class Pipeline:
 
     @property
     def is_divisible(self) -> bool:
-        """Whether an element's rows are its windows' rows one by one."""
+        """Whether the rows of an element are exactly rows of its windows, one by one."""
         return not self._linear.batch_operators
 
     @property
     def batch_size(self) -> int | None:
-        """Rows of an element where `batch` is what makes elements; of a divisible plan."""
+        """Rows of an element if the operator `batch` makes the elements, else None.
+
+        Describes the elements of a divisible plan only.
+        """
         return self._linear.batch_size
 
     @property
     def drop_remainder(self) -> bool:
-        """Whether a last batch that is too small is left out; of a divisible plan."""
+        """Whether a last batch that is too small is left out. For a divisible plan only."""
         return self._linear.drop_remainder
 
     @property
     def ends_passes(self) -> bool:
-        """Whether no batch has rows of two passes."""
+        """Whether a batch never has rows of two passes over the data."""
         return self._linear.ends_passes
 
     @property
@@ -91,14 +95,14 @@ class Pipeline:
 
     @property
     def fingerprint(self) -> str:
-        """Equal for plans that the same program makes."""
+        """The fingerprint of the plan, which is equal for plans that the same program makes."""
         return fingerprint(self._node)
 
     def rebatcher(self, run: int = 1) -> Rebatcher:
-        """Cuts rows as the plan's `batch` says, or by bytes where there is none.
+        """Returns a rebatcher that cuts rows as the plan's `batch` says, or by bytes without one.
 
-        Elements that windows yield stay as they are. Up to `run` elements of `batch` may come as
-        one where no operator follows.
+        If the windows yield elements already, these stay as they are. Up to `run` elements of
+        `batch` may travel as one, provided that no operator follows `batch`.
         """
         linear = self._linear
         if linear.forms_elements:
@@ -109,9 +113,9 @@ class Pipeline:
     def run_window(
         self, lease: Lease, cancelled: Cancelled, omissions: Ledger | None = None
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Record batches of a window and the row that each begins with, from the lease's start.
+        """Yields record batches of a window, from the lease's start, each with its first row.
 
-        `omissions` learns what all of the window lacks, wherever the lease starts.
+        `omissions` records everything that is left out of the window, also before that start.
         """
         page = None if omissions is None else omissions.page(str(lease.window))
         number = lease.splits[0].segment if lease.splits else 0
@@ -141,9 +145,10 @@ class Pipeline:
         splits_of: Callable[[int], Sequence[Split]],
         omissions: Ledger | None,
     ) -> Callable[[Element], Element]:
-        """What the plan does to whole elements; functions are loaded now. Not thread safe.
+        """Returns the function that applies the plan's operators after `batch` to an element.
 
-        `splits_of` gives those of a window that the element has rows of.
+        User functions are loaded by this call. The function returned is not thread-safe.
+        `splits_of` returns the splits of a window that the element has rows of.
         """
         if self.is_divisible:
             return lambda element: element
@@ -170,9 +175,9 @@ class Pipeline:
         *,
         variant: str = "",
     ) -> Iterator[pa.RecordBatch]:
-        """Elements of the whole plan, or of a static share of it; rows come in chunks.
+        """Yields the elements of the whole plan or of a static share of it; rows come in chunks.
 
-        Under another `variant` a shuffle without a seed has another order.
+        A shuffle without a seed has a different order for each `variant`.
         """
         with self.open_whole(epoch, cancelled, share, omitted, variant=variant) as stream:
             yield from stream
@@ -188,7 +193,7 @@ class Pipeline:
         restores: bool = False,
         variant: str = "",
     ) -> Iterator[BatchStream]:
-        """The stream of `run_whole`; with `restores` a position is restored before it is read."""
+        """Opens the stream of `run_whole`; with `restores` the caller restores a position first."""
         node = self._whole(share, variant)
         ledger = None if omitted is None else omitted.ledger
         with _timed(walk(node), 0, ledger) as times:
@@ -197,20 +202,20 @@ class Pipeline:
                 yield stream
 
     def positions_id(self, share: Share | None) -> str | None:
-        """Stands for the plan of `open_whole` and for what its positions mean.
+        """Returns an id of the plan that `open_whole` runs and of the format of its positions.
 
-        None where what follows a position is not the same each time.
+        None if the plan is not repeatable, so that the rows after a position may differ each time.
         """
         node = self._whole(share)
         return None if unrepeatable(node) else f"{_POSITIONS}-{fingerprint(node)}"
 
     def _whole(self, share: Share | None, variant: str = "") -> Node:
-        if share is not None:  # whose elements are those that the others leave
+        if share is not None:  # no variant: the shares are disjoint only if all run the same plan
             return self._share_of(share)
         return optimise(varied_seeds(self._node, variant))
 
     def _location(self, element: Element, splits_of: Callable[[int], Sequence[Split]]) -> str:
-        """Names the sources of an element's rows, which operators may have dropped or reordered."""
+        """Names the splits of an element; operators may have dropped or reordered their rows."""
         windows = dict.fromkeys(span.window for span in element.spans if span.rows)
         splits = [split for window in windows for split in splits_of(window)]
         named = [self._linear.describe(split) for split in splits[:_MAX_NAMED]]
@@ -219,10 +224,10 @@ class Pipeline:
         return "a batch of rows from " + ", ".join(named)
 
     def _share_of(self, share: Share) -> Node:
-        """The plan of a share; the same one in each repetition, so that its caches serve again."""
+        """Returns the plan of a share, the same one in each repetition, so that caches are hit."""
         node = self._shares.get(share)
         if node is None:
-            # Files are listed of the plan as it was registered, here as on the dispatcher.
+            # Optimised afterwards: files are listed for the registered plan, as on the dispatcher.
             node = optimise(share_of(self._node, share))
             self._shares = {**dict(list(self._shares.items())[1 - _MAX_SHARES :]), share: node}
         return node
@@ -248,7 +253,7 @@ class Pipeline:
 def _timed(
     nodes: Sequence[Node], part: int, ledger: Ledger | None
 ) -> Iterator[OperatorTimes | None]:
-    """Gathers the times of a run for who reads its rows, where somebody does."""
+    """Gathers the operators' times of a run in the ledger's log of work; None without a ledger."""
     if ledger is None:
         yield None
         return

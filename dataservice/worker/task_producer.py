@@ -1,7 +1,8 @@
-"""Runs a whole plan, or a static share of it, into frames: first come first served.
+"""Runs a whole plan, or a static share of it, into frames for readers: first come, first served.
 
 Knows threads and pipelines, nothing of gRPC or Flight. Invariants: the rows of a task have the same
-numbers each time that it runs, and come in their order; frames that did not arrive come again.
+numbers each time that the task runs, and leave in that order; a frame that did not reach its reader
+is sent again.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from dataservice.worker.task import Pipeline
 
 logger = logging.getLogger(__name__)
 
-# What a reader that goes on may have made again; a position is cheap, but not free.
+# At most this much work is repeated for a reader that resumes. A position is cheap, but not free.
 BOOKMARK_EVERY_S: Final = 1.0
 MAX_POSITION_CHARS: Final = 16 << 10
 
 
 class Task(NamedTuple):
-    """What to run, and the rows of it that its reader has.
+    """One pass over the plan, and the rows of it that its reader has.
 
-    `number` tells it from other tasks of the reader; NO_WINDOW: readers share it and count nothing.
-    With a `bookmark` what lies before it need not be made again, if the reader has all of that.
-    `variant` tells it from passes beside it, which are shuffled otherwise where no seed was given.
+    `number` identifies the task among those of the reader; NO_WINDOW if readers share the task and
+    count no rows. The rows before a `bookmark` need not be made again if the reader has all of
+    them. `variant` identifies the pass among those beside it; where no seed was given, each variant
+    is shuffled in a different order.
     """
 
     number: int = NO_WINDOW
@@ -56,10 +58,12 @@ def tasks_of(
     worker_id: str = "",
     varied: bool = False,
 ) -> tuple[Task, ...]:
-    """The tasks of a worker at a `place` of the list, or elsewhere, by what a reader told it.
+    """Returns the tasks of a worker, from the rows that its reader has of each (`told`).
 
-    A worker makes the share of its place, or all passes that it is told of, which are `varied`
-    unless they began before passes were. DataLossError for bookmarks that are none.
+    A worker with a `place` in a list of workers runs the share of that place; without one, it runs
+    all tasks that it is told of. If `varied`, each of them has a variant of its own, except for
+    number 0. If `told` is None, there is one task, which all readers share. DataLossError for a
+    malformed bookmark.
     """
     if told is None:
         return (Task(variant=worker_id),)
@@ -70,7 +74,7 @@ def tasks_of(
                 int(number),
                 told.get(number, ()),
                 Bookmark.from_json(bookmarks[number]) if number in bookmarks else None,
-                # The first is the one that is made without a service.
+                # The first pass has the order that the plan has without a service.
                 variant=number if varied and number != "0" else "",
             )
             for number in numbers
@@ -80,10 +84,11 @@ def tasks_of(
 
 
 class TaskProducer(PlanThread):
-    """Runs tasks, mostly one; every reader takes the next element.
+    """A producer that runs tasks, mostly one; each reader takes whatever element comes next.
 
-    Spans count the rows of a task, so that a reader knows what it got already. The producer is
-    drained once a stream came to the end and no stream has frames that may not have arrived.
+    Spans number the rows of a task, so that a reader can tell which rows it already has. The
+    producer is drained once a stream has reached the end and no stream has frames that may not have
+    arrived.
     """
 
     def __init__(
@@ -113,26 +118,26 @@ class TaskProducer(PlanThread):
         super().__init__(self.frames, owner=name, name="task")
 
     def begin_stream(self) -> None:
-        """A reader begins to take frames."""
+        """Counts a reader's stream that begins to take frames."""
         with self._lock:
             self._streams += 1
 
     def note_taken(self, beginnings: Iterable[tuple[int, int]]) -> None:
-        """A reader that leaves has had the frames that begin with these rows of these tasks."""
+        """Notes which frames a leaving reader has taken, each as (task, first row)."""
         with self._lock:
             self._taken.update(beginnings)
 
     def end_stream(self, unconfirmed: Iterable[Frame], *, came_to_end: bool) -> None:
-        """A reader's stream is over; frames that it did not confirm go to whoever comes next.
+        """Ends a reader's stream; frames that it took but did not confirm go to the next reader.
 
-        Reports the task as finished when this was the last that it waited for.
+        Calls `on_drained`, once, if the producer is drained by that.
         """
         with self._lock:
             if not self._closed:
                 self.frames.put_back(f for f in unconfirmed if _beginning(f) not in self._taken)
             self._streams -= 1
             if not self._streams:
-                self._taken.clear()  # nobody has any of them
+                self._taken.clear()  # without streams no frame is left unconfirmed
             self._came_to_end = self._came_to_end or came_to_end
             pending = self._streams or self.frames.has_returned() or not self._came_to_end
             if pending or self._closed or self._drained:
@@ -141,7 +146,7 @@ class TaskProducer(PlanThread):
         self._on_drained()
 
     def close(self) -> None:
-        # Not while a stream puts frames back: those would stay, in a cycle with this object.
+        # Not while a stream puts frames back: they would be kept, in a reference cycle with self.
         with self._lock:
             super().close()
 
@@ -154,7 +159,7 @@ class TaskProducer(PlanThread):
                 self.frames.put(element, divisible=False)
 
     def _rest_of(self, task: Task) -> Iterator[Element]:
-        """Elements, or the parts of them that the reader lacks."""
+        """Yields the elements of a task, or the parts of them that the reader lacks."""
         had = Ranges(task.had)
         plan = None if task.number == NO_WINDOW else self._pipeline.positions_id(self._share)
         bookmark = _usable(task, had, plan)
@@ -181,12 +186,15 @@ class TaskProducer(PlanThread):
 
 
 def _beginning(frame: Frame) -> tuple[int, int]:
-    """Task and row of the first row of a frame, by which a reader names it."""
+    """Returns the task and the number of a frame's first row, by which a reader names the frame."""
     return frame.spans[0].window, frame.spans[0].first_row
 
 
 def _usable(task: Task, had: Ranges, plan: str | None) -> Bookmark | None:
-    """A bookmark of the same plan before which the reader lacks nothing."""
+    """Returns the bookmark of a task; None if the reader lacks rows before it.
+
+    Also None, with a warning, if the bookmark is of another plan.
+    """
     bookmark = task.bookmark
     if bookmark is None or any(had.missing(0, bookmark.row)):
         return None
@@ -201,7 +209,7 @@ def _usable(task: Task, had: Ranges, plan: str | None) -> Bookmark | None:
 
 
 def _restore(stream: BatchStream, bookmark: Bookmark) -> int:
-    """Moves a fresh stream to a bookmark; the row it is at."""
+    """Moves a fresh stream to a bookmark and returns the number of the row there."""
     try:
         stream.restore(json.loads(bookmark.stream))
     except (KeyError, TypeError, IndexError, ValueError) as error:
@@ -213,7 +221,10 @@ def _restore(stream: BatchStream, bookmark: Bookmark) -> int:
 
 
 class Marker:
-    """Makes bookmarks of a task now and then, where its positions can be saved."""
+    """Makes a bookmark of a task every `every_s` seconds; none if `plan` is None.
+
+    The interval doubles each time that a position is too large to send.
+    """
 
     def __init__(self, task: int, plan: str | None, every_s: float) -> None:
         self._task = task
@@ -222,7 +233,7 @@ class Marker:
         self._due_s = math.inf if plan is None else time.monotonic() + every_s
 
     def at(self, row: int, stream: BatchStream) -> bytes:
-        """The bookmark of where a stream stands, before its row `row`; b"" while none is due."""
+        """Returns an encoded bookmark of the stream before row `row`; b"" if none is due."""
         now_s = time.monotonic()
         if now_s < self._due_s or self._plan is None:
             return b""

@@ -1,8 +1,8 @@
-"""Makes the files that hold the rows of a snapshot's window.
+"""Writes the files that hold the rows of a snapshot's window.
 
-Runs the pipeline over the window and puts what it yields into the folder. Knows neither who gave
-the window nor whom to tell: threads, leases and repeats are the writer's. Invariant: the same
-window has the same rows in the same files, however often they are made.
+Responsible for running the pipeline over the window and storing its rows in the folder. Knows no
+threads, requests or retries: these belong to the writer. Invariant: the same window has the same
+rows in the same files, however often they are written.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from dataservice.worker.leases import Lease
 from dataservice.worker.rebatch import Rebatcher
 from dataservice.worker.task import Pipeline
 
-# A whole plan is cut into files of about this size, always at the same rows.
+# A plan that is written as a whole is cut into files of about this size, always at the same rows.
 _WHOLE_CHUNK_BYTES: Final = 64 << 20
 
 
 class WindowFiles:
-    """Files of the windows of one snapshot. Thread-safe: each thread makes those of a window.
+    """The files of the windows of one snapshot. Thread-safe: each thread writes another window.
 
-    `note_rows` is told, with the window, how many of its rows were made so far.
+    `note_rows` is called with a window and how many of its rows were made so far.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class WindowFiles:
         self._schema = schema
         self._is_stopping = is_stopping
         self._note_rows = note_rows
-        # Says in the log what on_error="skip" leaves out.
+        # Logs what on_error="skip" leaves out.
         self._omissions = Ledger()
 
     def write(self, lease: Lease) -> tuple[Chunk, ...]:
-        """The files of a window, whole under their names; none where it has no rows."""
+        """Writes the files of a window and puts them under their final names; none without rows."""
         if self._task.whole:
             return self._write_whole()
         chunk = self._write(lease.window, self._rows_of(lease))
@@ -60,7 +60,7 @@ class WindowFiles:
         return self._folder.write_chunk(number, self._schema, batches, self._task.compression)
 
     def _rows_of(self, lease: Lease) -> Iterator[pa.RecordBatch]:
-        """The rows of a window in batches of about 1 MiB."""
+        """Yields the rows of a window in batches of about 1 MiB."""
         rebatcher = Rebatcher(None)
         for batch, first_row in self._pipeline.run_window(
             lease, self._is_stopping, self._omissions
@@ -72,7 +72,7 @@ class WindowFiles:
             yield element.batch
 
     def _write_whole(self) -> tuple[Chunk, ...]:
-        """The elements of the whole plan, in files that each hold whole elements."""
+        """Writes the elements of the whole plan into files; no element is split between files."""
         chunks: list[Chunk] = []
         for batches in _in_parts(self._elements(), _WHOLE_CHUNK_BYTES):
             chunk = self._write(len(chunks), batches)
@@ -91,7 +91,7 @@ class WindowFiles:
 def _in_parts(
     batches: Iterator[pa.RecordBatch], part_bytes: int
 ) -> Iterator[Iterator[pa.RecordBatch]]:
-    """Consecutive parts of a stream, each of batches of about `part_bytes`; none is empty."""
+    """Yields consecutive parts of a stream, each of about `part_bytes` and none of them empty."""
     first = next(batches, None)
 
     def part() -> Iterator[pa.RecordBatch]:

@@ -1,4 +1,4 @@
-"""What can be done with rows: one module per operator. Importing it registers every operator."""
+"""The operators of plans, one module each. Importing this package registers every operator."""
 
 from dataservice.dataset.operators.base import Operator, RowOperator
 from dataservice.dataset.operators.batch import Batch

@@ -1,7 +1,7 @@
-"""What all operators share: running over a stream, and checks of their arguments.
+"""The base classes of operators: how an operator runs over a stream and samples its input.
 
-Invariant: `open` is `attach` over the stream of the input, so that an operator runs the same over
-a whole dataset, over one window of it, and over one batch.
+Knows no particular operator. Invariant: `open` is `attach` over the stream of the input, so that an
+operator runs in the same way over a whole dataset, over one window of it, and over one batch.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from dataservice.dataset.stream import (
 )
 from dataservice.dataset.tolerance import check_on_error, narrowed
 
-# Functions below are run on these too, and may take milliseconds for a row. The first is near a
-# sample of one row, as of a small part, of which the time tells what it takes to open files.
+# Sizes of further samples, tried in turn while an operator leaves no row of a sample. The functions
+# of the operators below run on them too, and may take milliseconds for a row. The first size is
+# small because a sample before it may have one row, and takes mainly the time to open files.
 _FURTHER_ROWS: Final = (32, 256, 4_096)
-# What a further look may take, as the one before tells.
+# A further sample is taken only if, judging by the one before, it takes no longer than this.
 _PATIENCE_S: Final = 5.0
 _IN_EMPTY_SAMPLE: Final = "a sample of no rows, to find the schema; state it with schema="
 
@@ -46,10 +47,14 @@ class Operator(Node):
 
     @abstractmethod
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
-        """The operator over `stream`, which it owns from now on."""
+        """Returns the operator's stream over `stream`, which it owns and closes."""
 
     def input_context(self, context: RunContext) -> RunContext:
-        """The context of its input; the order of rows below it is its own unless it says so."""
+        """Returns the context for its input.
+
+        Unless the operator overrides this, its input is read in the input's own order of splits,
+        whatever shuffle is above.
+        """
         return dataclasses.replace(context, split_order=None)
 
     def open(self, context: RunContext) -> BatchStream:
@@ -64,7 +69,7 @@ class Operator(Node):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RowOperator(Operator):
-    """An operator that maps each record batch to one, whatever came before it."""
+    """An operator that maps each record batch to one, independently of the batches before it."""
 
     nested_calls: ClassVar[int] = 2
     # Whether row i of its output is made of row i of its input.
@@ -72,15 +77,15 @@ class RowOperator(Operator):
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether row i of its output is made of row i of its input, whatever the rows are."""
+        """Whether row i of its output is always made of row i of its input, even after failures."""
         return self.one_to_one
 
     @abstractmethod
     def transform(self, context: RunContext) -> Transform:
-        """What it does to a batch; functions are loaded here, once per stream."""
+        """Returns the function that maps a batch; user functions are loaded here, once a stream."""
 
     def guarded(self, context: RunContext) -> Transform:
-        """As `transform`, and without the rows that it is to leave out."""
+        """Returns `transform`, made to leave out the rows that fail if the operator says so."""
         return self.transform(context)
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
@@ -101,7 +106,7 @@ class RowOperator(Operator):
             passed_s = time.monotonic() - began_s
             if passed_s * rows / sample.num_rows > _PATIENCE_S:
                 break
-            # A function above may fail on no rows, or make other types of them.
+            # Looks further because a function above may fail on no rows, or return other types.
             began_s = time.monotonic()
             sample = self.input.sample(context.sampling(rows))
             found = self.tried(sample, context)
@@ -109,12 +114,12 @@ class RowOperator(Operator):
         return found.slice(0, wanted) if found.num_rows else self.emptied(sample, context)
 
     def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
-        """What becomes of a sample of the input."""
+        """Returns what the operator makes of a sample of its input."""
         return self.guarded(context)(sample, lambda: _sample_of(self, sample.num_rows))
 
     def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
-        """What stands for a sample of which no row is left."""
-        # Rows that a function fails on have no schema: when all of them do, that is the error.
+        """Returns what stands for a sample of which the operator leaves no row."""
+        # Not guarded: if a function fails on all rows there is no schema, so its error is raised.
         return self.transform(context)(sample, lambda: _sample_of(self, sample.num_rows))
 
     def cardinality(self) -> int:
@@ -123,9 +128,10 @@ class RowOperator(Operator):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FunctionOperator(RowOperator):
-    """A row operator with a user's function; "skip" leaves out the rows that it fails on.
+    """A row operator with a user's function; on_error="skip" leaves out the rows that it fails on.
 
-    `deterministic` False: the function makes something else of the same rows the next time.
+    `deterministic` False says that the function may return something else for the same rows when
+    it runs again.
     """
 
     loose: ClassVar[frozenset[str]] = frozenset({"deterministic"})
@@ -151,7 +157,7 @@ class FunctionOperator(RowOperator):
 
 
 def _sample_of(node: Node, rows: int) -> str:
-    """Where the rows of a sample come from: the first source, or its paths."""
+    """Says where the rows of a sample come from: the first source's first path, or its kind."""
     if not rows:
         return _IN_EMPTY_SAMPLE
     source = walk(node)[0]

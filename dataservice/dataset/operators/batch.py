@@ -60,7 +60,7 @@ class Batch(Operator):
 
 
 def rows_of(stream: BatchStream) -> BatchStream:
-    """The rows of batches, whose lists need not be equally long in what becomes of them."""
+    """Returns the rows of batches without the mark of padding, which holds within a batch only."""
     return TransformStream(stream, lambda batch, _location: unmarked(batch), one_to_one=True)
 
 

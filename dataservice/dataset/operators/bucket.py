@@ -69,7 +69,7 @@ class BucketBySequenceLength(Operator):
         return True
 
     def finish(self, batch: pa.RecordBatch, bucket: int) -> pa.RecordBatch:
-        """The batch of a bucket, padded."""
+        """Returns the batch of a bucket, padded as the operator's parameters say."""
         if self.no_padding:
             return batch
         shapes = dict(self.shapes or {})

@@ -1,8 +1,9 @@
 """The operator that keeps what its input yields, in memory or in a file, for later passes.
 
-The first whole pass fills the cache; it runs its input as epoch 0 whichever it is itself, so that a
-position means the same rows in every process, filled or not. A file appears when it is complete.
-Invariant: a cache is never served in part, nor to another plan than it was filled by.
+The first complete pass fills the cache. The input always runs as epoch 0, so that a position means
+the same rows in every process, whether or not the cache is filled there. A file appears under its
+name when it is complete. Invariant: a cache is served only once it is complete, and only to the
+plan that filled it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ logger = logging.getLogger(__name__)
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cache(Operator):
-    """The elements of the first whole pass, for all passes; in `path`, or in memory for None.
+    """The elements of the first complete pass, kept for all passes in the file `path` or in memory.
 
-    A copy of the plan in another process has a memory of its own.
+    Without a path, each process that runs a copy of the plan has contents of its own.
     """
 
     kind: ClassVar[str] = "cache"
@@ -57,7 +58,7 @@ class Cache(Operator):
             if not isinstance(path, str) or not path or not is_local(path):
                 raise InvalidArgumentError(f"cache takes the path of a local file, got {path!r}")
             object.__setattr__(self, "path", path)
-        # By the seeds of the plan, which a restored iterator replaces.
+        # Contents by the drawn seeds of the plan, which restoring an iterator replaces.
         object.__setattr__(self, "_memory", {})
 
     def with_inputs(self, *inputs: Node) -> Node:
@@ -73,18 +74,18 @@ class Cache(Operator):
         return _CacheStream(self, lambda: stream, context)
 
     def contents(self) -> Contents | None:
-        """What was kept; None while it is not complete."""
+        """Returns the contents of the cache; None while they are not complete."""
         if self.path is not None:
             return open_file(self.path, fingerprint(self.input), self._typed_plan)
         found: MemoryContents | None = self._memory.get(self.seeds())  # type: ignore[attr-defined]
         return found
 
     def seeds(self) -> tuple[int, ...]:
-        """The drawn seeds of the input."""
+        """Returns the drawn seeds of the input."""
         return tuple(drawn_seeds(self.input))
 
     def writer(self, context: RunContext) -> CacheWriter:
-        """What fills the cache."""
+        """Returns a writer that fills the cache."""
         if self.path is None:
             memory: dict[Any, MemoryContents] = self._memory  # type: ignore[attr-defined]
             return MemoryWriter(memory, self.seeds())
@@ -98,9 +99,9 @@ class Cache(Operator):
         )
 
     def _typed_plan(self) -> str:
-        """The plan as a data service has it, which states the types that functions give.
+        """Returns the fingerprint of the plan with all types stated, as a data service runs it.
 
-        "" where they cannot be told: a generator may yield its rows only once.
+        "" if the types cannot be found here; a generator, for one, may yield its rows only once.
         """
         nodes = walk(self.input)
         if any(node.kind == "generator" or node.unrepeatable for node in nodes):
@@ -115,7 +116,7 @@ class Cache(Operator):
 
 
 class _CacheStream(BatchStream):
-    """Reads what was kept; else the input, which it keeps if it reads it from the beginning."""
+    """Reads the cache if it is complete, else the input; fills it if it starts at the beginning."""
 
     def __init__(
         self, node: Cache, open_input: Callable[[], BatchStream], context: RunContext
@@ -123,7 +124,7 @@ class _CacheStream(BatchStream):
         self._node = node
         self._open_input = open_input
         self._context = context
-        self._next = 0  # batch
+        self._next = 0  # number of the next batch
         self._contents: Contents | None = None
         self._stream: BatchStream | None = None
         self._writer: CacheWriter | None = None

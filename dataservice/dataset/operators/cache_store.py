@@ -1,7 +1,8 @@
-"""Where a cache keeps its batches, each with the position of the input before it.
+"""The contents of a cache, in memory or a file: batches, each with the input's position before it.
 
-A file is an Arrow IPC file; the plan and the seeds that filled it are in its schema, the positions
-in the metadata of its batches. Invariant: a file under its final name is complete.
+A file is an Arrow IPC file; the plan and the seeds that filled it are in the metadata of its
+schema, the positions in the metadata of its batches. Knows nothing of who fills or reads it.
+Invariant: a file under its final name is complete.
 """
 
 from __future__ import annotations
@@ -28,33 +29,33 @@ _STATE: Final = b"dataservice.state"
 
 
 class Contents(ABC):
-    """Complete contents of a cache."""
+    """The complete contents of a cache."""
 
     seeds: tuple[int, ...] = ()
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of batches."""
+        """Returns the number of batches."""
 
     @abstractmethod
     def batch(self, number: int) -> pa.RecordBatch:
-        """One of them."""
+        """Returns the batch of this number."""
 
     @abstractmethod
     def state(self, number: int) -> State | None:
-        """The position of the input before it; None where only the run that filled it knew."""
+        """Returns the input's position before that batch; None if it could not be stored."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives up the file."""
+        """Closes the file, if there is one."""
 
 
 class CacheWriter(ABC):
-    """Takes what the first pass yields."""
+    """A writer of the elements of the first pass."""
 
     @abstractmethod
     def add(self, batch: pa.RecordBatch, state: State) -> None:
-        """Keeps a batch and the position before it."""
+        """Stores a batch and the input's position before it."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -62,11 +63,11 @@ class CacheWriter(ABC):
 
     @abstractmethod
     def abandon(self) -> None:
-        """Forgets them."""
+        """Drops the contents."""
 
 
 class MemoryContents(Contents):
-    """Batches in memory."""
+    """Contents in memory."""
 
     def __init__(self, kept: list[tuple[pa.RecordBatch, State]], seeds: tuple[int, ...]) -> None:
         self._kept = kept
@@ -86,7 +87,7 @@ class MemoryContents(Contents):
 
 
 class MemoryWriter(CacheWriter):
-    """Fills one entry of a memory."""
+    """A writer that fills the entry of `seeds` in the memory of a cache."""
 
     def __init__(self, memory: dict[Any, MemoryContents], seeds: tuple[int, ...]) -> None:
         self._memory = memory
@@ -104,10 +105,11 @@ class MemoryWriter(CacheWriter):
 
 
 def open_file(path: str, plan: str, typed_plan: Callable[[], str]) -> Contents | None:
-    """The contents of a cache file; None when there is none.
+    """Opens a cache file; None if there is none.
 
-    `typed_plan`: the plan with all types stated, "" for unknown; asked for where `plan` is another.
-    FailedPreconditionError for the file of another plan, SourceError for a damaged one.
+    `typed_plan` returns the fingerprint of the plan with all types stated, "" if unknown; it is
+    called only if the file was not filled by `plan`. FailedPreconditionError for the file of
+    another plan, SourceError for a damaged file.
     """
     if not os.path.exists(path):
         return None
@@ -169,7 +171,7 @@ class _FileContents(Contents):
 
 
 class FileWriter(CacheWriter):
-    """Writes beside the final name, and renames at the end; of several writers, the last wins."""
+    """A writer to a temporary file, renamed at the end; of several writers, the last wins."""
 
     def __init__(
         self,
@@ -196,7 +198,7 @@ class FileWriter(CacheWriter):
                 f"the cache {self._path!r} cannot be written: {error}; give cache the path of a "
                 "file in a directory that exists and may be written"
             ) from error
-        # A pass that is dropped without close() must not leave its file behind.
+        # A pass that is dropped without close() must not leave its temporary file behind.
         self._discard = weakref.finalize(self, _discard, self._sink, self._partial)
         metadata = {**self._metadata, _TYPED_PLAN: self._typed_plan().encode()}
         self._writer = pa.ipc.new_file(self._sink, schema.with_metadata(metadata))
@@ -233,7 +235,7 @@ class FileWriter(CacheWriter):
 
 
 def _encoded(state: State) -> bytes:
-    """As JSON; null for the position of a data service, which is an object of the run."""
+    """Returns a position as JSON; null for a data service's, which is an object of the run."""
     try:
         return json.dumps(state).encode()
     except TypeError:
@@ -243,6 +245,6 @@ def _encoded(state: State) -> bytes:
 def _discard(sink: Any, partial: str) -> None:
     with contextlib.suppress(FileNotFoundError):
         os.unlink(partial)
-    # On a full disk what is still to be written fails once more; nobody wants it any longer.
+    # On a full disk, writing what is buffered fails again; it is not needed.
     with contextlib.suppress(OSError):
         sink.close()

@@ -1,8 +1,8 @@
-"""Which of several datasets the next elements come from: by chance, or as a dataset says.
+"""The choice of the dataset that each next element comes from: at random, or given by a dataset.
 
-Responsible for the sequence of choices and its position; knows nothing of the datasets that are
-chosen from, but how many there are. Invariant: a choice is a pure function of the seed, the epoch
-and the position, or of the choices given, so a saved position holds no random state.
+Responsible for the sequence of choices and its position. Knows nothing of the datasets to choose
+from except their number. Invariant: a choice is a pure function of the seed, the epoch and the
+position, or of the given choices, so that a saved position holds no random state.
 """
 
 from __future__ import annotations
@@ -23,31 +23,34 @@ _BLOCK: Final = 4_096  # elements whose datasets are drawn from one key
 
 
 class Choices(ABC):
-    """The numbers of the datasets to read from next."""
+    """A sequence of the numbers of the datasets to read from."""
 
     @abstractmethod
     def peek(self, exhausted: set[int]) -> np.ndarray:
-        """Some of the next choices, at least one; none at the end."""
+        """Returns some of the next choices: at least one, or none at the end.
+
+        `exhausted` are the datasets that have ended; choices drawn at random leave them out.
+        """
 
     @abstractmethod
     def advance(self, count: int) -> None:
-        """Passes over the first `count` of them."""
+        """Moves past the next `count` choices."""
 
     @abstractmethod
     def state(self) -> Any:
-        """JSON-able position."""
+        """Returns the position, JSON-able."""
 
     @abstractmethod
     def restore(self, state: Any) -> None:
-        """Moves to a position."""
+        """Moves to a position that `state` returned."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives up what it reads from."""
+        """Closes the stream that the choices are read from, if there is one."""
 
 
 class DrawnChoices(Choices):
-    """Drawn by chance, as often as their weights say; without end."""
+    """An endless sequence of choices, drawn at random in proportion to weights."""
 
     def __init__(self, weights: np.ndarray, seed: int, epoch: int) -> None:
         self._weights = weights
@@ -55,11 +58,11 @@ class DrawnChoices(Choices):
         self._position = 0
         self._block = -1
         self._without: frozenset[int] = frozenset()
-        self._drawn = np.empty(0, np.int64)  # the block, from the datasets that are not `without`
+        self._drawn = np.empty(0, np.int64)  # the block, drawn without the datasets `_without`
 
     def peek(self, exhausted: set[int]) -> np.ndarray:
         block, first = divmod(self._position, _BLOCK)
-        # Once for all elements of a block: of batches, each asks anew.
+        # Drawn once per block: if elements are batches, each of them calls `peek`.
         if block != self._block or exhausted != self._without:
             self._drawn = self._draw(block, exhausted)
             self._block, self._without = block, frozenset(exhausted)
@@ -90,15 +93,15 @@ class DrawnChoices(Choices):
 
 
 class GivenChoices(Choices):
-    """Read from the one integer column of a dataset."""
+    """A sequence of choices that is read from a dataset with a single integer column."""
 
     def __init__(self, cutter: RowCutter, datasets: int) -> None:
         self._cutter = cutter
         self._datasets = datasets
         self._position = 0
-        self._before: State | None = None  # the block that is in hand
+        self._before: State | None = None  # the position before `_block`
         self._block = np.empty(0, np.int64)
-        self._given = 0  # of that block
+        self._given = 0  # choices of `_block` that were passed
 
     def peek(self, exhausted: set[int]) -> np.ndarray:  # noqa: ARG002
         if self._given >= self._block.size:

@@ -29,9 +29,9 @@ _WHAT = "the rows of the dataset given to concatenate"
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Concatenate(Node):
-    """All elements of `first`, then those of `second`, which gets the schema of `first`.
+    """All elements of `first`, then those of `second`, which get the schema of `first`.
 
-    Where `first` has the type null, for want of values, the type is that of a later part.
+    A column whose type in `first` is null, for lack of values, gets its type from a later part.
     """
 
     kind: ClassVar[str] = "concatenate"
@@ -53,7 +53,10 @@ class Concatenate(Node):
 
     @classmethod
     def of(cls, first: Node, second: Node) -> Node:
-        """One chain, also of a `second` that is one itself: these are not deep."""
+        """Returns a chain of both; the parts of a `second` that is a chain are appended one by one.
+
+        A chain nested in `first` runs as one stream, so that long chains do not nest calls.
+        """
         parts: tuple[Node, ...] = (second,)
         if isinstance(second, Concatenate) and second.schema is None:
             parts = second.parts
@@ -61,7 +64,7 @@ class Concatenate(Node):
 
     @property
     def chain(self) -> tuple[Concatenate, ...]:
-        """Those that `first` stands for, one inside of the other, the innermost first; and this."""
+        """The concatenations nested in `first`, the innermost first, and this one at the end."""
         found, node = [self], self.first
         while isinstance(node, Concatenate):
             found.append(node)
@@ -70,7 +73,7 @@ class Concatenate(Node):
 
     @property
     def parts(self) -> tuple[Node, ...]:
-        """What a chain joins, in order, however long it is."""
+        """All datasets that the chain joins, in order."""
         chain = self.chain
         return (chain[0].first, *(node.second for node in chain))
 
@@ -78,11 +81,14 @@ class Concatenate(Node):
         return _ConcatenateStream(self, dataclasses.replace(context, split_order=None))
 
     def common_schema(self, context: RunContext) -> pa.Schema:
-        """The schema of the first part, read from a sample unless the plan has it."""
+        """Returns the schema of the rows: the plan's, or that of a sample of the first part."""
         return self.schema or self.completed(self.parts[0].sample(context).schema, context)
 
     def completed(self, first: pa.Schema, context: RunContext) -> pa.Schema:
-        """The schema of the first part, with types from later ones where it has the type null."""
+        """Returns the first part's schema, with types from later parts where it has the type null.
+
+        If the plan has a schema, returns that.
+        """
         if self.schema is not None:
             return self.schema
         if not any(lacks_type(kind) for kind in first.types):
@@ -95,7 +101,7 @@ class Concatenate(Node):
         schema = completed_schema([sample.schema for sample in samples])
         alike = [conform(sample, schema, what=_WHAT) for sample in samples]
         some = [sample for sample in alike if sample.num_rows] or alike
-        # More are asked for where those of the first did not do.
+        # A larger sample is asked for if the rows of the first part were not enough.
         return concat_batches(some) if context.sample_rows > SAMPLE_ROWS else some[0]
 
     def cardinality(self) -> int:
@@ -103,7 +109,7 @@ class Concatenate(Node):
 
 
 def completed_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
-    """The first, with types from the others where it has the type null."""
+    """Returns the first schema, with types from the others where it has the type null."""
     first, *others = schemas
     for index, field in enumerate(first):
         found = [other.field(field.name) for other in others if field.name in other.names]
@@ -153,7 +159,8 @@ class _ConcatenateStream(BatchStream):
             if self._part == 0:
                 self._stream = self._parts[0].run(self._context)
             else:
-                # A sample would run sources and functions of the first a second time.
+                # The schema of batches already read is preferred: a sample would run the sources
+                # and functions of the first part a second time.
                 self._schema = self._schema or self._node.common_schema(self._context)
                 schema = self._schema
                 self._stream = TransformStream(
@@ -166,7 +173,7 @@ class _ConcatenateStream(BatchStream):
         return {"part": self._part, "of": len(self._parts), "input": self._opened().state()}
 
     def restore(self, state: State) -> None:
-        self._part, inner = _found(state, len(self._parts))
+        self._part, inner = _part_at(state, len(self._parts))
         self._opened().restore(inner)
 
     def close(self) -> None:
@@ -178,10 +185,11 @@ class _ConcatenateStream(BatchStream):
         return "" if self._stream is None else self._stream.location()
 
 
-def _found(state: State, parts: int) -> tuple[int, State]:
-    """The part that a position is in, and the position in it.
+def _part_at(state: State, parts: int) -> tuple[int, State]:
+    """Returns the part that a position is in, and the position within that part.
 
-    One without "of" is from when each part but the last was a part of the others' joint.
+    A position without "of" has an older, nested format, in which each concatenation has two parts:
+    the first of them is the concatenation before it, if there is one.
     """
     if "of" in state:
         return int(state["part"]), state["input"]

@@ -1,6 +1,7 @@
-"""What operators that group compute of each element: a column, an expression or a function.
+"""The key or length that grouping operators compute for each element.
 
-Invariant: one integer per element; a batch that is an element has one for all its rows.
+It comes from a column, an expression or a function. Knows nothing of windows. Invariant: one
+integer per element; an element that is a batch has one integer for all its rows.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from dataservice.errors import InvalidTypeError, SchemaError
 
 
 def key_function(value: Any, operator: str) -> Function:
-    """A column's name, an expression, a function or a "module:function" name as a Function."""
+    """Returns the Function of a column name, expression, function or "module:function" name."""
     if isinstance(value, str) and ":" not in value:
         if not value:
             raise InvalidTypeError(f"{operator} takes a column name, got {value!r}")
@@ -33,7 +34,10 @@ def key_function(value: Any, operator: str) -> Function:
 def keys_of(
     function: Function, operator: str, context: RunContext, *, whole_batches: bool, lengths: bool
 ) -> KeysOf:
-    """Computes the integers of a batch's elements; with `lengths`, of a list its length."""
+    """Returns a function that computes the integers of a batch's elements.
+
+    With `lengths`, a list that an expression yields counts as its length.
+    """
     expression = function.expression
     call = None if expression is not None else function.load(context.allow_functions)
 

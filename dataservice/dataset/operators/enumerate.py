@@ -19,9 +19,9 @@ from dataservice.runtime.number_arrays import from_numbers
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Enumerate(Operator):
-    """Adds an int64 column with the number of the element, from `start`.
+    """Adds an int64 column with the number of each element, counted from `start`.
 
-    After `batch` all rows of a batch have the batch's number.
+    After `batch`, all rows of a batch have the batch's number.
     """
 
     kind: ClassVar[str] = "enumerate"
@@ -57,7 +57,7 @@ class _EnumerateStream(BatchStream):
         self._name = name
         self._start = start
         self._whole_batches = whole_batches
-        self._next = 0  # without the start
+        self._next = 0  # number of the next element, not counting `start`
 
     def __next__(self) -> pa.RecordBatch:
         batch = next(self._stream)

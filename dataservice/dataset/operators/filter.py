@@ -20,16 +20,16 @@ from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
 from dataservice.runtime.number_arrays import from_numbers
 
-# Masks that may hold nulls, such as a boolean column that the function returns as it got it.
+# Types of masks that may hold nulls, such as a boolean column that a function returns unchanged.
 _WITH_NULLS: Final = (UntouchedColumn, pa.Array, pa.ChunkedArray)
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Filter(FunctionOperator):
-    """Keeps rows by an expression or a function of the columns to a boolean mask.
+    """Keeps the rows for which an expression, or the mask that a function returns, is true.
 
-    After `batch` it drops rows of the batches. A null condition drops its row.
+    After `batch` it drops rows within the batches. A null condition drops its row.
     """
 
     kind: ClassVar[str] = "filter"
@@ -50,13 +50,13 @@ class Filter(FunctionOperator):
         return apply
 
     def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
-        # Its schema is known; a function may fail on no rows.
+        # The schema is that of the input, and the function may fail on no rows.
         if self.function.expression is None and not sample.num_rows:
             return sample
         return super().tried(sample, context)
 
     def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
-        # Rows that are dropped say more to a function above than none.
+        # For the functions above, rows that the filter drops are better than no rows.
         return sample.slice(0, SAMPLE_ROWS)
 
     def _mask(self, context: RunContext) -> Callable[..., pa.BooleanArray]:

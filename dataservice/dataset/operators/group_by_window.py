@@ -89,7 +89,10 @@ class GroupByWindow(Operator):
     def reduced(
         self, key: int, batches: Sequence[pa.RecordBatch], context: RunContext, number: int
     ) -> Node:
-        """The plan of what becomes of a window."""
+        """Returns the plan of the dataset that a window is reduced to.
+
+        `number` is the window's, from which unseeded shuffles in that dataset get their seeds.
+        """
         window = dataset_of(batches, batched=self.input.batched)
         if self.reduce is None:
             return node_of(window, _OPERATOR)
@@ -129,8 +132,8 @@ class _GroupStream(BatchStream):
         self._gatherer = gatherer
         self._context = context
         self._nested_context = context.nested()
-        self._number = 0  # of the window
-        self._stream: BatchStream | None = None  # of the window that is read
+        self._number = 0  # of the current window
+        self._stream: BatchStream | None = None  # of the window that is being read
 
     def __next__(self) -> pa.RecordBatch:
         while True:

@@ -1,8 +1,8 @@
-"""Operators whose types are those of the first batch that a function makes.
+"""Operators whose column types are those of the first batch that a function returns.
 
-A column that has no value in that batch, or none in its lists, has the type that a sample tells, if
-it does. Invariant: a position holds the types, so that what follows it has them however the
-function's result looks where the reading goes on: the strings of a batch may all be missing.
+A column without values in that batch, or without values in its lists, gets its type from a sample
+if the sample has one. Invariant: a position holds the types, so that the batches after it have the
+same types whatever the function returns there; all strings of a batch may be missing, for example.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class InferringOperator(FunctionOperator):
-    """With a field `schema`, None for the types of the first batch."""
+    """A function operator with a field `schema`; None means the types of the first batch."""
 
     def attach(self, stream: BatchStream, context: RunContext) -> BatchStream:
         if not self.lacks_schema:
@@ -43,7 +43,8 @@ class _InferringStream(TransformStream):
         self._context = context
         self._encoded = ""  # the schema of the batches, once there was one
 
-    # None of what follows goes by way of the base, for chains of hundreds fit on Python's stack.
+    # The methods below do not call the base class: with fewer nested calls, chains of hundreds of
+    # operators fit on Python's stack.
 
     def __next__(self) -> pa.RecordBatch:
         while True:
@@ -79,16 +80,16 @@ class _InferringStream(TransformStream):
         return {"input": inner, "schema": self._encoded} if self._encoded else inner
 
     def _completed(self, schema: pa.Schema) -> pa.Schema:
-        """`schema` with the types of a sample for columns without values."""
+        """Returns `schema`, with types from a sample for columns without values."""
         operator = self._operator
-        # What yields its rows once must not be asked for a sample of them meanwhile.
+        # A source that yields its rows only once must not be sampled while it is read.
         once = unrepeatable(operator) or any(node.kind == "generator" for node in walk(operator))
         if once or not any(map(lacks_type, schema.types)):
             return schema
         context = RunContext(allow_functions=self._context.allow_functions)
         try:
             sample = operator.sample(context)
-        except DataServiceError as error:  # files or a service that this process does not see
+        except DataServiceError as error:  # files or a service that this process cannot reach
             logger.info("no sample of %s tells its types: %s", operator.kind, error)
             return schema
         return completed_schema([schema, sample.schema])
@@ -99,5 +100,5 @@ class _InferringStream(TransformStream):
 
 
 def _has_schema(state: State) -> bool:
-    # The position of a data service is an object of its own.
+    # The position of a data service is an object, not a dict.
     return isinstance(state, dict) and "schema" in state

@@ -1,9 +1,9 @@
-"""The operator that reads several datasets by turns, one made of each element of its input.
+"""The operator that makes a dataset of each element of its input and reads several by turns.
 
-Rows come in blocks of `block_length` from each of `cycle_length` open datasets; one that has ended
-is replaced by that of the next element. Where all open datasets have enough rows at hand, many
-rounds are put together at once. Run over one window of a distributed dataset, the elements are
-those of the window. Invariant: the order is that of tf.data's deterministic interleave.
+Rows come in blocks of `block_length` from each of `cycle_length` open datasets; a dataset that has
+ended is replaced by that of the next element. If all open datasets have enough rows at hand, many
+rounds are put together at once. Over one window of a distributed dataset, the elements are those of
+the window. Invariant: the order is that of tf.data's deterministic interleave.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from dataservice.runtime.arguments import integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 
 _ALL_ROWS: Final = 1 << 62
-# A generator's first chunk is one element, which may have no rows. Each of these may be a file.
+# Elements to try if the first ones have no rows; a generator's first sample is only one element.
+# Not more, because the dataset of each element may have to open a file.
 _FURTHER_ELEMENTS: Final = 64
 _WHAT: Final = "the rows of a dataset that the function given to interleave returned"
 
@@ -50,9 +51,10 @@ _WHAT: Final = "the rows of a dataset that the function given to interleave retu
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Interleave(Operator):
-    """The rows of `function(element)`, by turns. A row is given as a dict, a batch as arrays.
+    """The rows of the datasets that `function` returns for the elements, by turns.
 
-    `deterministic` False: the function's datasets are others the next time.
+    The function gets a row as a dict of values, and a batch as a dict of arrays. `deterministic`
+    False says that it may return other datasets when it runs again.
     """
 
     kind: ClassVar[str] = "interleave"
@@ -87,7 +89,7 @@ class Interleave(Operator):
         return _InterleaveStream(self, stream, context)
 
     def nested(self, element: pa.RecordBatch, number: int, context: RunContext, where: str) -> Node:
-        """The plan that the function makes of element `number`, of rows."""
+        """Returns the plan of the dataset of rows that the function makes of element `number`."""
         function = self.function.load(context.allow_functions)
         argument = to_function(element) if self.input.batched else to_rows(element)[0]
         made = call_user(function, argument, "interleave", lambda: where)
@@ -100,14 +102,17 @@ class Interleave(Operator):
         return optimise(settle_seeds(node, *context.key, number))
 
     def common_schema(self, context: RunContext) -> pa.Schema | None:
-        """The schema of the rows; None for an input without elements."""
+        """Returns the schema of the rows; None for an input without elements."""
         if self.schema is not None:
             return self.schema
         rows = self._first_rows(context)
         return None if rows is None else rows.schema
 
     def _first_rows(self, context: RunContext) -> pa.RecordBatch | None:
-        """Of the first element that has rows, where these are asked for; of several for many."""
+        """Returns sample rows of the first element; of several if it has fewer than asked for.
+
+        None for an input without elements.
+        """
         where = "the first elements, to find the schema"
         wanted = context.sample_rows if context.sample_rows > SAMPLE_ROWS else 1
         rows: list[pa.RecordBatch] = []
@@ -146,7 +151,7 @@ class Interleave(Operator):
 
 
 def _joined(samples: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Those of the schema of the first that has rows, as one; the last where none has."""
+    """Joins the samples with the schema of the first that has rows; the last if none has rows."""
     first = next((rows for rows in samples if rows.num_rows), samples[-1])
     return concat_batches([first, *(s for s in samples if s is not first and _like(s, first))])
 
@@ -157,7 +162,7 @@ def _like(rows: pa.RecordBatch, first: pa.RecordBatch) -> bool:
 
 @dataclasses.dataclass
 class _Slot:
-    """One open dataset: of which element, where that lies in the input, and its rows."""
+    """An open dataset: its element's number, the input's position before it, and its rows."""
 
     number: int
     element: State
@@ -170,7 +175,7 @@ class _InterleaveStream(BatchStream):
         self._context = context
         self._nested_context = context.nested()
         self._input = RowCutter(stream)
-        # Grows, up to cycle_length, while there are elements.
+        # Grows up to cycle_length while the input has elements.
         self._slots: list[_Slot | None] = [None]
         self._cycle = 0  # the slot whose turn it is
         self._block = 0  # rows of its block that have been taken
@@ -216,7 +221,7 @@ class _InterleaveStream(BatchStream):
         return len(self._slots) < self._node.cycle_length and not self._input_ended
 
     def _open_next(self) -> bool:
-        """Puts the dataset of the next element into the slot whose turn it is."""
+        """Puts the dataset of the next element into the slot whose turn it is; False at the end."""
         if self._input_ended:
             return False
         before = self._input.state()
@@ -236,9 +241,9 @@ class _InterleaveStream(BatchStream):
         return _Slot(number, before, RowCutter(nested.open(self._nested_context)))
 
     def _whole_rounds(self) -> int:
-        """Rounds over all slots for which every one has its rows at hand."""
+        """Returns for how many whole rounds every slot has its rows at hand; 0 within a round."""
         slots = self._open_slots()
-        # One that stays empty, after the last element, has no turn in them.
+        # A slot that stays empty after the last element has no turn in these rounds.
         is_full = len(slots) == len(self._slots) or self._input_ended
         if self._cycle or self._block or self._grows() or not (slots and is_full):
             return 0

@@ -40,7 +40,7 @@ _Call: TypeAlias = Callable[
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map(InferringOperator):
-    """Replaces the columns by what a function makes of them, row for row.
+    """Replaces the columns by those that a function returns for them, row for row.
 
     Over batches (after `batch`) the function may also change the number of rows.
     """
@@ -72,7 +72,7 @@ class Map(InferringOperator):
         if self.on_error == "raise" or self.format != "rows":
             return super().guarded(context)
         guard = RowGuard(self.function.load(context.allow_functions), self.kind)
-        # A row less is not the function's doing here.
+        # The guard leaves out rows, so a smaller number is not an error of the function.
         apply_all = self._applied(guard, keeps_rows=False)
 
         def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
@@ -117,7 +117,7 @@ class Map(InferringOperator):
         if self.schema is not None:
             return no_rows(self.schema)
         if self.format == "rows" and not sample.num_rows:
-            # On no rows it would not be called, and its columns not be known.
+            # Without rows the function would not be called, and its columns would stay unknown.
             made_up = made_up_row(sample.schema)
             return self.transform(context)(made_up, lambda: _MADE_UP).slice(0, 0)
         return super().emptied(sample, context)
@@ -149,7 +149,7 @@ def _numpy_call() -> _Call:
                 f"the function given to {kind} must return a dict of arrays, one per column; "
                 f"it returned {type(result).__name__}"
                 + (" without entries" if isinstance(result, Mapping) else "")
-                + _instead(result)
+                + _dataset_hint(result)
             )
         passed, kinds = as_given(batch, given, result, views.extended)
         lists, padded = as_lists(views.padded, given, result)
@@ -173,7 +173,7 @@ def _call_arrow(
     if not isinstance(result, pa.RecordBatch):
         raise SchemaError(
             f'the function given to {kind} with format="arrow" must return a pyarrow.RecordBatch; '
-            f"it returned {type(result).__name__}{_instead(result)}"
+            f"it returned {type(result).__name__}{_dataset_hint(result)}"
         )
     require_distinct(result.schema.names, what=_returned_batch(kind))
     plain = plain_batch(result, plain_schema(result.schema))
@@ -189,7 +189,7 @@ def _call_rows(
     kind: str,
 ) -> pa.RecordBatch:
     given = to_rows(batch)
-    sources = [dict(row) for row in given]  # the function may change what it is given
+    sources = [dict(row) for row in given]  # the function may change the rows that it gets
     made = call_user_per_row(function, given, kind, location)
     kept = [row for row in made if row is not LEFT_OUT]
     rows = _flattened(kept) if kind == FlatMap.kind else kept
@@ -204,7 +204,7 @@ def _call_rows(
             raise SchemaError(
                 f'the function given to {kind} with format="rows" must return {_EXPECTED[kind]} '
                 f"with the same keys for every row; it returned {first!r:.200} and {row!r:.200}"
-                f"{_instead(row)}"
+                f"{_dataset_hint(row)}"
             )
     kinds = _kinds_of_passed(batch.schema, sources, made)
     try:
@@ -221,7 +221,7 @@ def _call_rows(
 def _kinds_of_passed(
     schema: pa.Schema, sources: list[dict[str, Any]], made: list[Any]
 ) -> dict[str, pa.DataType]:
-    """The types of columns whose values the function returns as it was given them."""
+    """Returns the types of the columns whose values the function returns unchanged."""
     pairs = [
         (row, source)
         for result, source in zip(made, sources, strict=True)
@@ -240,7 +240,7 @@ def _kinds_of_passed(
 
 
 def _tells_apart(kind: pa.DataType, values: list[Any]) -> bool:
-    """Whether the same object means the same value passed on: Python shares small integers."""
+    """True if an identical object proves a value unchanged; Python shares small integers."""
     if not pa.types.is_integer(kind):
         return True
     known = [value for value in values if value is not None]
@@ -255,15 +255,15 @@ def _returned(kind: str) -> str:
     return f"the columns that the function given to {kind} returned"
 
 
-def _instead(result: Any) -> str:
-    """What is there for a function that returns this, if it is a dataset."""
+def _dataset_hint(result: Any) -> str:
+    """Returns a hint for the error text if `result`, from a function, is a dataset; else ""."""
     if not isinstance(getattr(result, "node", None), Node):
         return ""
     return "; for a function that returns a dataset write interleave(fn, cycle_length=1)"
 
 
 def _flattened(made: list[Any]) -> list[Any]:
-    """The rows of a function that returns one row, or a list of rows."""
+    """Returns the rows in the results of a function that returns a row or a list of rows."""
     rows: list[Any] = []
     for result in made:
         if isinstance(result, list | tuple):
@@ -280,7 +280,7 @@ _MADE_UP: Final = (
 )
 _SHARED_INTEGERS: Final = range(-5, 257)
 _EXPECTED: Final = {"map": "a dict", "flat_map": "a dict or a list of dicts"}
-# Each makes the call of one stream.
+# Each value makes the call for one stream.
 _CALLS: dict[str, Callable[[], _Call]] = {
     "numpy": _numpy_call,
     "arrow": lambda: _call_arrow,

@@ -1,8 +1,8 @@
-"""Operators that draw each element from one of several datasets: by chance, or by a dataset.
+"""Operators that take each element from one of several datasets, chosen at random or by a dataset.
 
-Responsible for the datasets and for how their elements are put together: for blocks of choices at
-once, column by column. Which dataset is chosen is the business of `choices`. Invariant: an element
-is passed over by the choices exactly when it is taken from its dataset.
+Responsible for the datasets and for putting their elements together, a block of choices at a time
+and column by column. Does not know how a dataset is chosen: see `choices`. Invariant: the choices
+move past an element exactly when it is taken from its dataset.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _ALL_ROWS: Final = 1 << 62
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Mix(Node):
-    """What both have in common: datasets that get the schema of the first.
+    """The base of both operators: datasets whose rows all get the schema of the first.
 
-    Where it has the type null, for want of values, the type is that of another.
+    A column whose type there is null, for lack of values, gets its type from another dataset.
     """
 
     variadic: ClassVar[str | None] = "datasets"
@@ -62,7 +62,7 @@ class Mix(Node):
         return self.datasets[0].batched
 
     def streams(self, context: RunContext) -> list[BatchStream]:
-        """The datasets, each with the common schema."""
+        """Opens the datasets; the rows of each have the common schema."""
         schema = self.schema or self._common_schema(context)
         what = f"the rows of a dataset given to {self.kind}"
 
@@ -73,7 +73,7 @@ class Mix(Node):
 
     def _common_schema(self, context: RunContext) -> pa.Schema:
         first = self.datasets[0].sample(context).schema
-        # A sample would run sources and functions of the others a second time.
+        # Samples of the others would run their sources and functions a second time.
         if not any(lacks_type(kind) for kind in first.types):
             return first
         others = [node.sample(context).schema for node in self.datasets[1:]]
@@ -90,7 +90,10 @@ class Mix(Node):
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class SampleFromDatasets(Mix):
-    """Each element from a dataset drawn with the chances `weights`; equal ones for None."""
+    """Each element comes from a dataset drawn at random in proportion to `weights`.
+
+    Without weights, all datasets are equally likely.
+    """
 
     kind: ClassVar[str] = "sample_from_datasets"
     loose: ClassVar[frozenset[str]] = frozenset({"drawn_seed"})
@@ -133,7 +136,7 @@ class SampleFromDatasets(Mix):
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class ChooseFromDatasets(Mix):
-    """Each element from the dataset whose number the next row of `choice` holds."""
+    """Each element comes from the dataset whose number the next row of `choice` holds."""
 
     kind: ClassVar[str] = "choose_from_datasets"
     choice: Node | None = None
@@ -190,7 +193,7 @@ class _MixStream(BatchStream):
         self._last = 0
 
     def __next__(self) -> pa.RecordBatch:
-        # Choices may have no end, although nothing is left to choose from.
+        # Choices may be endless although all datasets have ended.
         while len(self._exhausted) < len(self._cutters):
             choices = self._choices.peek(self._exhausted)
             if not choices.size:
@@ -208,13 +211,13 @@ class _MixStream(BatchStream):
         raise StopIteration
 
     def _left_of(self, choices: np.ndarray) -> np.ndarray:
-        """Which of the choices are of datasets that have not ended."""
+        """Returns the places of the choices whose datasets have not ended."""
         if not self._exhausted:
             return np.arange(len(choices))
         return np.flatnonzero(~np.isin(choices, list(self._exhausted)))
 
     def _block(self, choices: np.ndarray, left: np.ndarray) -> pa.RecordBatch:
-        """The next elements, by the choices numbered `left`: the others' datasets have ended."""
+        """Takes the next elements by the choices at `left`; the others' datasets have ended."""
         if self._whole_batches:
             self._choices.advance(int(left[0]) + 1)
             batch = self._cutters[self._last].piece(_ALL_ROWS)
@@ -236,7 +239,7 @@ class _MixStream(BatchStream):
         return rows.take(from_numbers(order))
 
     def _ready(self, choices: np.ndarray) -> int:
-        """How many of the choices can be served from the chunks that the datasets are at."""
+        """Returns how many of the choices the current chunks of the datasets can serve."""
         ready = len(choices)
         for index in np.unique(choices):
             wanted = np.flatnonzero(choices == index)

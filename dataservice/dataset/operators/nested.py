@@ -1,6 +1,7 @@
-"""Datasets inside of operators: those that a user's function returns, and those that it is given.
+"""Datasets inside operators: those that a user's function is given, and those that it returns.
 
-Invariant: a window of rows handed to a function has one batch; of batches, it keeps their cut.
+Knows no particular operator. Invariant: a window of rows given to a function is one batch; a window
+of batches keeps its batches as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataservice.sharding import Split
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class BatchesSource(Source):
-    """Record batches in memory, in this cut. It lives inside of one process."""
+    """A source of record batches in memory, yielded as they are cut. Stays within one process."""
 
     kind: ClassVar[str] = "batches"
     batches: tuple[pa.RecordBatch, ...]
@@ -60,19 +61,22 @@ _given: list[Callable[[Node], Any]] = []
 
 
 def given_to_functions(made: Made) -> Made:
-    """Marks the class of what functions of users are given, which stands above operators."""
+    """Class decorator: makes this the class of the datasets that user functions are given.
+
+    Operators cannot import that class, because its module imports them.
+    """
     _given[:] = [made]
     return made
 
 
 def dataset_of(batches: Sequence[pa.RecordBatch], *, batched: bool) -> Any:
-    """A Dataset of at least one batch; `batched` says whether each is one element."""
+    """Returns a Dataset of these batches, at least one; `batched` if each batch is an element."""
     (made,) = _given
     return made(BatchesSource(tuple(batches), batched))
 
 
 def node_of(value: Any, operator: str) -> Node:
-    """The plan of a dataset that a function returned; InvalidArgumentError for anything else."""
+    """Returns the plan of a dataset that a function made; InvalidArgumentError for other values."""
     node = getattr(value, "node", None)
     if not isinstance(node, Node):
         raise InvalidArgumentError(

@@ -1,9 +1,9 @@
-"""Windows that elements wait in until they are full, for `windows`.
+"""Windows in which the elements of a key wait until the window is full, for `windows`.
 
-Rows are kept as indices into runs of rows and are gathered when their window is read, so that a
-chunk costs the same however many keys it has; batches that are elements are kept as they are.
+A row is kept as its index in a run, a batch of rows, and is copied when its window is read, so that
+a chunk costs the same however many keys it has. Batches that are elements are kept as they are.
 Knows nothing of streams and positions. Invariants: the rows of one key leave in the order in which
-they came; runs hold at most about twice the rows that wait, besides those of windows not yet read.
+they came; besides the rows of windows not yet read, runs hold at most about twice the waiting rows.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches
 from dataservice.runtime.number_arrays import from_numbers
 
-# How many elements fill the window of a key.
+# Returns how many elements fill the window of a key.
 SizeOf: TypeAlias = Callable[[int], int]
 
 # Rows that are copied together, for windows that are read one after the other.
 _GATHERED_ROWS: Final = 16_384
-# More runs than this, of fewer bytes than that, become one: far from 2 GB, where Arrow's offsets
-# of texts end.
+# If more than `_RUNS` runs have fewer than `_SMALL_BYTES` bytes, they are joined. The result stays
+# far below 2 GB, the limit of Arrow's string offsets.
 _RUNS: Final = 32
 _SMALL_BYTES: Final = 16 << 20
 
 
 class Window(NamedTuple):
-    """Elements of one key, in order: rows in one batch, or one batch each."""
+    """Elements of one key, in order: all rows in one batch, or a batch for each element."""
 
     key: int
     batches: Sequence[pa.RecordBatch]
 
 
 class ReadyWindows(ABC):
-    """Windows in the order in which they leave; `keys` and `elements` are theirs.
+    """Windows that may leave, in order, with the key and the number of elements of each.
 
-    `oldest` is the first chunk of which they have an element, None without windows.
+    `oldest` is the first chunk that any of their elements is from; None without windows.
     """
 
     keys: np.ndarray
@@ -52,33 +52,33 @@ class ReadyWindows(ABC):
 
     @abstractmethod
     def window(self, number: int) -> Window:
-        """The window of that number; cheap where they are asked for in order."""
+        """Returns the window of that number; cheap if windows are asked for in order."""
 
 
 class OpenWindows(ABC):
-    """Windows that are not full."""
+    """The windows that are not full."""
 
     @abstractmethod
     def add(
         self, batch: pa.RecordBatch, keys: np.ndarray, rows: np.ndarray, chunk: int
     ) -> ReadyWindows:
-        """Adds the elements `rows` of a chunk, which have these keys; what is full now.
+        """Adds the elements `rows` of a chunk, which have these keys; returns the full windows.
 
-        In the order of the elements that filled them.
+        The windows are in the order of the elements that filled them.
         """
 
     @abstractmethod
     def rest(self) -> ReadyWindows:
-        """The windows that are not full, by key, which are not here any more."""
+        """Removes and returns the windows that are not full, in the order of their keys."""
 
     @property
     @abstractmethod
     def oldest(self) -> int | None:
-        """The first chunk of which an element waits here."""
+        """The first chunk with an element that waits here; None if none waits."""
 
 
 class _Rows(NamedTuple):
-    """Where rows are that wait, as columns: sorted by key, those of one key as they came."""
+    """The places of waiting rows, in columns; sorted by key, and for each key in arrival order."""
 
     key: np.ndarray
     chunk: np.ndarray
@@ -86,12 +86,12 @@ class _Rows(NamedTuple):
     row: np.ndarray
 
     def at(self, where: np.ndarray | slice) -> _Rows:
-        """Some of them."""
+        """Returns some of the rows."""
         return _Rows(*(column[where] for column in self))
 
     @property
     def oldest(self) -> int | None:
-        """The first chunk that any is of."""
+        """The first chunk that any of the rows is from; None without rows."""
         return int(self.chunk.min()) if self.chunk.size else None
 
 
@@ -109,7 +109,7 @@ class _ReadyRows(ReadyWindows):
         self._runs = runs
         self._bounds = np.concatenate([[0], np.cumsum(sizes)])
         self._gathered: pa.RecordBatch | None = None
-        self._first = 0  # of the rows that are gathered
+        self._first = 0  # number of the first row in `_gathered`
 
     def window(self, number: int) -> Window:
         first, end = int(self._bounds[number]), int(self._bounds[number + 1])
@@ -123,7 +123,7 @@ class _ReadyRows(ReadyWindows):
 
 
 class OpenRows(OpenWindows):
-    """Windows of rows."""
+    """Open windows of rows."""
 
     def __init__(self, size_of: SizeOf) -> None:
         self._size_of = size_of
@@ -142,7 +142,7 @@ class OpenRows(OpenWindows):
         starts = group_starts(waiting.key)
         groups = waiting.key[starts]
         counts = np.diff(starts, append=len(waiting.key))
-        sizes = counts + 1  # of keys that have got nothing: they are as open as before
+        sizes = counts + 1  # for keys that got no rows, whose windows cannot be full
         grown = np.unique(keys)
         sizes[np.searchsorted(groups, grown)] = [self._size_of(key) for key in grown.tolist()]
         windows = counts // sizes
@@ -158,7 +158,7 @@ class OpenRows(OpenWindows):
         return ready
 
     def _with(self, keys: np.ndarray, rows: np.ndarray, chunk: int, run: int) -> _Rows:
-        """All that wait, and these."""
+        """Returns the waiting rows together with these."""
         order = np.argsort(keys, kind="stable")
         fresh: tuple[Any, ...] = (keys[order], chunk, run, rows[order])
         places = np.searchsorted(self._rows.key, keys[order], side="right")
@@ -178,7 +178,7 @@ class OpenRows(OpenWindows):
         return self._runs_made
 
     def _tidy(self) -> None:
-        """Lets go of rows that have left, and keeps the number of runs small."""
+        """Drops rows that have left, and keeps the number of runs small."""
         runs, counts = np.unique(self._rows.run, return_counts=True)
         alive = dict(zip(runs.tolist(), counts.tolist(), strict=True))
         self._runs = {run: batch for run, batch in self._runs.items() if run in alive}
@@ -190,7 +190,7 @@ class OpenRows(OpenWindows):
             self._join(small)
 
     def _join(self, runs: list[int]) -> None:
-        """Copies what waits of some runs into one."""
+        """Copies the waiting rows of some runs into one new run."""
         where = np.flatnonzero(np.isin(self._rows.run, runs))
         joined = _gathered(self._rows.at(where), self._runs)
         for run in runs:
@@ -200,7 +200,7 @@ class OpenRows(OpenWindows):
 
 
 def _gathered(rows: _Rows, runs: Mapping[int, pa.RecordBatch]) -> pa.RecordBatch:
-    """At least one row, in this order."""
+    """Copies these rows, at least one, into a batch in this order."""
     order = np.argsort(rows.run, kind="stable")
     starts = group_starts(rows.run[order])
     numbers = rows.run[order][starts].tolist()
@@ -220,14 +220,14 @@ def _taken(batch: pa.RecordBatch, rows: np.ndarray) -> pa.RecordBatch:
 
 
 def group_starts(values: np.ndarray) -> np.ndarray:
-    """Where each run of equal ones begins."""
+    """Returns where each sequence of equal values begins."""
     if not values.size:
         return np.empty(0, np.int64)
     return np.concatenate([[0], np.flatnonzero(values[1:] != values[:-1]) + 1])
 
 
 def _ranks(counts: np.ndarray) -> np.ndarray:
-    """0 .. count - 1 for each count, one after the other."""
+    """Returns 0 .. count - 1 for each count, one sequence after the other."""
     ends = np.cumsum(counts)
     return np.arange(ends[-1] if ends.size else 0) - np.repeat(ends - counts, counts)
 
@@ -245,11 +245,12 @@ class _ReadyBatches(ReadyWindows):
 
 
 class OpenBatches(OpenWindows):
-    """Windows of batches, which come one at a time."""
+    """Open windows of batches, which are added one at a time."""
 
     def __init__(self, size_of: SizeOf) -> None:
         self._size_of = size_of
-        # In the order of their first elements; its beginning is found at once, a dict's is not.
+        # In the order of their first elements. An OrderedDict finds its first entry at once, where
+        # a dict would pass over all entries that were removed.
         self._elements: OrderedDict[int, list[tuple[int, pa.RecordBatch]]] = OrderedDict()
 
     @property

@@ -1,7 +1,8 @@
 """The operator that makes the lists of each batch equally long.
 
-Invariant: a padded column keeps its type, whatever the length, so that all batches have one schema;
-a mark on the field says that its lists are equally long, and that a NumPy reader gets a 2-D array.
+Invariant: a padded column keeps its type whatever the length of its lists, so that all batches have
+one schema; a mark on the field says that its lists are equally long, so that a NumPy reader gets a
+2-D array.
 """
 
 from __future__ import annotations
@@ -63,9 +64,9 @@ class Pad(RowOperator):
 
 
 def checked_shapes(shapes: Any) -> dict[str, int | None]:
-    """Lengths by column; InvalidArgumentError for anything else.
+    """Returns the lengths by column; InvalidArgumentError for anything else.
 
-    A length may be written as the shape of a row, `[length]`, as tf.data has it.
+    As in tf.data, a length may be given as the shape of a row, `[length]`.
     """
     return {
         name: None if length is None else integer_at_least(length, 1, f"padded_shapes[{name!r}]")
@@ -77,14 +78,14 @@ def checked_shapes(shapes: Any) -> dict[str, int | None]:
 def _mapping(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InvalidTypeError(f"{what} must be a dict by column name, got {value!r}")
-    # NumPy's scalars are no parameters of a plan.
+    # A plan cannot hold NumPy scalars as parameters.
     return {name: v.item() if isinstance(v, np.generic) else v for name, v in value.items()}
 
 
 def padded(
     batch: pa.RecordBatch, shapes: Mapping[str, int | None], values: Mapping[str, Any]
 ) -> pa.RecordBatch:
-    """`batch` with equally long lists. SchemaError for a list longer than its shape."""
+    """Returns `batch` with equally long lists. SchemaError for a list longer than its shape."""
     require_columns([*shapes, *values], batch.schema.names, what="padded_batch")
     fields, arrays = [], []
     for field, array in zip(batch.schema, batch.columns, strict=True):
@@ -128,18 +129,18 @@ def _padded(array: pa.Array, name: str, length: int | None, value: Any) -> pa.Ar
 
 
 def _lengths(array: pa.Array) -> np.ndarray:
-    """Of each list; 0 of a null."""
+    """Returns the length of each list; 0 for a null."""
     lengths = pc.list_value_length(array)
     return (pc.fill_null(lengths, 0) if array.null_count else lengths).to_numpy()  # type: ignore
 
 
 def _filled(flat: pa.Array, inside: np.ndarray, filler: pa.Array) -> pa.Array:
-    """`flat` where `inside` is true, and `filler` elsewhere; row after row."""
+    """Returns, row after row, the next value of `flat` where `inside` is true, else `filler`."""
     if flat.null_count == 0 and (dtype := _DTYPES.get(flat.type)) is not None:
         filled = np.full(inside.shape, filler.to_numpy()[0], dtype)
         filled[inside] = flat.to_numpy()
         return pa.array(filled.reshape(-1))
-    # What is no value of a list takes the filler, which follows them all.
+    # Places without a value of a list take the filler, which is appended after all values.
     indices = np.full(inside.shape, len(flat))
     indices[inside] = np.arange(len(flat))
     return pa.concat_arrays([flat, filler]).take(pa.array(indices.reshape(-1)))
@@ -147,7 +148,7 @@ def _filled(flat: pa.Array, inside: np.ndarray, filler: pa.Array) -> pa.Array:
 
 @functools.lru_cache(maxsize=256, typed=True)
 def _filler(kind: pa.DataType, value: Any, name: str) -> pa.Array:
-    """The one value to pad with, as an array."""
+    """Returns the value to pad with, as an array of one."""
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
     default: Any = "" if text else b"" if binary else 0

@@ -1,7 +1,7 @@
 """The operator that reads ahead on a thread of its own.
 
-The thread owns the stream below from the first `next` on; each element travels with the position
-after it, so that read-ahead never shows in a saved position.
+The thread owns the stream below from the first `next` on. Invariant: each element travels with the
+position after it, so that a saved position never includes elements that were only read ahead.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Prefetch(Operator):
 
 
 class _Element(NamedTuple):
-    """One step of the stream: a batch, its end, or what it raised."""
+    """A step of the stream: a batch, the end, or the error that was raised."""
 
     batch: pa.RecordBatch | None
     state: State  # after the batch
@@ -59,7 +59,7 @@ class _PrefetchStream(BatchStream):
         self._context = context
         self._queue: BoundedQueue[_Element] = BoundedQueue(buffer_size)
         self._thread: StoppableThread | None = None
-        self._state: State = {}  # asked for as the thread begins: a restore wants a fresh stream
+        self._state: State = {}  # set when the thread starts; a restore needs a fresh stream
         self._location = ""
         self._ended = False
         # A stream that is dropped without close() must not leave a thread behind.

@@ -17,17 +17,17 @@ from dataservice.runtime.arguments import integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 from dataservice.sharding import epoch_of
 
-# What several passes that are made at once take at most.
+# Most bytes of several passes that are made at once.
 _TILE_BYTES: Final = 4 << 20
-# Passes in a row that may have gone to other readers, as to those who began long before: two
-# minutes of them where a service makes nothing.
+# Most passes in a row without a row that may be explained by other readers, such as those that
+# began long before. If a service yields no rows at all, so many passes take two minutes.
 MAX_PASSES_TAKEN: Final = 10_000
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Repeat(Node):
-    """The input `count` times over, endlessly when None; shuffles below reshuffle each time."""
+    """The input `count` times, or endlessly for None; shuffles below reshuffle each time."""
 
     kind: ClassVar[str] = "repeat"
     input: Node
@@ -51,7 +51,7 @@ class Repeat(Node):
         return _RepeatStream(open_pass, self.count, self._few_rows(), most_empty, context.check)
 
     def _few_rows(self) -> int:
-        """Rows of a pass, where several passes are made at once; else 0."""
+        """Returns the rows of a pass if several passes can be made at once, else 0."""
         if not isinstance(self.input, Source) or not self.input.in_memory:
             return 0
         rows = self.input.cardinality()
@@ -70,9 +70,9 @@ class Repeat(Node):
 
 
 class _RepeatStream(BatchStream):
-    """One pass after the other; of those that have `few_rows`, as many as make a chunk at once.
+    """One pass after another; with `few_rows`, as many passes at once as make a chunk.
 
-    Endless ones end after `most_empty` passes in a row without a row, and one more.
+    An endless repetition ends after more than `most_empty` passes in a row without a row.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class _RepeatStream(BatchStream):
         self._tile: pa.RecordBatch | None = None  # as many passes as are made at once
         self._pass = 0
         self._stream: BatchStream | None = None
-        self._saved: State | None = None  # of the input, to be restored when it is opened
+        self._saved: State | None = None  # position to restore when the input is opened
         self._empty_passes = 0
         self._empty = True
 
@@ -112,7 +112,7 @@ class _RepeatStream(BatchStream):
         raise StopIteration
 
     def _several(self) -> pa.RecordBatch:
-        """The next passes, of which none has begun."""
+        """Returns the next passes, none of which has begun, as one batch."""
         self._check()
         if self._tile is None:
             with self._open_pass(self._pass) as stream:
@@ -124,7 +124,7 @@ class _RepeatStream(BatchStream):
         return self._tile.slice(0, passes * self._few_rows)
 
     def _tiled(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """A pass, as often as makes a chunk and takes little memory."""
+        """Returns the rows of a pass, repeated up to a chunk or `_TILE_BYTES`."""
         times = min(CHUNK_ROWS // rows.num_rows, _TILE_BYTES // max(1, rows.nbytes))
         if self._count is not None:
             times = min(times, self._count)
@@ -139,7 +139,7 @@ class _RepeatStream(BatchStream):
                 try:
                     stream.restore(self._saved)
                 except BaseException:
-                    # Also an interrupt, after which the next call opens it anew.
+                    # Also after an interrupt: the next call then opens the input again.
                     stream.close()
                     raise
                 self._saved = None

@@ -37,7 +37,7 @@ class Select(RowOperator):
 
 
 def _names(value: Any) -> tuple[str, ...]:
-    """One or several names as a tuple; an error for none, or for a repeated name."""
+    """Returns one or several names as a tuple; raises for no names and for a repeated name."""
     names = value if isinstance(value, list | tuple) else (value,)
     if not names or not all(isinstance(name, str) for name in names):
         raise InvalidTypeError(f"select takes column names, got {value!r}")
@@ -49,7 +49,7 @@ def _names(value: Any) -> tuple[str, ...]:
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rename(RowOperator):
-    """Gives columns other names; those not mentioned keep theirs."""
+    """Renames columns; those not mentioned keep their names."""
 
     kind: ClassVar[str] = "rename"
     names: Mapping[str, str]

@@ -45,7 +45,7 @@ class Shard(Operator):
 
     @property
     def is_hint(self) -> bool:
-        """Whether a service is to fill in number and index."""
+        """Whether a service has to fill in `num_shards` and `index`."""
         return self.num_shards == SHARD_HINT
 
     def open(self, context: RunContext) -> BatchStream:
@@ -53,7 +53,7 @@ class Shard(Operator):
         return super().open(context) if own is None else own.open(context)
 
     def _range(self) -> RangeSource | None:
-        """The elements as a range, of which nothing else need be made."""
+        """Returns the kept elements of a range as a range of their own; None for other inputs."""
         source = self.input
         if not isinstance(source, RangeSource):
             return None

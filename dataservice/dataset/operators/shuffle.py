@@ -1,10 +1,10 @@
 """The operator that permutes elements within consecutive buffers.
 
 The rows are grouped into buffers of `buffer_size`, and each buffer is permuted by a generator keyed
-by (seed, epoch, buffer). Run over one window of a distributed dataset, the window is the buffer,
-but for what of a large one would not fit into memory.
-The files and row groups below it are read in a permuted order too. Invariant: the order is a pure
-function of (seed, epoch, position), so a saved position needs no random state.
+by (seed, epoch, buffer). Over one window of a distributed dataset, the buffer is the whole window,
+unless the window is too large for memory.
+The files and row groups below are also read in a permuted order. Invariant: the order is a pure
+function of (seed, epoch, position), so that a saved position needs no random state.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from dataservice.runtime.arguments import integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 from dataservice.sharding import WINDOW_ROWS, order_key
 
-# Windows whose rows are counted have fewer, unless row groups are larger.
+# A window whose rows were counted in planning has fewer, unless a row group is larger.
 _WINDOW_BUFFER_ROWS: Final = 2 * WINDOW_ROWS
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class Shuffle(Operator):
-    """A permutation of the elements; where no `seed` was given, `drawn_seed` is a random one."""
+    """A permutation of the elements; without a `seed`, `drawn_seed` is a random one."""
 
     kind: ClassVar[str] = "shuffle"
     # A seed that was drawn differs each time the program runs; saved positions carry it.
@@ -55,11 +55,11 @@ class Shuffle(Operator):
 
     @property
     def effective_seed(self) -> int:
-        """The given seed, or the one that was drawn."""
+        """The seed that was given, or else drawn."""
         return effective_seed(self)
 
     def epoch_key(self, epoch: int) -> int:
-        """The epoch that keys its order."""
+        """Returns the epoch that keys the order; 0 if the order is the same in all epochs."""
         return epoch if self.reshuffle_each_iteration else 0
 
     def input_context(self, context: RunContext) -> RunContext:
@@ -76,15 +76,15 @@ class Shuffle(Operator):
         least = 1 if context.window is None else _WINDOW_BUFFER_ROWS
         rows = max(self.buffer_size, least)
         if rows == 1:
-            # Buffers of one row leave all as it is, and each would come as a batch of its own.
+            # A buffer of one row changes nothing, and each row would become a batch of its own.
             return stream
         return _RowShuffleStream(stream, rows, lambda buffer: order_key(*run, buffer))
 
 
 def permutation(count: int, key: int) -> np.ndarray:
-    """A permutation of range(count) as int64 that depends on `key` alone.
+    """Returns a permutation of range(count), as int64, that depends on `key` alone.
 
-    NumPy's own permutations are not stable over versions.
+    NumPy's own permutations are not stable across its versions.
     """
     return np.argsort(random_bits(count, key))
 

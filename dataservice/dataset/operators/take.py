@@ -55,7 +55,7 @@ class Skip(Operator):
 
 
 class _CountingStream(BatchStream):
-    """Pieces of a stream, with a count of the elements that are left to take or to skip."""
+    """Pieces of a stream, and a count of the elements that are left to take or to skip."""
 
     def __init__(self, stream: BatchStream, count: int, *, whole_batches: bool) -> None:
         self._cutter = RowCutter(stream)
@@ -63,7 +63,7 @@ class _CountingStream(BatchStream):
         self._whole_batches = whole_batches
 
     def _piece(self, elements: int) -> tuple[pa.RecordBatch | None, int]:
-        """The next rows, of at most `elements` elements, and how many elements they are."""
+        """Returns the next rows, at most `elements` elements, and how many elements they are."""
         if self._whole_batches:
             return self._cutter.piece(_ALL_ROWS), 1
         piece = self._cutter.piece(elements)
@@ -77,14 +77,14 @@ class _CountingStream(BatchStream):
         self._cutter.restore(state["input"])
 
     def state_after(self, state: State, rows: int) -> State | None:
-        # A part of a batch is no element.
+        # If elements are batches, a position within one cannot be counted in elements.
         read, left = self._after(int(state["left"]), rows)
         inner = None if self._whole_batches else self._cutter.state_after(state["input"], read)
         return None if inner is None else {"input": inner, "left": left}
 
     @abstractmethod
     def _after(self, left: int, rows: int) -> tuple[int, int]:
-        """What `rows` rows of output take of the input, and what is left to count then."""
+        """Returns the input rows that `rows` rows of output take, and the count left after them."""
 
     def close(self) -> None:
         self._cutter.close()

@@ -41,7 +41,7 @@ class Unbatch(Operator):
 
     def cardinality(self) -> int:
         inner = self.input
-        # One question to the input each: two, of batches of batches, would be a million of twenty.
+        # Asks its input once. Two calls at each level would make a million at twenty levels.
         if isinstance(inner, Batch) and not inner.input.batched:
             rows = inner.input.cardinality()
             return rows - rows % inner.rows if rows > 0 and inner.drop_remainder else rows

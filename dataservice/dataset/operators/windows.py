@@ -1,10 +1,11 @@
 """Gathering elements by key into windows, for the operators that group.
 
 Each key fills a window of its own, which is emitted when it is full. Elements of one key leave in
-the order in which they came; so a position is that of the oldest chunk with an element that waits,
-for each key how many of the elements from there on have left, and how many windows have left since
-the last chunk was read. Invariant: replaying the input from there, dropping these elements and then
-these windows, yields the same windows in the same order.
+the order in which they came. So a position consists of the input's position before the oldest chunk
+with a waiting element; for each key, how many elements from that chunk on have left; and how many
+windows have left since the last chunk was read. Knows nothing of what windows are used for.
+Invariant: replaying the input from a position, dropping those elements and then those windows,
+yields the same windows in the same order.
 """
 
 from __future__ import annotations
@@ -28,12 +29,12 @@ from dataservice.dataset.stream import BatchStream, State
 
 __all__ = ["KeysOf", "SizeOf", "Window", "WindowGatherer"]
 
-# Keys of the elements of a batch, int64.
+# Returns the keys of the elements of a batch, as int64.
 KeysOf: TypeAlias = Callable[[pa.RecordBatch, Callable[[], str]], np.ndarray]
 
 
 class WindowGatherer:
-    """Windows in the order in which they fill up; at the end those that are not full, by key."""
+    """An iterator of windows in the order in which they fill up, and then of the rest by key."""
 
     def __init__(
         self,
@@ -49,15 +50,15 @@ class WindowGatherer:
         self._drop_remainder = drop_remainder
         self._open: OpenWindows = OpenBatches(size_of) if whole_batches else OpenRows(size_of)
         self._ready: ReadyWindows = OpenBatches(size_of).rest()
-        self._given = 0  # of these
-        self._skip = 0  # of the next windows, which had left before the position was saved
+        self._given = 0  # ready windows that have left
+        self._skip = 0  # next windows to leave out: they had left before the position was saved
         self._chunk = 0
-        # Of the chunks that are still needed: their positions, and their elements by key.
+        # The positions before the chunks that are still needed, and the elements of each by key.
         self._states: dict[int, State] = {}
         self._arrived: dict[int, _Counts] = {}
-        self._left = _Counts()  # of these chunks, before the ready windows; and those to drop
-        self._drop = _Counts()
-        self._position: State | None = None  # before the ready windows
+        self._left = _Counts()  # elements of these chunks that left before the ready windows
+        self._drop = _Counts()  # elements to leave out when they are read after a restore
+        self._position: State | None = None  # before the ready windows, once it was asked for
         self._ended = False
 
     def __next__(self) -> Window:
@@ -71,7 +72,7 @@ class WindowGatherer:
         return self._ready.window(self._given - 1)
 
     def _advance(self) -> None:
-        """Reads one chunk into the windows."""
+        """Reads one chunk into the windows; at the end, makes the rest ready or drops it."""
         state = self._stream.state()
         batch = next(self._stream, None)
         keys = None if batch is None else self._keys_of(batch, self._stream.location)
@@ -91,7 +92,7 @@ class WindowGatherer:
         self._forget()
 
     def _not_dropped(self, keys: np.ndarray) -> np.ndarray:
-        """Which of the elements of a chunk had not left before the position was saved."""
+        """Returns which elements of a chunk had not left before the position was saved."""
         if not self._drop.keys.size:
             return np.arange(len(keys))
         order = np.argsort(keys, kind="stable")
@@ -103,12 +104,12 @@ class WindowGatherer:
         return np.sort(order[ranks >= np.repeat(dropped, counts)])
 
     def _oldest(self) -> int:
-        """The first chunk with an element that waits; the next one where none does."""
+        """Returns the first chunk with an element that waits; the next chunk if none waits."""
         waiting = [oldest for oldest in (self._open.oldest, self._ready.oldest) if oldest]
         return min(waiting, default=self._chunk + 1)
 
     def _forget(self) -> None:
-        """Lets go of the chunks before it, all of whose elements have left."""
+        """Drops the positions and counts of chunks all of whose elements have left."""
         oldest = self._oldest()
         while self._states and (chunk := next(iter(self._states))) < oldest:
             del self._states[chunk]
@@ -116,7 +117,7 @@ class WindowGatherer:
             self._left.subtract(arrived.keys, arrived.counts)
 
     def state(self, back: int = 0) -> State:
-        """The position before the next window, or `back` windows, at most one, before it."""
+        """Returns the position before the next window; with `back` 1, before the last window."""
         if self._position is None:
             first = next(iter(self._states), None)
             before = self._stream.state() if first is None else self._states[first]
@@ -139,15 +140,15 @@ class WindowGatherer:
         self._given = 0
 
     def location(self) -> str:
-        """Where the rows of the last chunk come from."""
+        """Says where the rows of the last chunk come from."""
         return self._stream.location()
 
 
 class _Counts:
-    """How many elements there are by key; `keys` are sorted, and no count is 0.
+    """The numbers of elements by key; `keys` are sorted, and no count is 0.
 
-    What is added waits until it is as much as there is, or is asked for: of many keys each chunk
-    changes few.
+    Additions are merged only when they outnumber the keys or when counts are asked for, because a
+    chunk changes few of many keys.
     """
 
     def __init__(self, keys: np.ndarray | None = None) -> None:
@@ -167,7 +168,7 @@ class _Counts:
         return self._counts
 
     def add(self, keys: np.ndarray, counts: np.ndarray) -> None:
-        """More elements, of keys that may be there several times."""
+        """Adds counts of elements; a key may occur several times."""
         if keys.size:
             self._added.append((keys, counts))
             self._waiting += len(keys)
@@ -185,22 +186,22 @@ class _Counts:
         self._keys, self._counts = found[totals != 0], totals[totals != 0]
 
     def subtract(self, keys: np.ndarray, counts: np.ndarray) -> None:
-        """Fewer elements."""
+        """Subtracts counts of elements."""
         self.add(keys, -counts)
 
     def of(self, keys: np.ndarray) -> np.ndarray:
-        """The counts of some keys; there is at least one."""
+        """Returns the counts of some keys, 0 for unknown ones. There must be at least one count."""
         places = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[places] == keys, self.counts[places], 0)
 
     def listed(self) -> list[list[int]]:
-        """JSON-able form."""
+        """Returns the counts in a JSON-able form."""
         pairs: list[list[int]] = np.column_stack([self.keys, self.counts]).tolist()
         return pairs
 
     @classmethod
     def of_list(cls, listed: list[list[int]]) -> _Counts:
-        """What `listed` gave."""
+        """Returns the counts that `listed` was given for."""
         counts = cls()
         pairs = np.array(listed, np.int64).reshape(-1, 2)
         counts.add(pairs[:, 0], pairs[:, 1])

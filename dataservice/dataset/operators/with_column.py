@@ -32,9 +32,9 @@ from dataservice.errors import InvalidTypeError, MissingColumnError, SchemaError
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class WithColumn(InferringOperator):
-    """Sets column `name` to an expression, or to a function of all columns to one array.
+    """Sets column `name` to an expression, or to the array that a function of all columns returns.
 
-    An existing column keeps its place, a new one comes last. `schema` has the type of that column.
+    An existing column keeps its place; a new one comes last. `schema` has the type of that column.
     """
 
     kind: ClassVar[str] = "with_column"
@@ -52,7 +52,7 @@ class WithColumn(InferringOperator):
             object.__setattr__(self, "schema", self._own_schema(self.schema))
 
     def _own_schema(self, schema: Any) -> pa.Schema | None:
-        """The part of a schema that is of the column; None where it tells no type."""
+        """Returns the column's part of a schema; None if its type there is null."""
         if not isinstance(schema, pa.Schema):
             raise InvalidTypeError(f"schema must be a pyarrow.Schema, got {schema!r}")
         if self.name not in schema.names:

@@ -1,7 +1,7 @@
-"""The operator that puts datasets side by side: row i has the columns of every row i.
+"""The operator that puts datasets side by side: row i has the columns of row i of every dataset.
 
-Invariant: it ends with the shortest of its inputs; no row of one is put beside another's than that
-of the same number.
+Invariant: it ends with the shortest of its inputs; only rows of the same number are put side by
+side.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Zip(Node):
 
 
 def side_by_side(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of the columns of all, which have equally many rows; SchemaError for a name twice.
+    """Returns one batch with the columns of all batches, which have equally many rows.
 
-    Copies nothing.
+    Copies nothing. SchemaError for a column name that occurs twice.
     """
     fields = [field for batch in batches for field in batch.schema]
     names = [field.name for field in fields]
@@ -75,7 +75,7 @@ def side_by_side(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
 
 
 class ZipStream(BatchStream):
-    """Rows of several streams side by side, cut as those of the first are."""
+    """The rows of several streams side by side, cut into batches like those of the first stream."""
 
     def __init__(self, streams: Sequence[BatchStream], whole_batches: bool) -> None:
         self._cutters = [RowCutter(stream) for stream in streams]

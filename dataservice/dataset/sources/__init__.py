@@ -1,4 +1,4 @@
-"""Where rows come from: one module per source. Importing it registers every source."""
+"""The sources of rows, one module each. Importing this package registers every source."""
 
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.csv import CsvSource

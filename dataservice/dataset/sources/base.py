@@ -1,8 +1,8 @@
-"""What all sources share: planning splits, and the stream that reads splits one after the other.
+"""The base class of sources, and the stream that reads splits one after the other.
 
-A source says which splits it has and how one is read from a given row; everything about positions
-is here. Invariant: reading a split from row r yields the rows that follow the first r, in the same
-order, whatever r is.
+A source defines which splits it has and how a split is read from a given row; positions are handled
+here. Knows no file formats. Invariant: reading a split from row r on yields all its rows except the
+first r, in the same order, whatever r is.
 """
 
 from __future__ import annotations
@@ -22,64 +22,67 @@ from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from dataservice.sharding import Split, order_key, permuted, total_rows
 from dataservice.split_table import SplitTable
 
-# A sample opens no more files than this.
+# Most batches that a sample reads, and so most files that it reads from.
 _SAMPLE_BATCHES = 16
-# What is wrong with the data. A generator's function is a source, too.
+# Errors of the data. The function of a generator counts as data here.
 _UNREADABLE = (SourceError, SchemaError, UserFunctionError)
 _MAX_SPLITS = 65_536
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source(Node):
-    """A node without inputs that can be cut into splits.
+    """A node without inputs, whose rows can be cut into splits.
 
-    With `on_error` "skip", what of a split cannot be read is left out and counted.
+    With `on_error` "skip", the part of a split that cannot be read is left out and counted.
     """
 
     on_error: str = dataclasses.field(default="raise", kw_only=True)
 
     # Whether it yields the same rows from memory in each epoch.
     in_memory: ClassVar[bool] = False
-    # Whether its splits are files or parts of them, which a shuffle above reads in another order.
+    # Whether its splits are files or parts of files, whose order a shuffle above permutes.
     reads_files: ClassVar[bool] = False
 
     @property
     def counts_rows(self) -> bool:
-        """Whether `rows` of its splits is the number of rows that they yield."""
+        """Whether `rows` of a split, if known, is the number of rows that the split yields."""
         return True
 
     @abstractmethod
     def splits(self) -> Iterator[Split]:
-        """Its splits in order; files are looked at only as the iterator gets to them."""
+        """Yields the splits in order; looks at a file only when the iterator reaches it."""
 
     @abstractmethod
     def read(
         self, split: Split, first_row: int, context: RunContext
     ) -> Generator[pa.RecordBatch, None, None]:
-        """Chunks of the rows of `split` from `first_row` on, before `refine`."""
+        """Yields the rows of `split` from `first_row` on in chunks, before `refine`."""
 
     @abstractmethod
     def empty(self) -> pa.RecordBatch:
-        """A batch of no rows with the schema of the source."""
+        """Returns a batch without rows that has the schema of the source."""
 
     @abstractmethod
     def describe(self, split: Split, first_row: int, end_row: int) -> str:
-        """Names rows [first_row, end_row) of `split` for messages."""
+        """Names rows [first_row, end_row) of `split`, for messages."""
 
     def plan(self) -> list[Split]:
-        """All splits at once, of a size that suits a service."""
+        """Returns all splits, of a size that suits a service."""
         return list(self.splits())
 
     def plan_table(self) -> SplitTable:
-        """The splits of `plan` as a table, which is smaller where there are many."""
+        """Returns the splits of `plan` as a table, which takes less memory for many splits."""
         return SplitTable.of(self.plan())
 
     def sequence(self) -> Iterator[Split]:
-        """What a local run reads when nothing above permutes the splits."""
+        """Yields the splits that a local run reads if no shuffle above permutes them."""
         return self.splits()
 
     def refine(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Drops what was read but is not wanted; rows are counted before it."""
+        """Drops rows and columns that were read but not asked for.
+
+        Positions count the rows before this.
+        """
         return batch
 
     def open(self, context: RunContext) -> BatchStream:
@@ -90,7 +93,7 @@ class Source(Node):
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
         stream = SplitStream(self, self.sequence(), context)
-        # The first rows there are will do, unless they did not and more are asked for.
+        # Any first rows will do, unless they were not enough and the context asks for more.
         wanted = context.sample_rows if context.sample_rows > SAMPLE_ROWS else 1
         batches: list[pa.RecordBatch] = []
         try:
@@ -112,15 +115,15 @@ class Source(Node):
 
 
 class SplitStream(BatchStream):
-    """The rows of splits, one after the other; the position is the split and the row in it."""
+    """The rows of splits, one split after the other; a position is a split and a row in it."""
 
     def __init__(self, source: Source, splits: Iterable[Split], context: RunContext) -> None:
         self._source = source
         self._splits = iter(splits)
         self._context = context
-        self._index = 0  # of the split that is read, or is next
+        self._index = 0  # of the current split, or of the next one
         self._row = 0  # in that split, before `refine`
-        self._split: Split | None = None  # that one, once it was looked at
+        self._split: Split | None = None  # that split, once it was taken from the iterator
         self._reader: Generator[pa.RecordBatch, None, None] | None = None
         self._last: tuple[Split, int, int] | None = None
 
@@ -138,14 +141,14 @@ class SplitStream(BatchStream):
                 return batch
 
     def _read(self) -> tuple[pa.RecordBatch | None, Split]:
-        """The next batch of the split; None at its end, and where it cannot be read further."""
+        """Returns the next batch of the split; None at its end or where it is unreadable."""
         reader, split = self._current()
         try:
             return next(reader, None), split
         except _UNREADABLE as error:
             if self._source.on_error != "skip":
                 raise
-            # Where no file at all is to be seen, it is the machine that is wrong, not the data.
+            # Raises if no file can be read at all: then the machine is at fault, not the data.
             self._source.empty()
             if self._context.omitted is not None:
                 left = None if split.rows is None else split.rows - self._row
@@ -207,9 +210,9 @@ class SplitStream(BatchStream):
 
 
 def index_splits(rows: int) -> Iterator[Split]:
-    """Ranges that cover [0, rows): about 64, of at most 65,536 rows unless there would be too many.
+    """Yields ranges that cover [0, rows): about 64 of them, of at most 65,536 rows each.
 
-    The number of splits is bounded too, since a dispatcher keeps them all.
+    Ranges are larger if there would be more than 65,536 of them, since a dispatcher keeps all.
     """
     step = max(1, min(-(-rows // 64), 65_536), -(-rows // _MAX_SPLITS))
     for start in range(0, rows, step):

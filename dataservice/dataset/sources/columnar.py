@@ -1,8 +1,8 @@
-"""What sources of columnar files share: the choice of columns, and files that must agree.
+"""The base class of sources of columnar files: chosen columns, and schemas that must agree.
 
-A subclass says how one file is planned, and what schema it has. Invariant: every file has each
-wanted column with the type that the reference tells, or, as writers do where no row has a value,
-with the type null.
+A subclass defines how a file is planned and how its schema is read. Knows no file format.
+Invariant: every file has each wanted column with the type that the reference has, or with the type
+null, which writers use where no row has a value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAN_THREADS: Final = 16
 
 
 class ColumnarSource(Source):
-    """Rows of files that tell where their rows are: the chosen `columns` of them."""
+    """The chosen `columns` of files whose metadata says where their rows are."""
 
     reads_files: ClassVar[bool] = True
     suffixes: ClassVar[tuple[str, ...]]
@@ -40,14 +40,14 @@ class ColumnarSource(Source):
 
     @abstractmethod
     def plan_file(self, file: InputFile) -> list[Split]:
-        """The splits of a file; SourceError or SchemaError where it cannot be read."""
+        """Returns the splits of a file; SourceError or SchemaError if it cannot be read."""
 
     @abstractmethod
     def read_reference(self, file: InputFile) -> Reference:
-        """The schema of a file."""
+        """Returns a file's path with its schema."""
 
     def files(self) -> Iterator[InputFile]:
-        """The files now, in order."""
+        """Finds the files as they are at this moment, in order."""
         return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
@@ -61,9 +61,9 @@ class ColumnarSource(Source):
             return [split for part in pool.map(self._plan_or_skip, files) for split in part]
 
     def _plan_or_skip(self, file: InputFile) -> list[Split]:
-        """With "skip", one split for a file that cannot be planned.
+        """Plans a file; with "skip", returns a single split for a file that cannot be planned.
 
-        Whoever reads it meets the error, and counts it.
+        Reading that split raises the error again, where it is counted.
         """
         try:
             return self.plan_file(file)
@@ -82,7 +82,7 @@ class ColumnarSource(Source):
 
     @functools.cached_property
     def read_schema(self) -> pa.Schema:
-        """What is read of each file: the chosen columns, then others that the filter needs."""
+        """The columns read from each file: the chosen ones, then others that the filter needs."""
         path, whole, _ = self.reference
         names = list(whole.names if self.columns is None else self.columns)
         require_columns(names, whole.names, what=f"{path!r}")
@@ -97,7 +97,7 @@ class ColumnarSource(Source):
         return frozenset() if self.filter is None else self.filter.columns()
 
     def check_schema(self, path: str, found: pa.Schema) -> None:
-        """SchemaError naming both files unless a file has all columns as the reference has them."""
+        """Raises SchemaError, naming both files, unless a file has all columns of the reference."""
         for field in self.read_schema:
             index = found.get_field_index(field.name)
             actual = None if index < 0 else plain_schema(pa.schema([found.field(index)])).field(0)
@@ -117,14 +117,17 @@ class ColumnarSource(Source):
 
 
 def named_parts(kind: str, numbers: Sequence[int]) -> str:
-    """The row groups or record batches of a split, for messages: a file may have thousands."""
+    """Names the row groups or record batches of a split, for messages; only the first few."""
     named = ", ".join(str(number) for number in numbers[:_MAX_NAMED])
     left = len(numbers) - _MAX_NAMED
     return f"{kind} {named}" + (f" and {left} more," if left > 0 else "")
 
 
 def chosen_columns(columns: Any) -> tuple[str, ...] | None:
-    """One name or several as a tuple, None for all; InvalidTypeError for anything else."""
+    """Returns one name or several as a tuple, None for all; InvalidTypeError for anything else.
+
+    InvalidArgumentError for an empty list.
+    """
     if columns is None:
         return None
     if isinstance(columns, str):

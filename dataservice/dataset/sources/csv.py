@@ -1,7 +1,7 @@
-"""The source of CSV files, plain or compressed, read as a stream.
+"""The source of CSV files, plain or compressed, read as a stream. One split per file.
 
-Types that the schema does not give are inferred from the first block of the first file and then
-demanded of everything after it, so that every row of every file has one type. One split per file.
+Without a schema, types are inferred from the first block of the first file, and every later row of
+every file must have them. Invariant: all rows of all files have one schema.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _BAD_ROW: Final = re.compile(r"In CSV column #|CSV parse error: Expected")
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class CsvSource(WholeFilesSource):
-    """Rows of CSV files. With `schema`, exactly its columns, with its types.
+    """The rows of CSV files; with `schema`, exactly its columns with its types.
 
-    Columns that are not in the schema are an error where it was inferred, also when it is filled in
-    later, and are ignored where the user stated it.
+    By default, columns that are not in the schema are ignored if the user stated the schema, and
+    are an error if it was inferred, also where the inferred schema was filled in afterwards.
     """
 
     kind: ClassVar[str] = "csv"
@@ -135,7 +135,7 @@ class CsvSource(WholeFilesSource):
             return Reference(file.path, plain_schema(with_unsigned(reader.schema, reader, fits)))
 
     def _fits(self, path: str, column: pa.Field) -> bool:
-        """Whether a column of the first block can be read as that."""
+        """True if that column of the first block can be read with the type of `column`."""
         try:
             with self._reader(path, pa.schema([column]), RunContext()):
                 return True
@@ -150,7 +150,10 @@ class CsvSource(WholeFilesSource):
     def _reader(
         self, path: str, schema: pa.Schema | None, context: RunContext
     ) -> Iterator[ReadAheadBatches | None]:
-        """A reader of the file; None for a file without a byte, which needs a header to differ."""
+        """Opens a reader of the file; None for an empty file if no header is expected.
+
+        SourceError for an empty file that should have a header, or from which types are inferred.
+        """
         with opened(path, self.storage_options) as handle:
             if handle.size() == 0 if isinstance(handle, pa.NativeFile) else False:
                 if self.header or schema is None:
@@ -177,7 +180,7 @@ class CsvSource(WholeFilesSource):
         return read(io.BytesIO(line + b"\n"))
 
     def _only_line(self, path: str) -> bytes:
-        """The text of a file whose first block has no end of a line: Arrow sees no line then."""
+        """Returns the first block of a file. Without a line end in it, Arrow sees no line."""
         with opened(path, self.storage_options) as handle:
             return bytes(self._text(handle, path).read(_BLOCK_BYTES))
 
@@ -185,7 +188,7 @@ class CsvSource(WholeFilesSource):
         return in_utf_8(decompressed(handle, path), self.encoding)
 
     def _options(self, schema: pa.Schema | None, context: RunContext) -> tuple[Any, Any, Any]:
-        # Else the names of the file decide, so that one with others is an error.
+        # Otherwise the names in the file are read, so that a file with other names is an error.
         stated = self.schema if self.unexpected_columns == "ignore" else None
         names = None if self.header or stated is None else stated.names
         read = pacsv.ReadOptions(
@@ -200,7 +203,7 @@ class CsvSource(WholeFilesSource):
             null_values=None if self.null_values is None else list(self.null_values),
             strings_can_be_null=self.null_values is not None,
         )
-        # Else a block may end inside of quotes, and the rest of a value be taken for rows.
+        # Otherwise a block might end inside quotes, and the rest of a value be taken for rows.
         parse = pacsv.ParseOptions(delimiter=self.delimiter, newlines_in_values=True)
         return read, parse, convert
 
@@ -239,7 +242,10 @@ class CsvSource(WholeFilesSource):
             raise _explained(path, where, self._column(path, schema, told), told) from error
 
     def _with_row(self, path: str, schema: pa.Schema | None, error: BaseException) -> BaseException:
-        """The error with the number of the row, which Arrow tells when it reads on one thread."""
+        """Returns the error with the row's number, which Arrow gives when it reads on one thread.
+
+        Reads the file again for it.
+        """
         if not _BAD_ROW.search(str(error)) or _ROW.search(str(error)):
             return error
         try:
@@ -251,7 +257,7 @@ class CsvSource(WholeFilesSource):
         return error
 
     def _column(self, path: str, schema: pa.Schema | None, error: BaseException) -> str:
-        """The column of a value that has another type; "" for another error."""
+        """Names the column of a value that has another type; "" for any other error."""
         found = _BAD_VALUE.search(str(error))
         if found is None:
             return ""
@@ -273,7 +279,7 @@ def _check_delimiter(delimiter: Any) -> None:
 
 
 def _require_text(path: str, inferred: pa.Schema) -> None:
-    """SourceError for bytes, which Arrow infers of what is not UTF-8."""
+    """Raises SourceError for a column of bytes, as which Arrow infers text that is not UTF-8."""
     for column in inferred:
         if pa.types.is_binary(column.type):
             raise SourceError(
@@ -287,8 +293,8 @@ def _tells_types(inferred: Reference) -> bool:
 
 
 def _explained(path: str, where: str, column: str, error: BaseException) -> DataServiceError:
-    """The error for a value of another type, in `column`, or for a file that cannot be parsed."""
-    # It may quote a value of any length.
+    """Returns the error to raise: for a value of another type in `column`, or a damaged file."""
+    # Cut, because the message may quote a value of any length.
     message = _ROW.sub("", f"{error!s:.500}")
     if _TOO_LONG in message:
         return SourceError(

@@ -1,6 +1,6 @@
-"""The source of file names: one row per file that a pattern matches.
+"""The source of file names: one row for each file that a pattern matches.
 
-Invariant: names come in the order of the patterns, each pattern's matches sorted.
+Opens no file. Invariant: names come in the order of the patterns, the matches of each sorted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SCHEMA = pa.schema([("path", pa.string())])
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileListSource(Source):
-    """The paths that match, in a string column `path`; a directory stands for all files below."""
+    """The matching paths in a string column `path`; a directory stands for all files below it."""
 
     kind: ClassVar[str] = "list_files"
     patterns: tuple[str, ...]
@@ -43,7 +43,7 @@ class FileListSource(Source):
         return iter(find_files(self.patterns, ("",), self.storage_options))
 
     def splits(self) -> Iterator[Split]:
-        # A split is the name itself, so that every machine lists what the planning one found.
+        # A split is the name itself, so that every machine yields the names found in planning.
         for file in self._files():
             yield Split(
                 path=file.path, stop=1, rows=1, size_bytes=file.size_bytes, version=file.version
@@ -59,7 +59,7 @@ class FileListSource(Source):
         context: RunContext,  # noqa: ARG002
     ) -> Generator[pa.RecordBatch, None, None]:
         if split.path is not None and split.version:
-            # What is made of the name must be the same each time, so the file must be, too.
+            # Operators may read the named file, and have to get the same rows in each replay.
             check_unchanged(split, self.storage_options)
         paths = list(self._paths()) if split.path is None else [split.path]
         for first in range(first_row, len(paths), CHUNK_ROWS):

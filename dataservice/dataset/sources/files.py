@@ -1,8 +1,8 @@
 """Finding input files, local or at any fsspec URL.
 
-Responsible for turning paths, directories, globs and URLs into a list of files with size and
-version, and for noticing a file that has changed since. It opens none and knows no file format.
-Invariant: the list is in the order given, each glob and directory sorted by path.
+Responsible for turning paths, directories, globs and URLs into a list of files with sizes and
+versions, and for noticing that a file has changed since then. Opens no file and knows no format.
+Invariant: the list is in the order given; the files of each glob and directory are sorted by path.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class InputFile(NamedTuple):
-    """A file as it was found: `version` changes when the file does."""
+    """A file as it was found; `version` changes when the file changes."""
 
     path: str
     size_bytes: int
@@ -36,11 +36,11 @@ def find_files(
     options: Mapping[str, Any] | None,
     on_error: str = "raise",
 ) -> Iterator[InputFile]:
-    """The files that `paths` name, looked up as the iterator gets to them.
+    """Yields the files that `paths` name, looked up when the iterator reaches them.
 
-    A directory stands for the files below it that end in one of `suffixes`. SourceError for a
-    path that does not exist, unless `on_error` is "skip": reading it will fail then; and for a
-    glob or a directory without a match.
+    A directory stands for the files below it whose names end in one of `suffixes`. SourceError for
+    a glob or a directory without a match, and for a path that does not exist; with `on_error`
+    "skip", such a path is yielded all the same, and reading it fails.
     """
     for path in paths:
         find = _find_local if is_local(path) else _find_remote
@@ -58,9 +58,10 @@ def first_readable(
     read: Callable[[InputFile], T],
     tells: Callable[[T], bool] = lambda _: True,
 ) -> T:
-    """What `read` makes of the first file; with "skip", of the first that it can read.
+    """Returns the result of `read` for the first file; with "skip", for the first readable one.
 
-    Where that does not tell what is asked for, of the first that `tells`, if there is one.
+    If `tells` rejects that result, returns the first result that it accepts, if there is one.
+    FailedPreconditionError if no file is readable.
     """
     failure: SourceError | None = None
     silent: list[T] = []
@@ -101,18 +102,18 @@ def _find_local(
 
 
 def _is_data(path: str, suffixes: tuple[str, ...]) -> bool:
-    """Whether a file of a directory is meant to be read, not hidden, or somebody's notes."""
+    """True if a file of a directory holds data: it has the suffix, and no leading "." or "_"."""
     return path.endswith(suffixes) and not path.rpartition("/")[2].startswith((".", "_"))
 
 
 def _matching_files(pattern: str) -> Iterator[InputFile]:
-    """Those that a glob names; each is looked at once, since there may be a million."""
+    """Yields the files that a glob names; calls stat once for each, as there may be a million."""
     found = False
     for name in sorted(set(expanded(pattern))):
         try:
             status = os.stat(name)
         except OSError:
-            # A link to nothing, for example.
+            # A dangling link, for example.
             continue
         if stat.S_ISREG(status.st_mode):
             found = True
@@ -134,7 +135,7 @@ def _find_remote(
 ) -> Iterator[InputFile]:
     with named_errors(path):
         files, root = _file_system(path, options)
-        # A listing has sizes and versions: no request for each file.
+        # A listing has sizes and versions, so that no request is needed for each file.
         if glob.has_magic(root):
             matches = files.glob(root, detail=True)
             found = {name: info for name, info in matches.items() if info["type"] == "file"}
@@ -150,12 +151,12 @@ def _find_remote(
 
 
 def _file_system(path: str, options: Mapping[str, Any] | None) -> tuple[Any, str]:
-    """The file system of a URL, and its own name for the path. Looks at what is there now."""
-    import fsspec  # local files do without
+    """Returns the file system of a URL and that system's name for the path, with a fresh cache."""
+    import fsspec  # not needed for local files
 
     files, root = fsspec.core.url_to_fs(path, **(options or {}))
-    # File systems are kept for the whole process, and object stores answer from what they listed
-    # before: a file that has changed meanwhile would look as it did.
+    # fsspec keeps file systems for the whole process, and those of object stores cache listings: a
+    # file that has changed in the meantime would look unchanged.
     files.invalidate_cache(root)
     return files, root
 
@@ -164,14 +165,14 @@ def _remote_file(path: str, info: Mapping[str, Any]) -> InputFile:
     marks = ("ETag", "etag", "mtime", "LastModified", "last_modified", "created")
     version = next((info[mark] for mark in marks if info.get(mark) is not None), "")
     if isinstance(version, datetime.datetime):
-        # Listings of some file systems have the same moment as a number of seconds.
+        # Listings of some file systems give the same time as a number of seconds.
         version = version.timestamp()
     return InputFile(path, int(info.get("size") or 0), str(version))
 
 
 def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = ()) -> None:
     if not matches:
-        # "" is the end of every name.
+        # The suffix "" stands for all files.
         wanted = f" that ends in {' or '.join(suffixes)}" if any(suffixes) else ""
         raise MissingFileError(
             f"no file{wanted} matches {path!r}{looked_in(path)}; check the path and the pattern"
@@ -179,7 +180,7 @@ def _require_matches(matches: list[str], path: str, suffixes: tuple[str, ...] = 
 
 
 def check_unchanged(split: Split, options: Mapping[str, Any] | None) -> None:
-    """SourceError when the file of `split` is no longer the one that was planned."""
+    """Raises SourceError if the file of `split` has changed since it was planned."""
     assert split.path is not None
     if is_local(split.path):
         now = _local_file(split.path)

@@ -1,7 +1,8 @@
-"""The source of what a user's Python generator yields.
+"""The source of the rows that a user's Python generator yields.
 
-One split: a position is reached again by running the generator from its beginning and leaving out
-rows, so it must yield the same each time. Invariant: all chunks have the declared schema.
+It has one split. A position is restored by running the generator from its beginning and leaving out
+rows, so the generator must yield the same rows each time. Invariant: all chunks have the declared
+schema.
 """
 
 from __future__ import annotations
@@ -34,16 +35,17 @@ _REMEDY: Final = (
     "let the function return a new iterator over the same rows at each call, or pass "
     "deterministic=False, with which it is not called again for rows that were read"
 )
-# What generators some source of this process has begun to read.
+# The generators that any source in this process has begun to read.
 _begun: weakref.WeakSet[types.GeneratorType[Any, Any, Any]] = weakref.WeakSet()
 
 
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class GeneratorSource(Source):
-    """Rows of the iterable that a function returns; `format` None tells it from the first item.
+    """The rows of the iterable that a function returns.
 
-    `deterministic` False: it yields something else when it runs again.
+    With `format` None, the format is found from the first item. `deterministic` False says that the
+    function may return other rows when it runs again.
     """
 
     kind: ClassVar[str] = "generator"
@@ -66,7 +68,7 @@ class GeneratorSource(Source):
             )
         require_distinct(self.schema.names, what="the schema given to from_generator")
         object.__setattr__(self, "schema", plain_schema(self.schema))
-        # None: told from what the generator yields.
+        # None: found from the first item that the generator yields.
         check_choice("format", self.format, (*_FORMATS, None))
         check_deterministic(self.deterministic)
 
@@ -105,7 +107,7 @@ class GeneratorSource(Source):
             )
 
     def _check_unread(self, items: Iterator[Any]) -> None:
-        """SourceError for a generator that something in this process has begun to read."""
+        """Raises SourceError for a generator object that this process has begun to read before."""
         if not isinstance(items, types.GeneratorType):
             return
         if items in _begun:
@@ -126,7 +128,7 @@ class GeneratorSource(Source):
         taken = take(1)
         form = self.format or (_form_of(taken[0], self.schema) if taken else "rows")
         if form == "rows" and taken:
-            # Functions above tell their types by the first rows, and one may lack values.
+            # Functions above infer their types from the first rows, and one row may lack values.
             taken += take(SAMPLE_ROWS - 1)
         while taken:
             if form == "rows":
@@ -178,7 +180,7 @@ class GeneratorSource(Source):
         return no_rows(self.schema)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        # One that does not yield the same again may not run for a mere look.
+        # A generator that may yield other rows next time must not run only for a sample.
         if not self.deterministic:
             return self.empty()
         return rows_of_known(self.schema, super().sample, context, self.kind)
@@ -188,7 +190,7 @@ class GeneratorSource(Source):
 
 
 def _form_of(item: Any, schema: pa.Schema) -> str:
-    """How a generator's items are given, told by one that has the columns of the schema."""
+    """Returns the format of a generator's items, found from an item and the schema."""
     if isinstance(item, pa.RecordBatch | pa.Table):
         return "arrow"
     if not isinstance(item, Mapping):

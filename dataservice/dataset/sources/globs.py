@@ -1,7 +1,7 @@
-"""The names that a local pattern stands for, also where links between folders make circles.
+"""The names that match a local pattern, even if links between folders form cycles.
 
-Looks at folders, opens no file. Invariant: `**` comes into each folder once, by its own name where
-it has one below the pattern, else by a link's; so it ends.
+Lists folders, opens no file. Invariant: `**` visits each folder once, so that it ends: under its
+own name if that lies below the pattern, else under the name of a link.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ANY_DEPTH = "**"
 
 
 def expanded(pattern: str) -> Iterator[str]:
-    """What matches a glob; several `**` may give a name more than once."""
+    """Yields the names that match a glob; with several `**`, a name may come more than once."""
     parts = pattern.split(os.sep)
     if _ANY_DEPTH not in parts:
         yield from glob.iglob(pattern)
@@ -30,7 +30,7 @@ def expanded(pattern: str) -> Iterator[str]:
 
 
 def _folders_below(start: str) -> Iterator[str]:
-    """A folder and those in it, but for hidden ones; links are followed last."""
+    """Yields a folder and all folders below it except hidden ones; follows links last."""
     seen: set[str] = set()
     waiting = [start]
     links: list[str] = []
@@ -48,7 +48,7 @@ def _folders_below(start: str) -> Iterator[str]:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    """What is in a folder, by name; nothing where it may not be read, as for any glob."""
+    """Returns the entries of a folder by name; none if it cannot be read, as in any glob."""
     try:
         with os.scandir(folder or os.curdir) as entries:
             return sorted(entries, key=lambda entry: entry.name)

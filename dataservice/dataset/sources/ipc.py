@@ -1,7 +1,7 @@
 """The source of Arrow IPC files (Feather) and streams.
 
 Local files are mapped into memory, so that the rows of an uncompressed file are read without a
-copy. A file has one split per record batch, small neighbours merged; a stream is one split.
+copy. A file has one split per record batch, with small neighbours merged; a stream has one split.
 Invariant: every file has the columns and types of the reference, and rows come in file order.
 """
 
@@ -49,10 +49,10 @@ _ONE_THREAD: Final = pa.ipc.IpcReadOptions(use_threads=False)
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class IpcSource(ColumnarSource):
-    """Rows of Arrow IPC files and streams, of the chosen `columns`.
+    """The chosen `columns` of Arrow IPC files and streams.
 
-    With `memory_map`, a local file that another process cuts short while it is read ends this
-    process (SIGBUS); without, it is an error.
+    With `memory_map`, this process is killed (SIGBUS) if another process truncates a local file
+    while it is read. Without it, that is an error.
     """
 
     kind: ClassVar[str] = "ipc"
@@ -89,7 +89,7 @@ class IpcSource(ColumnarSource):
         assert split.path is not None
         check_unchanged(split, self.storage_options)
         if split.row_groups is None:
-            # A stream, or a file that could not be planned and now says why.
+            # A stream, or a file that could not be planned; this raises the error again.
             self.plan_file(InputFile(split.path, split.size_bytes, split.version))
         begin = split.start + first_row
         end = None if split.row_groups is None else split.stop
@@ -104,7 +104,7 @@ class IpcSource(ColumnarSource):
                 return
 
     def _batches(self, split: Split, context: RunContext) -> Iterator[pa.RecordBatch]:
-        """Those of the split; all of them for a stream."""
+        """Yields the record batches of the split; for a stream, all of them."""
         path, numbers = split.path, split.row_groups
         assert path is not None
         with self._opened(path, (split.size_bytes, split.version), context) as (reader, is_file):
@@ -116,7 +116,7 @@ class IpcSource(ColumnarSource):
                     batch = reader.get_batch(number) if is_file else _next_batch(reader)
                     if batch is None:
                         return
-                    # Offsets that point outside of a damaged file would be followed.
+                    # Otherwise offsets in a damaged file could point outside of it.
                     batch.validate(full=True)
                     batch = plain_batch(batch.select(self.read_schema.names), self.read_schema)
                 yield batch
@@ -125,7 +125,10 @@ class IpcSource(ColumnarSource):
     def _opened(
         self, path: str, version: tuple[int, str], context: RunContext
     ) -> Iterator[tuple[Any, bool]]:
-        """A reader that is the caller's alone, and whether it reads a file rather than a stream."""
+        """Opens a reader for the caller alone; also tells whether it reads a file, not a stream.
+
+        Readers of mapped files are kept open for reuse, unless reading has failed.
+        """
         key = (path, *version, context.threads > 1)
         found = self._idle.take(key)
         if found is None:
@@ -153,11 +156,11 @@ class IpcSource(ColumnarSource):
 
     def _reader(self, path: str, handle: Any, is_file: bool, context: RunContext) -> Any:
         opener = pa.ipc.open_file if is_file else pa.ipc.open_stream
-        # With threads, Arrow has others read ahead for what one look at the schema takes.
+        # Without threads: Arrow would start reading ahead only to look at the schema.
         schema = opener(handle, options=_ONE_THREAD).schema
         self.check_schema(path, schema)
         fields: list[int] = []
-        # Arrow copies the columns that it is asked for, unless these are all.
+        # Arrow copies the columns that it is asked for, unless it is asked for all.
         if len(self.read_schema) < len(schema) and _is_compressed(handle, is_file):
             fields = sorted(schema.get_field_index(name) for name in self.read_schema.names)
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=context.threads > 1)
@@ -184,7 +187,7 @@ class IpcSource(ColumnarSource):
 
     @contextlib.contextmanager
     def _handle(self, path: str) -> Iterator[tuple[Any, bool]]:
-        """The open file at its beginning, and whether it is a file rather than a stream."""
+        """Opens a file at its beginning; also tells whether it is a file rather than a stream."""
         with self._mapped(path) as handle:
             magic = bytes(handle.read(len(_FILE_MAGIC)))
             handle.seek(0)
@@ -230,7 +233,7 @@ def _named_errors(path: str, number: int | None = None) -> Iterator[None]:
 
 
 def _is_compressed(handle: Any, is_file: bool) -> bool:
-    """Whether leaving out columns saves more than it costs; not known of a stream."""
+    """True if leaving out columns saves decompression; also for a stream, where it is not known."""
     return not is_file or any(batch.compressed for batch in batch_metadata(handle, 1))
 
 
@@ -242,7 +245,7 @@ def _next_batch(reader: pa.RecordBatchReader) -> pa.RecordBatch | None:
 
 
 def _merge_small(sizes: list[int]) -> list[tuple[list[int], int]]:
-    """Runs of consecutive batches: their numbers and their rows."""
+    """Returns runs of consecutive batches, each with the batches' numbers and their total rows."""
     runs: list[tuple[list[int], int]] = []
     for number, rows in enumerate(sizes):
         if not rows:

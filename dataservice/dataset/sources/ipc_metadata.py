@@ -1,8 +1,8 @@
-"""Numbers of rows in an Arrow IPC file, from its metadata alone.
+"""The numbers of rows in an Arrow IPC file, from its metadata alone.
 
-Arrow's own reader decompresses or copies a column to tell them. The flatbuffers are walked by hand:
-https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format has their layout. Invariant: the
-bodies of record batches are never read.
+Arrow's own reader decompresses or copies a column to find them, so this module parses the
+flatbuffers itself. Their layout: https://arrow.apache.org/docs/format/Columnar.html#ipc-file-format
+Knows no schema and no values. Invariant: the bodies of record batches are never read.
 """
 
 from __future__ import annotations
@@ -21,14 +21,17 @@ _BATCH_COMPRESSION: Final = 3
 
 
 class BatchMetadata(NamedTuple):
-    """What the metadata of a record batch say."""
+    """The rows of a record batch, and whether its body is compressed."""
 
     rows: int
     compressed: bool
 
 
 def batch_metadata(handle: Any, limit: int | None = None) -> list[BatchMetadata]:
-    """Of the first `limit` record batches of an open file; ValueError where it is malformed."""
+    """Returns the metadata of the first `limit` record batches of an open file; None: of all.
+
+    ValueError for malformed metadata.
+    """
     size = int(handle.seek(0, 2))
     try:
         handle.seek(size - _TRAILER.size)
@@ -76,7 +79,7 @@ def _batch(message: bytes) -> BatchMetadata:
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Where field `number` of the flatbuffer table at `table` is; None where it is left out."""
+    """Returns the place of field `number` in the flatbuffer table at `table`; None if absent."""
     vtable = table - int(struct.unpack_from("<i", data, table)[0])
     if vtable < 0:
         raise ValueError("a table lies outside of its flatbuffer")

@@ -1,7 +1,8 @@
 """The source of JSON lines: one object per line, plain or compressed, read as a stream.
 
-Types that the schema does not give are inferred from the first block of the first file and then
-demanded of everything after it. A field that a line lacks is null. One split per file.
+Without a schema, types are inferred from the first block of the first file, and every later line of
+every file must have them. A field that a line lacks is null. One split per file. Invariant: all
+rows of all files have one schema.
 """
 
 from __future__ import annotations
@@ -56,10 +57,11 @@ _OTHER_SCHEMA: Final = (
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class JsonSource(WholeFilesSource):
-    """Rows of JSON lines. With `schema`, exactly its columns, with its types.
+    """The rows of JSON lines; with `schema`, exactly its columns with its types.
 
-    A line must fit into a block. Fields that are not in the schema are an error where it was
-    inferred, also when it is filled in later, and are ignored where the user stated it.
+    A line must fit into a block of `block_size_bytes`. By default, fields that are not in the
+    schema are ignored if the user stated the schema, and are an error if it was inferred, also
+    where the inferred schema was filled in afterwards.
     """
 
     kind: ClassVar[str] = "json"
@@ -99,7 +101,7 @@ class JsonSource(WholeFilesSource):
             self._reader(path, schema, context) as reader,
         ):
             for batch in reader or ():
-                # Arrow's parser takes bytes between quotes as they are.
+                # Arrow's parser does not check the bytes of strings.
                 batch.validate(full=True)
                 rows_read += batch.num_rows
                 if batch.num_rows:
@@ -138,7 +140,7 @@ class JsonSource(WholeFilesSource):
             return Reference(path, plain_schema(with_unsigned(reader.schema, reader, fits)))
 
     def _fits(self, path: str, column: pa.Field) -> bool:
-        """Whether a field of the first block can be read as that."""
+        """True if that field of the first block can be read with the type of `column`."""
         alone = dataclasses.replace(self, unexpected_fields="ignore")
         try:
             with alone._reader(path, pa.schema([column]), RunContext()):
@@ -150,7 +152,7 @@ class JsonSource(WholeFilesSource):
     def _reader(
         self, path: str, schema: pa.Schema | None, context: RunContext
     ) -> Iterator[ReadAheadBatches | None]:
-        """A reader of the file; None for a file without a line."""
+        """Opens a reader of the file; None for a file without lines."""
         read = pajson.ReadOptions(use_threads=context.threads > 1, block_size=self.block_size_bytes)
         parse = pajson.ParseOptions(
             explicit_schema=schema,

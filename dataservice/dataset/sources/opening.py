@@ -1,7 +1,7 @@
 """Opening input files, local or at any fsspec URL, for reading.
 
-Knows neither how files are found nor what they hold. Invariant: whatever the store of a file
-raises, when it is opened or in the middle of a read, is a SourceError that names the file.
+Knows neither how files are found nor what they hold. Invariant: every error of a file's storage,
+on opening or in the middle of a read, becomes a SourceError that names the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataservice.errors import SourceError
 
 
 class _StoredFile:
-    """A file of an object store, whose package has errors of its own in the middle of a read."""
+    """A file of an object store, whose package may raise errors of its own during a read."""
 
     def __init__(self, file: Any, path: str) -> None:
         self._file = file
@@ -45,15 +45,15 @@ class _StoredFile:
 
 @contextlib.contextmanager
 def opened(path: str, options: Mapping[str, Any] | None) -> Iterator[Any]:
-    """The file, open for reading; SourceError when it cannot be, or its store fails later."""
+    """Opens a file for reading; SourceError if that fails, or if its storage fails later."""
     if not is_local(path):
-        import fsspec  # local files do without
+        import fsspec  # not needed for local files
 
         with named_errors(path):
             handle = _StoredFile(fsspec.open(path, "rb", **(options or {})).open(), path)
     else:
         try:
-            # Not mapped into memory: a file cut short while mapped would kill the process.
+            # Not mapped into memory: a mapped file that gets truncated would kill the process.
             handle = pa.OSFile(path)
         except (OSError, UnicodeEncodeError) as error:
             raise unreadable(path, error) from error

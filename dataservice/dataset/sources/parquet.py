@@ -1,8 +1,8 @@
 """The source of Parquet files.
 
-Plans from footers, one split per row group with small neighbours merged, and skips row groups that
-the filter's statistics rule out; reads with `ParquetFile.iter_batches`. Invariant: every file has
-the columns and types of the reference, and rows come in file order.
+Plans from footers: one split per row group, with small neighbours merged, without the row groups
+that their statistics exclude from the filter. Reads with `ParquetFile.iter_batches`. Invariant:
+every file has the columns and types of the reference, and rows come in file order.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _CACHED_FOOTERS: Final = 64
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class ParquetSource(ColumnarSource):
-    """Rows of Parquet files: the chosen `columns` of those for which `filter` is true."""
+    """The chosen `columns` of those rows of Parquet files for which `filter` is true."""
 
     kind: ClassVar[str] = "parquet"
     suffixes: ClassVar[tuple[str, ...]] = (".parquet", ".parq", ".pq")
@@ -90,7 +90,7 @@ class ParquetSource(ColumnarSource):
         ]
 
     def _matching_groups(self, path: str, group_count: int) -> list[int]:
-        """Row groups in which the filter may hold, by the statistics of the footer."""
+        """Returns the row groups in which, by the footer's statistics, the filter may be true."""
         every = list(range(group_count))
         if self.filter is None:
             return every
@@ -98,12 +98,12 @@ class ParquetSource(ColumnarSource):
         if not known:
             return every
         with opened(path, self.storage_options) as handle:
-            # Here, for it imports pandas where that is, which few servers need.
+            # Imported here because it imports pandas if installed, which few servers need.
             from pyarrow.dataset import ParquetFileFormat
 
             fragment = ParquetFileFormat().make_fragment(handle)
             for condition in known:
-                # Arrow knows fewer types here than where rows are compared, such as decimals.
+                # Arrow supports fewer types here than in comparing rows, for example not decimals.
                 with contextlib.suppress(pa.ArrowException):
                     fragment = fragment.subset(filter=condition, schema=self.read_schema)
             return [group.id for group in fragment.row_groups]
@@ -114,7 +114,7 @@ class ParquetSource(ColumnarSource):
         assert split.path is not None
         check_unchanged(split, self.storage_options)
         if split.row_groups is None:
-            # It could not be planned: whatever that was, it would be a guess what to read now.
+            # The file could not be planned. Even if it can be now, what to read would be a guess.
             self.plan_file(InputFile(split.path, split.size_bytes, split.version))
             raise SourceError(f"{split.path!r} could not be read when it was planned")
         left = split.stop - split.start - first_row
@@ -208,9 +208,9 @@ class ParquetSource(ColumnarSource):
 
 
 class _FooterCache:
-    """Footers of the files used last, whose schema was checked. Thread safe.
+    """A cache of the footers of files that were opened last, with checked schemas. Thread-safe.
 
-    A footer takes longer to parse than a small row group to decode.
+    Parsing a footer takes longer than decoding a small row group.
     """
 
     def __init__(self) -> None:
@@ -229,7 +229,7 @@ class _FooterCache:
 
 
 def _merge_small(groups: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Runs of consecutive row groups (index, rows): each one large group, or small ones."""
+    """Returns runs of consecutive row groups (index, rows): one large group, or several small."""
     runs: list[list[tuple[int, int]]] = []
     run_rows = _MERGED_ROWS
     for index, rows in groups:
@@ -245,7 +245,7 @@ def _merge_small(groups: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
 def _skip_groups(
     metadata: pq.FileMetaData, groups: tuple[int, ...], skip: int
 ) -> tuple[list[int], int]:
-    """The groups from the one that holds row `skip`, and the rows to skip in it."""
+    """Returns the groups from the one that holds row `skip` on, and the rows to skip in it."""
     for position, group in enumerate(groups):
         rows = metadata.row_group(group).num_rows
         if skip < rows:

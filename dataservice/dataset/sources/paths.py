@@ -1,7 +1,7 @@
-"""Paths as users write them, local or fsspec URLs, and the errors about what they name.
+"""Paths as users write them, local or fsspec URLs, and errors about the files that they name.
 
 Responsible for checking paths and storage options before anything is looked up, and for errors that
-name the path and the remedy. Reaches no file. Invariant: no message shows a value of the storage
+name the path and the remedy. Accesses no file. Invariant: no message shows a value of the storage
 options, which may be credentials.
 """
 
@@ -16,9 +16,9 @@ from dataservice.errors import InvalidArgumentError, InvalidTypeError, MissingFi
 
 
 def check_paths(paths: Any, source: str) -> tuple[str, ...]:
-    """One or several paths as a tuple, also that of a row of `list_files`.
+    """Returns one or several paths as a tuple; accepts a row of `list_files`, too.
 
-    InvalidArgumentError for none, or for what is no path.
+    InvalidArgumentError for an empty list, or for a value that is not a path.
     """
     if isinstance(paths, Mapping) and [type(value) for value in paths.values()] == [str]:
         (paths,) = paths.values()
@@ -44,7 +44,7 @@ def check_paths(paths: Any, source: str) -> tuple[str, ...]:
 
 
 def check_storage_options(options: Any) -> None:
-    """InvalidTypeError unless they are None or can travel as JSON. Never shows a value."""
+    """Raises InvalidTypeError unless the options are None or JSON-able. Never shows a value."""
     if options is None:
         return
     if not isinstance(options, Mapping):
@@ -66,12 +66,15 @@ def check_storage_options(options: Any) -> None:
 
 
 def is_local(path: str) -> bool:
-    """Whether the path is one of this machine's file system, not a URL."""
+    """True if the path is in this machine's file system, rather than a URL."""
     return "://" not in path and "::" not in path
 
 
 def looked_in(path: str) -> str:
-    """Of a relative path, the folder of this process: data workers may have another one."""
+    """Returns a note on this process's folder if the path is relative, else "".
+
+    Data workers may have another working directory.
+    """
     folder = ""
     if is_local(path) and not os.path.isabs(path):
         with contextlib.suppress(OSError):  # the folder itself is gone
@@ -81,18 +84,18 @@ def looked_in(path: str) -> str:
 
 @contextlib.contextmanager
 def named_errors(path: str) -> Iterator[None]:
-    """Makes SourceErrors of whatever the store of `path` raises inside."""
+    """Turns any error that the storage of `path` raises in the block into a SourceError."""
     try:
         yield
     except SourceError:
         raise
     except Exception as error:
-        # Packages for object stores have classes of their own, of no common base.
+        # The packages for object stores have error classes of their own without a common base.
         raise unreadable(path, error) from error
 
 
 def unreadable(path: str, error: BaseException) -> SourceError:
-    """The error for a file that cannot be found or opened, with what to do about it."""
+    """Returns the error for a file that cannot be found or opened, with the remedy."""
     if isinstance(error, FileNotFoundError):
         return MissingFileError(
             f"there is no file {path!r}{looked_in(path)}; check the path, and that it exists on "

@@ -23,7 +23,7 @@ _SCHEMA: Final = pa.schema([pa.field("id", pa.int64())])
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class RangeSource(Source):
-    """One int64 column `id`, as Python's range(start, stop, step)."""
+    """The integers of Python's range(start, stop, step), in an int64 column `id`."""
 
     kind: ClassVar[str] = "range"
     in_memory: ClassVar[bool] = True

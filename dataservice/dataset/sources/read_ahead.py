@@ -1,13 +1,13 @@
-"""What Arrow's streaming readers give of files, which they read on threads of their own.
+"""Safe use of Arrow's streaming readers, which read files ahead on threads of their own.
 
-They read further than they are asked to, and do not wait for those threads when they are closed. A
-read that is still on its way to the operating system would meet a closed descriptor there, or the
-file that was opened since and has the same number: whose reader would then miss those bytes, and
-not know it. And a thread that comes to Python while the interpreter goes down, be it to give back
-a block or an error, takes the process with it.
+These readers read further than they are asked to, and closing them does not wait for their threads.
+A read that is still on its way to the operating system would then meet a closed descriptor, or the
+same descriptor number of a file opened since, whose own reader would miss those bytes without
+noticing. And a thread that enters Python during interpreter shutdown, to release a block or an
+error, crashes the process.
 
-Knows nothing of what is in the files. Invariant: once it is closed, at the end of the program at
-the latest, Arrow reads nothing of a file and holds nothing of it, nor of what it has read.
+Knows nothing of the contents of files. Invariant: after `close`, at the latest at the end of the
+program, Arrow does not read the file and holds no reference to it or to bytes read from it.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LET_GO_TIMEOUT_S: Final = 1.0
 
 
 class _Gate:
-    """Lets one read through at a time, until it is closed."""
+    """A lock that lets one read through at a time, until it is closed."""
 
     def __init__(self) -> None:
-        # The garbage collector may come by in the middle of a read, and close this very file.
+        # Reentrant: the garbage collector may run during a read and close this very file.
         self.lock = threading.RLock()
         self.closed = False
 
@@ -44,17 +44,17 @@ class _Gate:
 
 
 class _Hold:
-    """What a file and its blocks have in common: it is gone when all of them are."""
+    """An object that a file and its blocks share, so that it is freed when all of them are."""
 
 
 class _Block(np.ndarray):
-    """Bytes, uint8 [n], with the hold of their file."""
+    """Bytes of a file, uint8 [n], that keep the file's hold alive."""
 
     hold: _Hold
 
 
 class ReadAheadFile:
-    """A file to be read from its beginning to its end by Arrow, on any thread."""
+    """A file that Arrow reads from beginning to end, on any thread."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -66,16 +66,19 @@ class ReadAheadFile:
         return self.gate.closed
 
     def read(self, size: int) -> np.ndarray:
-        """At most `size` bytes; none at the end, and once it is closed."""
+        """Returns at most `size` bytes; none at the end, or once the file is closed."""
         with self.gate.lock:
-            # No error: Arrow would hold that, and let it go later than the file.
+            # Not an error: Arrow would keep it and release it later than the file.
             read = b"" if self.gate.closed else self._read(size)
         block = np.ndarray(len(read), np.uint8, read).view(_Block)
         block.hold = self.hold
         return block
 
     def close(self) -> None:
-        """Ends reading, after a read that is under way. Idempotent; leaves the handle open."""
+        """Waits for a read in progress and prevents further ones.
+
+        Idempotent; leaves the handle open.
+        """
         self.gate.close()
 
     def _read(self, size: int) -> bytes:
@@ -83,9 +86,9 @@ class ReadAheadFile:
 
 
 class LinesFile(ReadAheadFile):
-    """One of which no block ends between the two characters of a line's end.
+    """A file whose blocks never end between the two characters of a CRLF line end.
 
-    Arrow's reader of CSV drops the second one at the beginning of a block, also inside of quotes.
+    Arrow's CSV reader drops a line feed at the beginning of a block, even inside quotes.
     """
 
     def _read(self, size: int) -> bytes:
@@ -96,7 +99,7 @@ class LinesFile(ReadAheadFile):
 
 
 class ReadAheadBatches:
-    """The batches that the reader which `open_reader` makes gives of `file`."""
+    """The batches that the reader made by `open_reader` reads from `file`."""
 
     def __init__(self, file: ReadAheadFile, open_reader: Callable[[ReadAheadFile], Any]) -> None:
         try:
@@ -106,7 +109,7 @@ class ReadAheadBatches:
             raise
         self.schema: pa.Schema = reader.schema
         self._reading = _Reading(left_to_parent(reader), file)
-        # Where it is forgotten in the middle, and at the end of the program.
+        # For batches that are dropped before their end, and for the end of the program.
         weakref.finalize(self, self._reading.close)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -114,24 +117,28 @@ class ReadAheadBatches:
             yield batch
 
     def close(self) -> None:
-        """Waits for a read that is under way. Idempotent; leaves the file's handle open."""
+        """Ends reading after a read in progress. Idempotent; leaves the file's handle open."""
         self._reading.close()
 
 
 class _Reading:
-    """Holds the only reference to a reader, whose end waits for its thread; none to its file."""
+    """The only reference to a reader, of which `close` waits for the threads; holds no file."""
 
     def __init__(self, reader: Any, file: ReadAheadFile) -> None:
         self._reader = reader
         self._gate = file.gate
-        # Told by whichever thread lets go last: in C, for one that ran Python code there could lose
-        # the interpreter to who waits for it, and would come back to none at the program's end.
+        # Signalled by the last thread to release the file. By a callback in C: a thread that ran
+        # Python code here could lose the interpreter to the thread that waits for it, and find no
+        # interpreter to come back to at the end of the program.
         self._let_go: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._hold = weakref.ref(file.hold, self._let_go.put)
         self._origin = Origin()
 
     def next_batch(self) -> pa.RecordBatch | None:
-        """None at the end; ValueError once it is closed, where Arrow sees an end that is none."""
+        """Returns the next batch, None at the end; ValueError once closed.
+
+        Closing the file looks to Arrow like the end of the file, which it is not.
+        """
         reader, batch = self._reader, None
         if reader is not None:
             with contextlib.suppress(StopIteration):
@@ -141,7 +148,7 @@ class _Reading:
         return batch
 
     def close(self) -> None:
-        # A forked child has none of the threads, and their locks may be held for ever.
+        # A forked child has none of the threads, and the locks that they held stay locked.
         if self._reader is None or not self._origin.is_here:
             return
         self._gate.close()

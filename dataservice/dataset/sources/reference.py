@@ -1,7 +1,8 @@
-"""The file that tells the columns and types of all others, and those that complete it.
+"""The reference: the file whose columns and types all others must have, and types that it lacks.
 
-Knows schemas, not how a format has them. Invariant: given the same files it is the same on every
-machine, and finding it reads metadata, or the first block, of a bounded number of files.
+Knows schemas, not how a format stores them. Invariant: for the same files, the reference is the
+same on every machine; finding it reads the metadata, or the first block, of a bounded number of
+files.
 """
 
 from __future__ import annotations
@@ -17,25 +18,31 @@ import pyarrow as pa
 from dataservice.dataset.sources.files import InputFile
 from dataservice.errors import SchemaError, SourceError
 
-# Of files after the first, while columns have no type.
+# Most files that are read to find the types of columns without values in the first file.
 _MAX_LOOKED_AT: Final = 256
 _THREADS: Final = 16
 
 
 class Reference(NamedTuple):
-    """The first file, and the whole schema; `told_elsewhere`: columns whose type another tells."""
+    """The first file and the whole schema.
+
+    `told_elsewhere` has, for each column whose type another file has told, the path of that file.
+    """
 
     path: str
     schema: pa.Schema
     told_elsewhere: Mapping[str, str] = MappingProxyType({})
 
     def told_by(self, column: str) -> str:
-        """The path of the file that tells the type of `column`."""
+        """Returns the path of the file that told the type of `column`."""
         return self.told_elsewhere.get(column, self.path)
 
 
 def fits(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether it is that type, but for parts without a value in any row, of type null."""
+    """True if `found` is the type `expected`, or differs only by null for it or parts of it.
+
+    A writer uses null where no row has a value.
+    """
     if found.equals(expected) or pa.types.is_null(found):
         return True
     children, others = _children(found), _children(expected)
@@ -43,7 +50,7 @@ def fits(found: pa.DataType, expected: pa.DataType) -> bool:
         return False
     if getattr(found, "list_size", 0) != getattr(expected, "list_size", 0):
         return False
-    # Writers differ in what they call the values of lists.
+    # Writers use different names for the values of lists.
     named_alike = [f.name for f in children] == [f.name for f in others]
     return (named_alike or not pa.types.is_struct(found)) and all(
         fits(mine.type, other.type) for mine, other in zip(children, others, strict=True)
@@ -51,12 +58,12 @@ def fits(found: pa.DataType, expected: pa.DataType) -> bool:
 
 
 def lacks_type(kind: pa.DataType) -> bool:
-    """Whether it is the type null, or has a part of it."""
+    """True if the type is null, or has a part of type null."""
     return pa.types.is_null(kind) or any(lacks_type(field.type) for field in _children(kind))
 
 
 def _children(kind: pa.DataType) -> list[pa.Field]:
-    """Of lists and structs; none of other types."""
+    """Returns the fields of a struct or the value field of a list; none for other types."""
     if pa.types.is_struct(kind):
         return list(kind.fields)
     types = pa.types
@@ -71,10 +78,10 @@ def completed(
     read: Callable[[InputFile], Reference],
     on_error: str,
 ) -> Reference:
-    """`first`, with types of the columns `wanted` (None: all) that it has none of.
+    """Returns `first`, with types for those of its columns `wanted` (None: all) that lack one.
 
-    Each from the first of `others` that tells one. One that cannot be read is an error, unless
-    `on_error` is "skip".
+    Each type comes from the first of `others` that has one. A file that cannot be read is an error,
+    unless `on_error` is "skip".
     """
     path, schema, _ = first
     untyped = {
@@ -105,7 +112,7 @@ def _type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
 def _read_ahead(
     files: Iterable[InputFile], read: Callable[[InputFile], Reference], on_error: str
 ) -> Iterator[Reference]:
-    """What `read` makes of the files, in order, several at a time."""
+    """Yields the results of `read` for the first `_MAX_LOOKED_AT` files, in order; uses threads."""
 
     def look(file: InputFile) -> Reference | None:
         try:

@@ -1,8 +1,8 @@
-"""The source of a saved dataset: the chunks that DONE lists, in order.
+"""The source of a saved dataset: the chunks that the file DONE lists, in order.
 
-A split is a chunk, so that a loaded snapshot can be divided again. Knows nothing of who wrote it.
-Invariant: what is read is what the list says, row for row; a chunk that is missing, damaged or of
-another snapshot is an error that names it.
+A split is a chunk, so that a loaded snapshot can be divided again. Knows nothing of how snapshots
+are written. Invariant: the rows are exactly those of the listed chunks; a chunk that is missing,
+damaged or of another snapshot is an error that names it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataservice.sharding import Split
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class SnapshotSource(Source):
-    """The rows of finished snapshot `snapshot_id` at `path`; with `is_batched`, its elements.
+    """The rows of the finished snapshot `snapshot_id` at `path`; its elements with `is_batched`.
 
     `paths` are the chunks to read, None for all.
     """
@@ -59,7 +59,7 @@ class SnapshotSource(Source):
         return self.is_batched
 
     def files(self) -> Iterator[InputFile]:
-        """The chunks, in order."""
+        """Yields the chunks as files, in order."""
         for path, chunk in self._chunks.items():
             yield InputFile(path, chunk.size_bytes, self.snapshot_id)
 
@@ -75,7 +75,7 @@ class SnapshotSource(Source):
 
     @functools.cached_property
     def _chunks(self) -> dict[str, Chunk]:
-        """The chunks to read, by path. SourceError when the folder holds another snapshot now."""
+        """The chunks to read, by path. SourceError if the folder holds another snapshot."""
         folder = SnapshotFolder(self.path, self.storage_options)
         done = folder.done()
         if done is None or done.snapshot_id != self.snapshot_id:
@@ -93,7 +93,7 @@ class SnapshotSource(Source):
         self, split: Split, first_row: int, context: RunContext
     ) -> Generator[pa.RecordBatch, None, None]:
         assert split.path is not None
-        # A limit on the rows cuts a split short at both ends.
+        # A limit on the rows may cut off both ends of a split.
         begin, end = split.start + first_row, split.stop
         row = 0
         for batch in self._batches(split.path, context):
@@ -118,7 +118,7 @@ class SnapshotSource(Source):
                     raise SourceError(f"{path!r} has other columns than the snapshot says")
                 for number in range(reader.num_record_batches):
                     batch = reader.get_batch(number)
-                    # Offsets that point outside of a damaged file would be followed.
+                    # Otherwise offsets in a damaged file could point outside of it.
                     batch.validate(full=True)
                     yield batch
         except DataServiceError:
@@ -144,5 +144,5 @@ class SnapshotSource(Source):
 
 
 def _mapped(path: str, options: Mapping[str, Any] | None) -> Any:
-    """The open file; a local one in memory as it is, since chunks never change."""
+    """Opens a file; a local one is mapped into memory, which is safe as chunks never change."""
     return pa.memory_map(path) if is_local(path) else opened(path, options)

@@ -20,7 +20,7 @@ from dataservice.sharding import Split
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class TableSource(Source):
-    """The rows of an Arrow table; what is encoded is decoded once, here."""
+    """The rows of an Arrow table; encoded columns are decoded once, when the source is made."""
 
     kind: ClassVar[str] = "table"
     in_memory: ClassVar[bool] = True
@@ -56,7 +56,7 @@ class TableSource(Source):
     ) -> Generator[pa.RecordBatch, None, None]:
         first = split.start + first_row
         part = self.table.slice(first, split.stop - first)
-        # One by one: a pass of which few rows are taken, time after time, must not cut them all.
+        # Cut lazily: passes of which only a few rows are taken must not cut the whole table.
         yield from part.to_reader(max_chunksize=CHUNK_ROWS)
 
     def empty(self) -> pa.RecordBatch:

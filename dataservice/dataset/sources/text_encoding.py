@@ -1,7 +1,7 @@
-"""Text files of other encodings as UTF-8, which is all that Arrow's readers know.
+"""Text files of other encodings, read as UTF-8, the only encoding that Arrow's readers know.
 
-Knows bytes and encodings, not what a text says. Invariant: a file gives the same bytes however
-many are asked for at a time, and no more than are asked for.
+Knows bytes and encodings, not the meaning of a text. Invariant: a file yields the same bytes
+however many are asked for at a time, and never more than are asked for.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ UTF_8: Final = "utf-8"
 
 
 def check_encoding(encoding: Any) -> None:
-    """InvalidArgumentError unless Python knows an encoding of text by that name."""
+    """Raises InvalidArgumentError unless Python knows a text encoding of that name."""
     try:
         if isinstance(encoding, str):
             "a".encode(encoding)
@@ -29,7 +29,7 @@ def check_encoding(encoding: Any) -> None:
 
 
 def in_utf_8(handle: Any, encoding: str) -> Any:
-    """What is read of `handle`, whose bytes are text in `encoding`, is UTF-8."""
+    """Returns a file that yields as UTF-8 the text that `handle` holds in `encoding`."""
     return handle if codecs.lookup(encoding).name == UTF_8 else _InUtf8(handle, encoding)
 
 
@@ -41,7 +41,7 @@ class _InUtf8:
         self._ended = False
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes, which may end within a character; none at the end."""
+        """Returns at most `size` bytes, which may end within a character; none at the end."""
         while len(self._left) < size and not self._ended:
             block = bytes(self._handle.read(size))
             self._ended = not block

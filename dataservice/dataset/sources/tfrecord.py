@@ -1,7 +1,7 @@
 """The source of TFRecord files: tf.train.Example as columns, or the records themselves.
 
-Reads the files without TensorFlow and checks both checksums of every record. One split per file,
-since the format has no index.
+Reads the files without TensorFlow. One split per file, since the format has no index. Invariant:
+both checksums of every record are checked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _COMPRESSIONS: Final = ("AUTO", "GZIP", "ZLIB", None)
 @register_node
 @dataclasses.dataclass(frozen=True, eq=False)
 class TFRecordSource(WholeFilesSource):
-    """Rows of TFRecord files; without `features`, each record in a binary column `record`."""
+    """The rows of TFRecord files; without `features`, the records in a binary column `record`."""
 
     kind: ClassVar[str] = "tfrecord"
     suffixes: ClassVar[tuple[str, ...]] = with_compressions(".tfrecord", ".tfrecords", ".tfrec")
@@ -93,7 +93,7 @@ class TFRecordSource(WholeFilesSource):
     def _handle(self, path: str) -> Iterator[Any]:
         with opened(path, self.storage_options) as handle:
             if self.compression in ("GZIP", "ZLIB"):
-                # Arrow tells the two apart by their first bytes.
+                # Arrow's "gzip" reads both formats; it tells them apart by their first bytes.
                 yield pa.CompressedInputStream(handle, "gzip")
             else:
                 yield handle if self.compression is None else decompressed(handle, path)
@@ -109,7 +109,7 @@ class TFRecordSource(WholeFilesSource):
 
 
 def _read(handle: Any, wanted: int, path: str, row: int) -> bytes:
-    """Up to `wanted` bytes; fewer only at the end of the file."""
+    """Reads up to `wanted` bytes; fewer only at the end of the file."""
     parts: list[bytes] = []
     while wanted > 0:
         try:
@@ -138,7 +138,7 @@ def _check(path: str, problem: str, record: int, offset: int) -> None:
 
 
 def _checked_features(features: Any) -> pa.Schema:
-    """The features as a schema; InvalidArgumentError naming the one that no Example can hold."""
+    """Returns the features as a schema; InvalidArgumentError for a type no Example can hold."""
     if isinstance(features, Mapping):
         try:
             features = pa.schema(list(features.items()))

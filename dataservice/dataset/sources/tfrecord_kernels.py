@@ -1,7 +1,8 @@
-"""Loops over the bytes of TFRecord files: framing with its checksums, and tf.train.Example.
+"""Loops over the bytes of TFRecord files: framing with checksums, and tf.train.Example.
 
-Arrays in, arrays out; no GIL. Nothing is read outside of the given bounds, whatever the bytes hold.
-The checksum is CRC-32C by slicing (Kounavis and Berry 2005), rotated as the format asks.
+Arrays in, arrays out, without the GIL; knows no files and no Arrow. The checksum is CRC-32C by
+slicing (Kounavis and Berry 2005), rotated as the format demands. Invariant: nothing is read outside
+the given bounds, whatever the bytes hold.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numba import njit
 from dataservice.runtime.kernel_cache import compile_together
 from dataservice.runtime.late_scipy import import_scipy_late
 
-# Before any kernel is made.
+# Has to come before any kernel is defined.
 compile_together(os.path.dirname(__file__))
 import_scipy_late()
 
@@ -39,7 +40,7 @@ CRC_TABLE = _table()
 
 @njit(nogil=True, cache=True)
 def masked_crc(data: np.ndarray, start: int, end: int, table: np.ndarray) -> int:
-    """The rotated CRC-32C of data[start:end]."""
+    """Returns the rotated CRC-32C of data[start:end]."""
     crc = np.uint32(0xFFFFFFFF)
     i = start
     while i + 8 <= end:
@@ -63,7 +64,7 @@ def masked_crc(data: np.ndarray, start: int, end: int, table: np.ndarray) -> int
 
 @njit(nogil=True, cache=True)
 def little_endian(data: np.ndarray, start: int, count: int) -> int:
-    """An unsigned integer of `count` bytes, at most 7."""
+    """Reads an unsigned integer of `count` bytes, at most 7."""
     value = np.int64(0)
     for i in range(count):
         value |= np.int64(data[start + i]) << (8 * i)
@@ -74,10 +75,10 @@ def little_endian(data: np.ndarray, start: int, count: int) -> int:
 def frame(
     data: np.ndarray, table: np.ndarray, starts: np.ndarray, ends: np.ndarray, check_data: bool
 ) -> tuple[int, int, int, int]:
-    """Finds whole records, as many as `starts` has room for.
+    """Finds complete records, as many as `starts` has room for.
 
-    Returns their number, the bytes that they take, what stopped it, and the bytes that the record
-    after them needs (0 when not even its length is there).
+    Returns their number, the bytes that they take, the reason for stopping (COMPLETE, BAD_LENGTH or
+    BAD_DATA), and the bytes that the record after them needs: 0 if not even its length is there.
     """
     count, at, size = 0, 0, len(data)
     while count < len(starts):
@@ -99,7 +100,7 @@ def frame(
 
 @njit(nogil=True, cache=True)
 def varint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
-    """A varint as int64 and the position after it, -1 where there is none."""
+    """Reads a varint; returns it as int64 and the position after it, -1 if there is none."""
     value = np.uint64(0)
     shift = np.uint64(0)
     while at < end and shift < 70:
@@ -114,8 +115,10 @@ def varint(data: np.ndarray, at: int, end: int) -> tuple[int, int]:
 
 @njit(nogil=True, cache=True)
 def field(data: np.ndarray, at: int, end: int) -> tuple[int, int, int, int]:
-    """The next field of a message: its tag, and where its payload begins and ends; then -1 for
-    a malformed one, 0 for a good one."""
+    """Reads the next field of a message.
+
+    Returns its tag, the begin and the end of its payload, and 0, or -1 for a malformed field.
+    """
     tag, at = varint(data, at, end)
     if at < 0:
         return 0, 0, 0, -1
@@ -139,7 +142,7 @@ def field(data: np.ndarray, at: int, end: int) -> tuple[int, int, int, int]:
 
 @njit(nogil=True, cache=True)
 def map_entry(data: np.ndarray, at: int, end: int) -> tuple[int, int, int, int]:
-    """Bounds of the key and of the value in an entry of a map; -1 for a malformed one."""
+    """Returns the bounds of the key and the value in a map's entry; -1 for a malformed entry."""
     key_begin, key_end, value_begin, value_end = at, at, at, at
     while at < end:
         tag, begin, at, bad = field(data, at, end)
@@ -161,7 +164,7 @@ def match(
     name_ends: np.ndarray,
     expected: int,
 ) -> int:
-    """Which name data[begin:end] is, looked for from `expected` on; -1 for none."""
+    """Returns which name data[begin:end] is, trying `expected` first; -1 for none of them."""
     features = len(name_ends) - 1
     for step in range(features):
         f = (expected + step) % features
@@ -186,9 +189,9 @@ def locate(
     name_ends: np.ndarray,
     spans: np.ndarray,
 ) -> int:
-    """Where each record has each feature: spans[feature, record] = kind, begin and end of its list.
+    """Locates the features of records: spans[feature, record] = kind, begin and end of its list.
 
-    Kind 0 stands for a feature that is missing. Returns the first malformed record, or -1.
+    Kind 0 stands for a missing feature. Returns the first malformed record, or -1.
     """
     for r in range(len(starts)):
         expected = 0  # records mostly hold their features in one order
@@ -227,7 +230,7 @@ def locate(
 
 @njit(nogil=True, cache=True)
 def count_values(data: np.ndarray, spans: np.ndarray, kind: int, counts: np.ndarray) -> int:
-    """Values of one feature in each record, spans (n, 3); -1 for a missing one.
+    """Counts the values of one feature in each record, spans (n, 3); -1 if the feature is missing.
 
     Returns the first record that is malformed or has values of another kind, or -1.
     """
@@ -261,7 +264,7 @@ def count_values(data: np.ndarray, spans: np.ndarray, kind: int, counts: np.ndar
 
 @njit(nogil=True, cache=True)
 def read_integers(data: np.ndarray, spans: np.ndarray, out: np.ndarray) -> None:
-    """The values of all records, in order, as int64."""
+    """Reads the values of one feature in all records, in order, as int64."""
     filled = 0
     for r in range(len(spans)):
         at, end = spans[r, 1], spans[r, 2]
@@ -277,7 +280,7 @@ def read_integers(data: np.ndarray, spans: np.ndarray, out: np.ndarray) -> None:
 
 @njit(nogil=True, cache=True)
 def read_floats(data: np.ndarray, spans: np.ndarray, out: np.ndarray) -> None:
-    """The values of all records, in order: uint8 (values, 4), little-endian."""
+    """Reads the values of one feature in all records, in order: little-endian uint8 (values, 4)."""
     filled = 0
     for r in range(len(spans)):
         at, end = spans[r, 1], spans[r, 2]
@@ -294,7 +297,7 @@ def read_floats(data: np.ndarray, spans: np.ndarray, out: np.ndarray) -> None:
 
 @njit(nogil=True, cache=True)
 def locate_bytes(data: np.ndarray, spans: np.ndarray, out: np.ndarray) -> None:
-    """Where the byte strings of all records begin and end: int64 (values, 2)."""
+    """Finds the begin and end of each byte string of one feature: int64 (values, 2)."""
     filled = 0
     for r in range(len(spans)):
         at, end = spans[r, 1], spans[r, 2]
@@ -307,7 +310,7 @@ def locate_bytes(data: np.ndarray, spans: np.ndarray, out: np.ndarray) -> None:
 
 @njit(nogil=True, cache=True)
 def gather(data: np.ndarray, begins: np.ndarray, ends: np.ndarray, out: np.ndarray) -> None:
-    """The bytes of all ranges, one after the other."""
+    """Copies the bytes of all ranges, one after the other."""
     filled = 0
     for i in range(len(begins)):
         for position in range(begins[i], ends[i]):

@@ -1,6 +1,6 @@
-"""From the bytes of TFRecord files to columns. Imports Numba; knows no files.
+"""Turns the bytes of TFRecord files into columns. Imports Numba; knows no files.
 
-A missing feature is null. Invariant: every record of a batch was checked before a value is taken.
+A missing feature is null. Invariant: every record of a batch is checked before values are read.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ _NAMES = {kernels.BYTES: "bytes", kernels.FLOATS: "float", kernels.INTEGERS: "in
 
 
 def frame(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int, str, int]:
-    """Whole records in `data`: their number and bytes, what is damaged after them ("" for nothing),
-    and the bytes that the next record needs. Fills `starts` and `ends`."""
+    """Finds complete records in `data` and fills `starts` and `ends`.
+
+    Returns their number, the bytes that they take, what is damaged after them ("" for nothing), and
+    the bytes that the next record needs.
+    """
     count, used, problem, needed = kernels.frame(data, kernels.CRC_TABLE, starts, ends, True)
     return int(count), int(used), _PROBLEMS[problem], int(needed)
 
@@ -26,7 +29,10 @@ def frame(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[int, 
 def parse(
     data: np.ndarray, starts: np.ndarray, ends: np.ndarray, features: pa.Schema | None, where: str
 ) -> pa.RecordBatch:
-    """The records as columns; in one binary column for None. Errors begin with `where`."""
+    """Returns the records as columns; as one binary column if `features` is None.
+
+    Errors begin with `where`.
+    """
     if features is None:
         column = _binary(data, starts, ends)
         return pa.RecordBatch.from_arrays([column], names=["record"])
@@ -79,7 +85,7 @@ def _column(data: np.ndarray, spans: np.ndarray, field: pa.Field, where: str) ->
 
 
 def _positions(present: np.ndarray) -> pa.Array:
-    """For each row the number of its value, null where there is none."""
+    """Returns for each row the number of its value; null for a row without one."""
     return pa.array(np.cumsum(present) - 1, mask=~present)
 
 
@@ -92,7 +98,10 @@ def _stored(kind: pa.DataType) -> int:
 
 
 def _check_counts(counts: np.ndarray, wanted: int, field: pa.Field, where: str) -> None:
-    """An empty list counts as missing, as in tf.io.parse_example."""
+    """Raises SchemaError for a wrong number of values.
+
+    An empty list counts as missing, as in tf.io.parse_example.
+    """
     wrong = np.flatnonzero((counts > 0) & (counts != wanted))
     if wrong.size:
         raise SchemaError(

@@ -1,7 +1,8 @@
-"""Integers in text that are larger than int64, which Arrow takes for floats.
+"""Integers in text files that are larger than int64, which Arrow infers as floats.
 
-Knows types and values, not how a format has them. Invariant: a column is read as uint64 only where
-every value of the first block is one, so that no id becomes the float that is nearest to it.
+They must be read as uint64, because the nearest float may be another number. Knows types and
+values, not how a format stores them. Invariant: a column is read as uint64 only if every value of
+the first block is a uint64.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _FIRST_UNSIGNED: Final = 2.0**63
 def with_unsigned(
     schema: pa.Schema, batches: Iterable[pa.RecordBatch], fits: Callable[[pa.Field], bool]
 ) -> pa.Schema:
-    """`schema`, which was inferred from the first of `batches`, with uint64 for floats that are
-    none.
+    """Returns the schema inferred from `batches`, with uint64 for floats that are large integers.
 
-    `fits` reads these rows again, with a column as it is given, and says whether that can be done.
+    `fits` reads the first rows again, with one column as the given field, and tells whether that
+    succeeds.
     """
     if not any(pa.types.is_float64(kind) for kind in schema.types):
         return schema
@@ -37,7 +38,7 @@ def with_unsigned(
 def _is_large(column: pa.Array) -> bool:
     if not pa.types.is_float64(column.type):
         return False
-    from pyarrow import compute  # here, for few files have a column of floats
+    from pyarrow import compute  # imported here, because few files have a column of floats
 
     limit = scalar_of(_FIRST_UNSIGNED, column.type)
     return bool(compute.any(compute.greater_equal(column, limit)).as_py())

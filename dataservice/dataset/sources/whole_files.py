@@ -1,7 +1,8 @@
-"""What sources of files share that can only be read from their beginning: one split per file.
+"""The base class of sources of files that can only be read from their beginning.
 
-A subclass says how a file is read as a stream of batches; skipping to a row and the naming of
-files and rows are here. Invariant: a file is read in the same batches every time.
+There is one split per file. A subclass defines how a file is read as a stream of batches; skipping
+to a row and naming files and rows are done here. Knows no file format. Invariant: a file is read in
+the same batches every time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz
 
 
 class WholeFilesSource(Source):
-    """Rows of files, whose numbers are not known without reading them."""
+    """The rows of files whose numbers of rows are not known without reading them."""
 
     reads_files: ClassVar[bool] = True
     suffixes: ClassVar[tuple[str, ...]]
@@ -37,10 +38,10 @@ class WholeFilesSource(Source):
 
     @abstractmethod
     def batches(self, path: str, context: RunContext) -> Generator[pa.RecordBatch, None, None]:
-        """All rows of a file."""
+        """Yields all rows of a file."""
 
     def files(self) -> Iterator[InputFile]:
-        """The files now, in order."""
+        """Finds the files as they are at this moment, in order."""
         return find_files(self.paths, self.suffixes, self.storage_options, self.on_error)
 
     def splits(self) -> Iterator[Split]:
@@ -68,11 +69,11 @@ class WholeFilesSource(Source):
 
 
 def with_compressions(*suffixes: str) -> tuple[str, ...]:
-    """The suffixes, plain and followed by that of a compression."""
+    """Returns the suffixes, plain and followed by each suffix of a compression."""
     return (*suffixes, *(first + second for first in suffixes for second in COMPRESSIONS))
 
 
 def decompressed(handle: Any, path: str) -> Any:
-    """`handle`, decompressed when the suffix of `path` says that it must be."""
+    """Returns `handle`, decompressed if the suffix of `path` names a compression."""
     compression = COMPRESSIONS.get(os.path.splitext(path)[1])
     return pa.CompressedInputStream(handle, compression) if compression else handle
