@@ -44,7 +44,7 @@ _PROTOCOLS = (LOCAL, *DATA_TRANSFER_PROTOCOLS, None)
 
 @dataclass(frozen=True, slots=True)
 class CrossTrainerCache:
-    """Lets trainers read the same elements of a job, each at its own pace, from a shared cache.
+    """A shared cache from which trainers read the same elements of a job, each at its own pace.
 
     Each data worker computes an element once and caches the latest elements in a sliding window.
     The fastest trainer drives production and is never held back. A trainer that falls behind the

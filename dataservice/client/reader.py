@@ -67,10 +67,7 @@ class ServiceReader:
         omissions: Ledger | None = None,
         interrupts: HeldInterrupts = NO_INTERRUPTS,
     ) -> None:
-        """Joins the iteration and starts reading; blocks until the dispatcher has answered.
-
-        `omissions` records what workers leave out; `interrupts` may end the wait to join.
-        """
+        """Joins; `interrupts` may end the wait for that. `omissions` records what is left out."""
         self._spec = spec
         self.statistics = ReadStatistics(omissions)
         self._buffer: ElementBuffer[Delivery] = ElementBuffer(spec.max_elements, spec.buffer_bytes)
@@ -139,10 +136,7 @@ class ServiceReader:
 
     @property
     def chunk_rows(self) -> int:
-        """The rows at whose multiples an ordered reader cuts windows.
-
-        0 if the reader is not ordered, or no row has come yet.
-        """
+        """The rows at whose multiples an ordered reader cuts windows; 0 before, or if unordered."""
         return 0 if self._sequencer is None else self._sequencer.chunk_rows
 
     # Taking
@@ -181,10 +175,7 @@ class ServiceReader:
 
     @property
     def is_over(self) -> bool:
-        """True if the end is final.
-
-        In a shared job that is not finished, rows that other readers give back may still come.
-        """
+        """True if an end is final; in a shared job, rows that others give back may still come."""
         return self._spec.job_name is None or self._session.is_finished
 
     def consumed(self) -> Consumed:
@@ -397,8 +388,7 @@ class ServiceReader:
         )
 
     def _wake_if_idle(self) -> None:
-        # Only if idle: switching to the dispatcher thread for every element would cost more than
-        # the element.
+        # Only if idle: a switch to that thread for every element would cost more than the element.
         if self._session.is_idle():
             self._wakeup.notify_all()
 

@@ -16,7 +16,7 @@ from dataservice.wire.elements import Ask
 
 Item = TypeVar("Item")
 
-# A smaller window would stop the consumers at every round; large elements never get a larger one.
+# A smaller window would stop the consumers at every round; only small elements get a larger one.
 MIN_WINDOW = 2
 # Pauses between calls while waiting for other consumers: the first, and the upper bound.
 POLL_FIRST_S = 0.002

@@ -95,7 +95,7 @@ class BatchBody:
 
 
 class BatchEncoder:
-    """Makes bodies of the batches of one stream, and caches the size of their schema."""
+    """A factory of bodies for the batches of one stream; caches the size of their schema."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
