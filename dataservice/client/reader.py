@@ -136,7 +136,7 @@ class ServiceReader:
 
     @property
     def chunk_rows(self) -> int:
-        """The rows at whose multiples an ordered reader cuts windows; 0 before, or if unordered."""
+        """The number of rows at whose multiples an ordered reader cuts windows; 0 for none yet."""
         return 0 if self._sequencer is None else self._sequencer.chunk_rows
 
     # Taking
