@@ -68,7 +68,7 @@ def left_to_parent(thing: Thing) -> Thing:
     return thing
 
 
-def _hold() -> None:
+def _add_references() -> None:
     """Adds a reference to each kept object, before a fork; in the child it is never taken back."""
     import ctypes
 
@@ -78,14 +78,14 @@ def _hold() -> None:
     _counted.append(held)
 
 
-def _release() -> None:
+def _drop_references() -> None:
     import ctypes
 
     for thing in _counted.pop() if _counted else ():
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(thing))
 
 
-def _leave() -> None:
+def _detach_finalizers() -> None:
     """Detaches, in the child, the finalizers of this project's and Arrow's objects."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         alive = finalizer.peek()
@@ -94,4 +94,6 @@ def _leave() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_leave)
+    os.register_at_fork(
+        before=_add_references, after_in_parent=_drop_references, after_in_child=_detach_finalizers
+    )

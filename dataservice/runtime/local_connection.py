@@ -93,7 +93,7 @@ class LocalConnection:
                 self._holdings.flush()
             self._unanswered += 1
             if self._unanswered > _MAX_UNANSWERED:
-                self._look(deadline_s)
+                self._read_arrived(deadline_s)
             room = room_for(header, body)
             released = self._holdings.carry()
             try:
@@ -106,7 +106,7 @@ class LocalConnection:
                     self._holdings.give_back(released)
                 raise
 
-    def _look(self, deadline_s: float) -> None:
+    def _read_arrived(self, deadline_s: float) -> None:
         """Reads what the peer has sent, such as the segments that it gives back."""
         with self._lock:
             if len(self._inbox) < _MAX_UNCLAIMED:
@@ -228,7 +228,7 @@ class LocalConnection:
         self._reading = True
         try:
             if not wait:
-                self._take_in_held()
+                self._read_to_next_message()
                 return
             self._lock.release()
             try:
@@ -259,7 +259,7 @@ class LocalConnection:
         if self._failure is not None:
             raise self._failure
 
-    def _take_in_held(self) -> None:
+    def _read_to_next_message(self) -> None:
         """Reads the packets that have arrived, up to the next message.
 
         Reading all of them might never end, if messages arrive as fast as they are read.

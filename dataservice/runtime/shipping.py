@@ -102,7 +102,9 @@ class _UsersModules:
         modules = list(sys.modules.values())
         if len(modules) != len(self._seen) or not all(map(operator.is_, modules, self._seen)):
             self._found = [
-                each for each in modules if isinstance(each, ModuleType) and _is_users_own(each)
+                module
+                for module in modules
+                if isinstance(module, ModuleType) and _is_users_own(module)
             ]
             self._seen = modules
         return self._found
@@ -141,8 +143,8 @@ def _installed_names(folder: str) -> frozenset[str]:
         return frozenset()
     from importlib.metadata import distributions
 
-    found = distributions(path=[folder])
-    recorded = (each.files or () for each in found if each.read_text("RECORD") is not None)
+    installed = distributions(path=[folder])
+    recorded = (dist.files or () for dist in installed if dist.read_text("RECORD") is not None)
     return frozenset(file.parts[0] for files in recorded for file in files)
 
 

@@ -50,7 +50,7 @@ class SocketConnection:
         self.peer_error: bytes | None = None
         self._stream = stream
         self._incoming = Incoming(trusted=trusted)
-        self._ahead: Received | None = None  # read by `_look`, and not received yet
+        self._ahead: Received | None = None  # read by `_read_ahead`, and not received yet
         self._peer_ended = False
         self._unanswered = 0
         # The failures of receiving and of sending, kept apart so that an end that receives
@@ -87,7 +87,7 @@ class SocketConnection:
                 raise self._broken
             self._unanswered += 1
             if self._unanswered > _MAX_UNANSWERED:
-                self._look()
+                self._read_ahead()
             # Checked first, since data sent to a closed end is lost without an error.
             if self._stream.is_gone():
                 raise UnavailableError("the peer closed the connection")
@@ -111,7 +111,7 @@ class SocketConnection:
                 return None
             return received
 
-    def _look(self) -> None:
+    def _read_ahead(self) -> None:
         """Reads a message ahead if one has arrived, so that a sender notices an ERROR.
 
         Does nothing while another thread receives.

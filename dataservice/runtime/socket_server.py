@@ -123,7 +123,7 @@ def _listener(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # A name with IPv4 and IPv6 addresses, such as localhost, is served on IPv4, which most clients
     # try first.
-    family, kind, protocol, _, place = min(found, key=lambda each: each[0] != socket.AF_INET)
+    family, kind, protocol, _, place = min(found, key=lambda info: info[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:
         # Allows a port that was served a moment ago; a port in use is refused all the same.

@@ -60,12 +60,12 @@ def explained(
             f"{failure}; this client speaks TLS and it does not: start it with --tls-cert and "
             "--tls-key, or name no certificate here"
         )
-    doubt = _doubt(address, ca_path)
-    if doubt is None:
+    reason = _refusal_reason(address, ca_path)
+    if reason is None:
         return failure
     trusted = "the certificates of this system" if ca_path is None else ca_path
     return UnauthenticatedError(
-        f"{failure}; its certificate is not trusted ({doubt}) by {trusted}: name the CA that it "
+        f"{failure}; its certificate is not trusted ({reason}) by {trusted}: name the CA that it "
         "was issued by (DATASERVICE_TLS_CA or --tls-ca; in training PSTRAIN_TLS_CA or "
         "tls_ca_path), and an address that it was issued for"
     )
@@ -84,7 +84,7 @@ def _speaks_tls(address: str) -> bool | None:
     return True
 
 
-def _doubt(address: str, ca_path: str | None) -> str | None:
+def _refusal_reason(address: str, ca_path: str | None) -> str | None:
     """Returns why the server's certificate is refused; None if it is accepted or not checked."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
