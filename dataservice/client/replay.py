@@ -25,8 +25,8 @@ _REMEDY = (
 def with_delivery(arguments: ReadArguments, node: Node) -> ReadArguments:
     """Returns the arguments with `delivery` set to what `node` gets; they may leave it None.
 
-    Warns if it becomes at-most-once without being asked for. Raises InvalidArgumentError if the
-    dataset cannot be read as asked.
+    Warns if DYNAMIC reading becomes at-most-once without being asked for. Raises
+    InvalidArgumentError if the dataset cannot be read as asked.
     """
     declared = unrepeatable(node)
     if not declared:

@@ -111,7 +111,7 @@ class RoundTracker(Generic[Item]):
 
     @property
     def unreported(self) -> int:
-        """The number of rounds received, plus rounds consumed, since the last report."""
+        """The number of rounds received, plus rounds consumed, since the last answered report."""
         received, consumed = self._reported
         return max(0, self.received - received) + max(0, self.next_round - consumed)
 

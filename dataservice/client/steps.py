@@ -112,7 +112,7 @@ class Account:
         self._rows = 0
 
     def is_at(self, step: Step) -> bool:
-        """True if exactly the rows up to the end of this element are consumed."""
+        """True if `step` is the last element that is consumed as a whole."""
         return self._step is step
 
     def until(self, position: StreamPosition) -> list[RowSpan]:

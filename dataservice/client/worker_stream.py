@@ -122,7 +122,7 @@ class WorkerStream:
         self._thread.start()
 
     def note_taken(self, spans: Sequence[RowSpan]) -> None:
-        """Notes that an element was taken, so that no other reader may get it."""
+        """Notes that a frame was taken, so that no other reader may get it."""
         self._taken.append((spans[0].window, spans[0].first_row))
 
     def leave(self, timeout_s: float) -> None:
