@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 import pyarrow as pa
 
 from dataservice.client import quarantine
-from dataservice.client.attendance import Attendance, Gathering, Reach, Starvation
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.cutting import cut, new_rows
 from dataservice.client.delivery import Delivery
@@ -30,6 +29,12 @@ from dataservice.client.streams import StreamTable
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
 from dataservice.client.tracker import RowMark
+from dataservice.client.wait_limits import (
+    MissingWorkersWait,
+    NoWorkerWait,
+    PositionsWait,
+    UnreachableWorkersWait,
+)
 from dataservice.client.worker_stream import (
     SILENCE_S,
     StreamEvents,
@@ -85,11 +90,11 @@ class ServiceReader:
         self._sequencer = self._new_sequencer()
         # Taken before `_lock`, so that elements enter the buffer in their order.
         self._emitting = threading.Lock()
-        self._attendance = Attendance(spec.timeout_s)
-        self._gathering = Gathering(spec.timeout_s)
+        self._missing_workers = MissingWorkersWait(spec.timeout_s)
+        self._awaited_positions = PositionsWait(spec.timeout_s)
         here = socket.gethostname() if self._targets.only_local else None
-        self._starvation = Starvation(spec.target, spec.timeout_s, here)
-        self._reach = Reach(spec.timeout_s)
+        self._no_worker = NoWorkerWait(spec.target, spec.timeout_s, here)
+        self._unreachable = UnreachableWorkersWait(spec.timeout_s)
         self._thread = StoppableThread(
             self._synchronise,
             owner=f"reader {self.iteration.reader_id}",
@@ -381,10 +386,10 @@ class ServiceReader:
             starving = waits_to_begin and not self._session.members.addresses
             unreachable = self._session.out_of_reach() if waits else {}
         return (
-            self._attendance.note(missing, now_s)
-            or self._gathering.note(reply.awaited_readers, now_s)
-            or self._starvation.note(starving, now_s)
-            or self._reach.note(unreachable, self.statistics.rows, now_s)
+            self._missing_workers.check(missing, now_s)
+            or self._awaited_positions.check(reply.awaited_readers, now_s)
+            or self._no_worker.check(starving, now_s)
+            or self._unreachable.check(unreachable, self.statistics.rows, now_s)
         )
 
     def _wake_if_idle(self) -> None:

@@ -14,7 +14,6 @@ import time
 
 import pyarrow as pa
 
-from dataservice.client.attendance import Reach, Roll, Starvation
 from dataservice.client.delivery import Delivery
 from dataservice.client.joined_iteration import (
     MAX_HEARTBEAT_S,
@@ -27,6 +26,11 @@ from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundT
 from dataservice.client.session import MAX_DAMAGED_STREAMS
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
+from dataservice.client.wait_limits import (
+    MissingConsumersWait,
+    NoWorkerWait,
+    UnreachableWorkersWait,
+)
 from dataservice.client.worker_stream import (
     SILENCE_S,
     StreamEvents,
@@ -75,9 +79,11 @@ class RoundReader:
             logger.warning("%s", notice)
         self._streams: StreamTable[RoundStream] = StreamTable(self._open_stream)
         self._pacing = RoundPacing(self.iteration.heartbeat_s, time.monotonic())
-        self._roll = Roll(spec.consumer_index, spec.options.num_consumers, spec.timeout_s)
-        self._starvation = Starvation(spec.target, spec.timeout_s)
-        self._reach = Reach(spec.timeout_s)
+        self._missing_consumers = MissingConsumersWait(
+            spec.consumer_index, spec.options.num_consumers, spec.timeout_s
+        )
+        self._no_worker = NoWorkerWait(spec.target, spec.timeout_s)
+        self._unreachable = UnreachableWorkersWait(spec.timeout_s)
         self._thread = StoppableThread(
             self._synchronise,
             owner=f"reader {self.iteration.reader_id}",
@@ -273,9 +279,11 @@ class RoundReader:
         starving = waits and not reply.workers
         unreachable = self._streams.unreachable() if waits else {}
         return (
-            self._roll.note(waits, reply.missing_consumers, reply.late_consumers, now_s)
-            or self._starvation.note(starving, now_s)
-            or self._reach.note(unreachable, self.statistics.rows, now_s)
+            self._missing_consumers.check(
+                waits, reply.missing_consumers, reply.late_consumers, now_s
+            )
+            or self._no_worker.check(starving, now_s)
+            or self._unreachable.check(unreachable, self.statistics.rows, now_s)
         )
 
     def _ask(self) -> None:

@@ -35,7 +35,7 @@ class DispatcherLink:
     def __init__(self, config: WorkerConfig, *, token: str, tls: TlsConfig | None) -> None:
         service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
         target = config.dispatcher_target
-        self._patience_s = config.dispatcher_timeout_s
+        self._timeout_s = config.dispatcher_timeout_s
         self._heartbeat_s = config.heartbeat_interval_s
         self._liveness = RpcClient(target, service, token=token, tls=tls)
         self._work = RpcClient(target, service, token=token, tls=tls)
@@ -53,7 +53,7 @@ class DispatcherLink:
             formerly=formerly,
         )
         return self._liveness.call_retrying(
-            "RegisterWorker", request, timeout_s=self._patience_s, should_stop=should_stop
+            "RegisterWorker", request, timeout_s=self._timeout_s, should_stop=should_stop
         )
 
     def heartbeat(
@@ -63,7 +63,7 @@ class DispatcherLink:
         return self._liveness.call_retrying(
             "WorkerHeartbeat",
             request,
-            timeout_s=self._patience_s,
+            timeout_s=self._timeout_s,
             attempt_timeout_s=max(_SHORT_TIMEOUT_S, 2 * self._heartbeat_s),
             should_stop=should_stop,
         )
@@ -79,7 +79,7 @@ class DispatcherLink:
     def get_dataset(self, dataset_id: str) -> pb.GetDatasetReply:
         """Returns a registered dataset; NotFoundError for an unknown id."""
         request = pb.GetDatasetRequest(dataset_id=dataset_id)
-        return self._work.call_retrying("GetDataset", request, timeout_s=self._patience_s)
+        return self._work.call_retrying("GetDataset", request, timeout_s=self._timeout_s)
 
     def lease(
         self,
@@ -108,7 +108,7 @@ class DispatcherLink:
         reply = self._work.call_retrying(
             "LeaseWindows",
             request,
-            timeout_s=self._patience_s,
+            timeout_s=self._timeout_s,
             attempt_timeout_s=wait_s + _ATTEMPT_MARGIN_S,
             should_stop=should_stop,
         )
@@ -136,20 +136,20 @@ class DispatcherLink:
         """Reports that all elements of a pass without windows were handed out."""
         request = pb.FinishTaskRequest(worker_id=worker_id, iteration_id=iteration_id)
         self._work.call_retrying(
-            "FinishTask", request, timeout_s=self._patience_s, should_stop=should_stop
+            "FinishTask", request, timeout_s=self._timeout_s, should_stop=should_stop
         )
 
     def get_snapshot(self, snapshot_id: str) -> pb.GetSnapshotReply:
         """Returns the description of a snapshot; NotFoundError for an unknown id."""
         request = pb.GetSnapshotRequest(snapshot_id=snapshot_id)
-        return self._work.call_retrying("GetSnapshot", request, timeout_s=self._patience_s)
+        return self._work.call_retrying("GetSnapshot", request, timeout_s=self._timeout_s)
 
     def work_on_snapshot(
         self, request: pb.WorkOnSnapshotRequest, should_stop: Callable[[], bool]
     ) -> pb.WorkOnSnapshotReply:
         """Reports windows that are written and asks for more. Safe to repeat."""
         return self._work.call_retrying(
-            "WorkOnSnapshot", request, timeout_s=self._patience_s, should_stop=should_stop
+            "WorkOnSnapshot", request, timeout_s=self._timeout_s, should_stop=should_stop
         )
 
     def close(self) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from dataservice.client import (
-    attendance,
     joined_iteration,
     round_reader,
     round_stream,
+    wait_limits,
     worker_stream,
 )
 from dataservice.dispatcher.plans import WindowPlan
@@ -216,7 +216,7 @@ def staged() -> Iterator[None]:
         patch.setattr(joined_iteration, "Connection", nodes.Connection)
         patch.setattr(joined_iteration, "decode_schema", lambda _schema: nodes.SCHEMA)
         patch.setattr(round_reader, "SILENCE_S", SILENCE_S)
-        for module in (round_reader, attendance):
+        for module in (round_reader, wait_limits):
             patch.setattr(module.logger, "disabled", True)
         patch.setattr(worker_stream, "open_exchange", nodes.open_exchange)
         patch.setattr(worker_stream, "decode_batch", decode_batch)

@@ -81,7 +81,7 @@ PURE = (
     "dataservice/dispatcher/invariants.py",
     "dataservice/worker/cache.py",
     "dataservice/client/tracker.py",
-    "dataservice/client/attendance.py",
+    "dataservice/client/wait_limits.py",
     "dataservice/client/members.py",
     "dataservice/client/targets.py",
     "dataservice/client/rounds.py",

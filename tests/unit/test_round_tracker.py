@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from dataservice.client.attendance import Roll
 from dataservice.client.rounds import (
     GROUP_S,
     MIN_GAP_S,
@@ -17,6 +16,7 @@ from dataservice.client.rounds import (
     RoundPacing,
     RoundTracker,
 )
+from dataservice.client.wait_limits import MissingConsumersWait
 from dataservice.errors import DeadlineExceededError
 from dataservice.wire.elements import Ask, asks_of, pack_asks, unpack
 from tests.unit.round_cluster import answer_of
@@ -126,19 +126,19 @@ def test_when_a_consumer_speaks() -> None:
 
 
 def test_the_others_are_waited_for_with_words_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
-    roll = Roll(0, 3, 20.0)
+    wait = MissingConsumersWait(0, 3, 20.0)
     with caplog.at_level(logging.WARNING):
-        assert roll.note(False, [1], [], 0.0) is None
+        assert wait.check(False, [1], [], 0.0) is None
         for now_s in (1.0, 5.0, 12.0):
-            assert roll.note(True, [2, 1], [], now_s) is None
+            assert wait.check(True, [2, 1], [], now_s) is None
         assert [r.getMessage() for r in caplog.records] == [
             "consumer 0 of 3 waits for consumer_index 1, 2 (missing)"
         ]
-        error = roll.note(True, [1], [], 21.0)
+        error = wait.check(True, [1], [], 21.0)
         assert isinstance(error, DeadlineExceededError)
         assert "consumer_index 1," in str(error)
         for now_s in (22.0, 60.0, 100.0):
-            assert roll.note(True, [], [2], now_s) is None, "who is there is waited for"
+            assert wait.check(True, [], [2], now_s) is None, "who is there is waited for"
     assert "consumer_index 2 (behind)" in caplog.messages[-1]
 
 

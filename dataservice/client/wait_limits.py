@@ -19,15 +19,15 @@ logger = logging.getLogger(__name__)
 _REMIND_S = 10.0
 
 
-class Attendance:
-    """The wait for missing workers of a static policy, up to `patience_s` for each."""
+class MissingWorkersWait:
+    """The wait for missing workers of a static policy, up to `timeout_s` for each."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._since_s: dict[str, float] = {}
         self._reminded_s = float("-inf")
 
-    def note(self, missing: Iterable[str], now_s: float) -> DeadlineExceededError | None:
+    def check(self, missing: Iterable[str], now_s: float) -> DeadlineExceededError | None:
         """Notes which workers are missing; returns an error if one was missing for too long."""
         known = self._since_s
         self._since_s = {worker: known.get(worker, now_s) for worker in missing}
@@ -39,26 +39,26 @@ class Attendance:
                 "waiting for %s; the elements of a static share come from its own worker only",
                 ", ".join(self._since_s),
             )
-        late = [w for w, since_s in self._since_s.items() if now_s - since_s >= self._patience_s]
+        late = [w for w, since_s in self._since_s.items() if now_s - since_s >= self._timeout_s]
         return self._error(late) if late else None
 
     def _error(self, late: list[str]) -> DeadlineExceededError:
         return DeadlineExceededError(
-            f"{', '.join(late)} has been missing for {self._patience_s:g} s, and no other worker "
+            f"{', '.join(late)} has been missing for {self._timeout_s:g} s, and no other worker "
             "has its share of the data; start a worker at that address (worker_address, --port), "
             "give distribute() a larger timeout_s to wait longer, or use ShardingPolicy.DYNAMIC, "
             "which needs no certain worker"
         )
 
 
-class Gathering:
-    """The wait for the saved positions of the job's other readers, up to `patience_s`."""
+class PositionsWait:
+    """The wait for the saved positions of the job's other readers, up to `timeout_s`."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._since_s: float | None = None
 
-    def note(self, awaited: Iterable[str], now_s: float) -> DeadlineExceededError | None:
+    def check(self, awaited: Iterable[str], now_s: float) -> DeadlineExceededError | None:
         """Notes whose positions were not loaded yet; returns an error if that lasted too long."""
         names = ", ".join(awaited)
         if not names:
@@ -67,27 +67,27 @@ class Gathering:
         if self._since_s is None:
             self._since_s = now_s
             logger.info("waiting until the positions of %s are loaded too", names)
-        if now_s - self._since_s < self._patience_s:
+        if now_s - self._since_s < self._timeout_s:
             return None
         return DeadlineExceededError(
             f"the job was read by several readers when this position was saved, and those of "
-            f"{names} were not loaded within {self._patience_s:g} s; without them rows would come "
+            f"{names} were not loaded within {self._timeout_s:g} s; without them rows would come "
             "twice. Load each state into an iterator of its own, or one iterator with "
             "dataservice.merge_states([state, ...]) of all of them"
         )
 
 
-class Starvation:
-    """The wait for any worker, up to `patience_s`; with a `host`, for any worker on that host."""
+class NoWorkerWait:
+    """The wait for any worker, up to `timeout_s`; with a `host`, for any worker on that host."""
 
-    def __init__(self, target: str, patience_s: float, host: str | None = None) -> None:
+    def __init__(self, target: str, timeout_s: float, host: str | None = None) -> None:
         self._target = target
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._host = host
         self._since_s: float | None = None
         self._reminded_s = 0.0
 
-    def note(self, starving: bool, now_s: float) -> UnavailableError | None:
+    def check(self, starving: bool, now_s: float) -> UnavailableError | None:
         """Notes whether a taker waits while no worker exists; returns an error after too long."""
         if not starving:
             self._since_s = None
@@ -102,9 +102,9 @@ class Starvation:
                 f"host {self._host} is registered with the dispatcher at {self._target}"
             )
             remedy += " there, or use target_workers='AUTO'"
-        if now_s - self._since_s >= self._patience_s:
+        if now_s - self._since_s >= self._timeout_s:
             return UnavailableError(
-                f"{cause}, and none came in {self._patience_s:g} s; {remedy}, or give distribute() "
+                f"{cause}, and none came in {self._timeout_s:g} s; {remedy}, or give distribute() "
                 "a larger timeout_s to wait longer"
             )
         if now_s - self._reminded_s >= _REMIND_S:
@@ -113,20 +113,20 @@ class Starvation:
         return None
 
 
-class Reach:
+class UnreachableWorkersWait:
     """The wait for workers that are registered but cannot be reached.
 
-    It fails after `patience_s` if the reader has had no rows yet. A reader that has had rows waits
+    It fails after `timeout_s` if the reader has had no rows yet. A reader that has had rows waits
     without limit, since its addresses are right and the network must be at fault.
     """
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
         self._since_s: float | None = None
         self._reminded_s = 0.0
         self._rows = 0
 
-    def note(
+    def check(
         self, unreachable: Mapping[str, str], rows: int, now_s: float
     ) -> UnavailableError | None:
         """Notes which workers cannot be reached, by address, and why; returns an error if it fails.
@@ -139,10 +139,10 @@ class Reach:
             return None
         if self._since_s is None:
             self._since_s = self._reminded_s = now_s
-        if not rows and now_s - self._since_s >= self._patience_s:
+        if not rows and now_s - self._since_s >= self._timeout_s:
             return UnavailableError(
                 f"{_unreached(unreachable)}, or give distribute() a larger timeout_s than "
-                f"{self._patience_s:g} s to wait longer"
+                f"{self._timeout_s:g} s to wait longer"
             )
         if now_s - self._reminded_s >= _REMIND_S:
             self._reminded_s = now_s
@@ -150,20 +150,20 @@ class Reach:
         return None
 
 
-class Roll:
+class MissingConsumersWait:
     """The wait for the other consumers of coordinated reads.
 
-    It fails after `patience_s` if a consumer is missing. For a consumer that is present but slow it
+    It fails after `timeout_s` if a consumer is missing. For a consumer that is present but slow it
     lasts as long as that one is present.
     """
 
-    def __init__(self, index: int, count: int, patience_s: float) -> None:
+    def __init__(self, index: int, count: int, timeout_s: float) -> None:
         self._name = f"consumer {index} of {count}"
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
         self._since_s: float | None = None
         self._reminded_s: float | None = None
 
-    def note(
+    def check(
         self, waits: bool, missing: Sequence[int], late: Sequence[int], now_s: float
     ) -> DeadlineExceededError | None:
         """Notes for which consumers this one waits; returns an error if one is missing too long."""
@@ -174,9 +174,9 @@ class Roll:
         if not waits or not (missing or late):
             self._reminded_s = now_s
             return None
-        if self._since_s is not None and now_s - self._since_s >= self._patience_s:
+        if self._since_s is not None and now_s - self._since_s >= self._timeout_s:
             return DeadlineExceededError(
-                f"{self._name} waited {self._patience_s:g} s for consumer_index "
+                f"{self._name} waited {self._timeout_s:g} s for consumer_index "
                 f"{_listed(missing)}, which nobody reads as; all consumers of coordinated reads "
                 "must run at once: start them, or give distribute() a larger timeout_s to wait "
                 "longer"

@@ -6,17 +6,17 @@ import logging
 
 import pytest
 
-from dataservice.client.attendance import Attendance, Reach, Starvation
+from dataservice.client.wait_limits import MissingWorkersWait, NoWorkerWait, UnreachableWorkersWait
 from dataservice.errors import DeadlineExceededError, UnavailableError
 
 
 def test_who_is_missing_is_named_once_and_then_now_and_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    attendance = Attendance(60.0)
+    wait = MissingWorkersWait(60.0)
     with caplog.at_level(logging.WARNING):
         for now_s in (0.0, 1.0, 2.0, 10.0, 11.0):
-            assert attendance.note(["worker 0 of 2 at a"], now_s) is None
+            assert wait.check(["worker 0 of 2 at a"], now_s) is None
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         "waiting for worker 0 of 2 at a",
         "waiting for worker 0 of 2 at a",
@@ -24,31 +24,31 @@ def test_who_is_missing_is_named_once_and_then_now_and_again(
 
 
 def test_patience_counts_from_the_moment_of_each() -> None:
-    attendance = Attendance(5.0)
-    assert attendance.note(["a"], 0.0) is None
-    assert attendance.note(["a", "b"], 4.9) is None
-    error = attendance.note(["a", "b"], 5.0)
+    wait = MissingWorkersWait(5.0)
+    assert wait.check(["a"], 0.0) is None
+    assert wait.check(["a", "b"], 4.9) is None
+    error = wait.check(["a", "b"], 5.0)
     assert isinstance(error, DeadlineExceededError)
     assert str(error).startswith("a has been missing for 5 s")
 
 
 def test_who_came_back_begins_anew() -> None:
-    attendance = Attendance(5.0)
-    assert attendance.note(["a"], 0.0) is None
-    assert attendance.note([], 4.0) is None
-    assert attendance.note(["a"], 6.0) is None
-    assert attendance.note(["a"], 10.9) is None
-    assert attendance.note(["a"], 11.0) is not None
+    wait = MissingWorkersWait(5.0)
+    assert wait.check(["a"], 0.0) is None
+    assert wait.check([], 4.0) is None
+    assert wait.check(["a"], 6.0) is None
+    assert wait.check(["a"], 10.9) is None
+    assert wait.check(["a"], 11.0) is not None
 
 
 def test_a_reader_without_workers_says_so_now_and_again(caplog: pytest.LogCaptureFixture) -> None:
-    starvation = Starvation("host:5050", 60.0)
+    wait = NoWorkerWait("host:5050", 60.0)
     with caplog.at_level(logging.WARNING):
         for now_s in (0.0, 9.9):
-            assert starvation.note(True, now_s) is None
+            assert wait.check(True, now_s) is None
         assert not caplog.records
         for now_s in (10.0, 11.0, 20.0):
-            assert starvation.note(True, now_s) is None
+            assert wait.check(True, now_s) is None
     assert [record.getMessage() for record in caplog.records] == [
         "waiting: no data worker is registered with the dispatcher at host:5050; "
         "start one with `dataservice worker --dispatcher host:5050`"
@@ -56,12 +56,12 @@ def test_a_reader_without_workers_says_so_now_and_again(caplog: pytest.LogCaptur
 
 
 def test_a_reader_without_workers_gives_up_in_the_end() -> None:
-    starvation = Starvation("host:5050", 5.0)
-    assert starvation.note(True, 100.0) is None
-    assert starvation.note(False, 104.0) is None
-    assert starvation.note(True, 105.0) is None
-    assert starvation.note(True, 109.9) is None
-    error = starvation.note(True, 110.0)
+    wait = NoWorkerWait("host:5050", 5.0)
+    assert wait.check(True, 100.0) is None
+    assert wait.check(False, 104.0) is None
+    assert wait.check(True, 105.0) is None
+    assert wait.check(True, 109.9) is None
+    error = wait.check(True, 110.0)
     assert isinstance(error, UnavailableError)
     assert "no data worker is registered with the dispatcher at host:5050" in str(error)
     assert "none came in 5 s" in str(error)
@@ -73,16 +73,16 @@ UNREACHABLE = {"b:1": "refused", "a:1": "unknown host"}
 def test_workers_that_cannot_be_reached_are_named_now_and_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    reach = Reach(60.0)
+    wait = UnreachableWorkersWait(60.0)
     with caplog.at_level(logging.WARNING):
         for now_s in (0.0, 9.9):
-            assert reach.note(UNREACHABLE, 0, now_s) is None
-        assert reach.note({}, 0, 9.95) is None
+            assert wait.check(UNREACHABLE, 0, now_s) is None
+        assert wait.check({}, 0, 9.95) is None
         for now_s in (10.0, 19.9):
-            assert reach.note(UNREACHABLE, 0, now_s) is None
+            assert wait.check(UNREACHABLE, 0, now_s) is None
         assert not caplog.records
         for now_s in (20.0, 21.0, 30.0):
-            assert reach.note(UNREACHABLE, 0, now_s) is None
+            assert wait.check(UNREACHABLE, 0, now_s) is None
     message = caplog.records[0].getMessage()
     assert "a:1, b:1, which cannot be reached from here (refused)" in message
     assert "--worker-address" in message
@@ -90,12 +90,12 @@ def test_workers_that_cannot_be_reached_are_named_now_and_again(
 
 
 def test_a_reader_that_never_reached_a_worker_gives_up_and_one_that_had_rows_does_not() -> None:
-    reach = Reach(5.0)
-    assert reach.note(UNREACHABLE, 0, 100.0) is None
-    assert reach.note(UNREACHABLE, 0, 104.9) is None
-    error = reach.note(UNREACHABLE, 0, 105.0)
+    wait = UnreachableWorkersWait(5.0)
+    assert wait.check(UNREACHABLE, 0, 100.0) is None
+    assert wait.check(UNREACHABLE, 0, 104.9) is None
+    error = wait.check(UNREACHABLE, 0, 105.0)
     assert isinstance(error, UnavailableError)
     assert "timeout_s than 5 s" in str(error)
-    reach = Reach(5.0)
-    assert reach.note(UNREACHABLE, 3, 100.0) is None
-    assert reach.note(UNREACHABLE, 3, 200.0) is None
+    wait = UnreachableWorkersWait(5.0)
+    assert wait.check(UNREACHABLE, 3, 100.0) is None
+    assert wait.check(UNREACHABLE, 3, 200.0) is None
