@@ -29,14 +29,14 @@ class Pacing:
         self._idle_max_s = IDLE_MAX_S
         self._was_idle = False
 
-    def due_s(self, *, urgent: bool, idle: bool, has_news: bool) -> float:
+    def due_s(self, *, urgent: bool, idle: bool, has_unreported: bool) -> float:
         """Returns the time of the next call; `urgent`: the dispatcher must hear at once."""
         if urgent or (idle and not self._was_idle):
             return self._last_s
         waits = [self._heartbeat_s]
         if idle:
             waits.append(self._idle_s)
-        if has_news:
+        if has_unreported:
             waits.append(GROUP_S)
         return self._last_s + min(waits)
 

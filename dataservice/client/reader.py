@@ -102,7 +102,7 @@ class ServiceReader:
             on_failure=self._on_failure,
         )
         with self._lock:
-            self._session.follow(self.iteration.joined, time.monotonic())
+            self._session.begin(self.iteration.joined, time.monotonic())
         self._thread.start()
 
     def _new_tasks(self) -> TaskTracker | None:
@@ -173,10 +173,10 @@ class ServiceReader:
             self._session.consume(spans)
             self._wake_if_idle()
 
-    def foresee(self, spans: Sequence[RowSpan]) -> tuple[RowMark, ...]:
+    def marks_if_consumed(self, spans: Sequence[RowSpan]) -> tuple[RowMark, ...]:
         """Returns the marks to report to the dispatcher if these rows are consumed too."""
         with self._lock:
-            return self._session.foresee(spans)
+            return self._session.marks_if_consumed(spans)
 
     @property
     def is_over(self) -> bool:
@@ -233,7 +233,7 @@ class ServiceReader:
             address,
             {
                 **self.iteration.stream_command(),
-                **({} if self._tasks is None else self._tasks.command_to(worker_id)),
+                **({} if self._tasks is None else self._tasks.stream_command(worker_id)),
                 "trainer": self._spec.trainer_id,
                 "shards": self.iteration.num_shards,
                 "listing": self.iteration.joined.listing,
@@ -358,7 +358,7 @@ class ServiceReader:
             except DataServiceError as error:
                 self._on_failure(error)
                 return
-            has_ended = self._digest(call, reply, time.monotonic())
+            has_ended = self._apply_reply(call, reply, time.monotonic())
             absence = self._absence(reply)
             if absence is not None:
                 self._on_failure(absence)
@@ -366,13 +366,13 @@ class ServiceReader:
             if has_ended:
                 self._buffer.wake()
 
-    def _digest(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
+    def _apply_reply(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
         """Applies a reply and returns whether the end has come.
 
         Sets the reader's failure if windows in quarantine are missing that may not be left out.
         """
         with self._lock:
-            has_ended = not self._closed and self._session.digest(call, reply, now_s)
+            has_ended = not self._closed and self._session.apply_reply(call, reply, now_s)
             lack = (reply.quarantined, self._spec.options, self.statistics.omissions)
             self._failure = self._failure or quarantine.judge(*lack, has_ended=has_ended)
         return has_ended
@@ -383,7 +383,7 @@ class ServiceReader:
         with self._lock:
             waits = self._session.is_waited_on()
             waits_to_begin = waits and not reply.ended and not missing
-            starving = waits_to_begin and not self._session.members.addresses
+            starving = waits_to_begin and not self._session.workers.addresses
             unreachable = self._session.out_of_reach() if waits else {}
         return (
             self._missing_workers.check(missing, now_s)
@@ -407,7 +407,7 @@ class ServiceReader:
             self._closed = True
             self._thread.request_stop()
             streams = self._session.streams.all()
-            farewell = self._session.farewell(self.statistics)
+            request = self._session.release_request(self.statistics)
             self._wakeup.notify_all()
         # Before the streams end, since from then on other readers may get what was not taken.
         deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
@@ -417,7 +417,7 @@ class ServiceReader:
             stream.drop()
         self._buffer.close()
         try:
-            self.iteration.connection.release_reader(farewell, timeout_s=RELEASE_TIMEOUT_S)
+            self.iteration.connection.release_reader(request, timeout_s=RELEASE_TIMEOUT_S)
         except DataServiceError as error:
             logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
         self.iteration.close()

@@ -238,7 +238,7 @@ class RoundReader:
             with self._lock:
                 if self._closed:
                     return
-                failure = self._digest(report, broken, reply, time.monotonic())
+                failure = self._apply_reply(report, broken, reply, time.monotonic())
             if failure is not None:
                 self._on_failure(failure)
                 return
@@ -255,7 +255,7 @@ class RoundReader:
             **report._asdict(),
         )
 
-    def _digest(
+    def _apply_reply(
         self,
         report: Report,
         broken: tuple[Slot[RoundStream], ...],
@@ -267,10 +267,10 @@ class RoundReader:
             slot.is_reported = True
         blocks = tuple(Block(b.first, b.end, b.worker_id, b.generation) for b in reply.blocks)
         answer = Answer(blocks, reply.version, reply.complete, reply.low, reply.begin, reply.roll)
-        progress = self._tracker.digest(report, answer)
+        progress = self._tracker.apply_answer(report, answer)
         self._pacing.note_call(now_s, progress=progress)
         self._pacing.note_interval(reply.heartbeat_interval_ms / 1_000)
-        self._streams.follow({w.worker_id: w.address for w in reply.workers}, now_s)
+        self._streams.update({w.worker_id: w.address for w in reply.workers}, now_s)
         self._ask()
         is_told = report.roll == reply.roll
         self._has_met |= bool(reply.missing_consumers) or (is_told and not reply.late_consumers)
@@ -325,12 +325,12 @@ class RoundReader:
             self._arrivals.notify_all()
         for stream in streams:
             stream.drop()
-        farewell = pb.ReleaseReaderRequest(
+        request = pb.ReleaseReaderRequest(
             reader_id=self.iteration.reader_id, iteration_id=self.iteration.id
         )
         try:
             self._tell_last()
-            self.iteration.connection.release_reader(farewell, timeout_s=RELEASE_TIMEOUT_S)
+            self.iteration.connection.release_reader(request, timeout_s=RELEASE_TIMEOUT_S)
         except DataServiceError as error:
             logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
         self.iteration.close()

@@ -182,7 +182,7 @@ class RoundTracker(Generic[Item]):
             answer.version, self.received, consumed, self._sought, self.window, answer.roll
         )
 
-    def digest(self, report: Report, answer: Answer) -> bool:
+    def apply_answer(self, report: Report, answer: Answer) -> bool:
         """Applies the answer to a report; returns whether it changed anything."""
         before = self._answer
         self._answer = answer

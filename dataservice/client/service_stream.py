@@ -191,7 +191,7 @@ class ServiceStream(BatchStream, SteppedSource):
             if reader is None or self._account is None:
                 return None
             spans = self._account.until(position)
-        marks = [list(mark) for mark in reader.foresee(spans)]
+        marks = [list(mark) for mark in reader.marks_if_consumed(spans)]
         return {"service": self.target, "reader": reader.iteration.reader_id, "marks": marks}
 
     def stats(self) -> dict[str, Any]:

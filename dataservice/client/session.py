@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from dataservice.client.fan_in import FanIn
-from dataservice.client.members import Members
+from dataservice.client.known_workers import KnownWorkers
 from dataservice.client.pacing import Pacing
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
@@ -59,7 +59,7 @@ class ReadSession:
         is_here: Callable[[str], bool] = lambda _: False,
         is_shared: bool,
     ) -> None:
-        """Begins without streams; `follow` opens them.
+        """Begins without streams; `begin` opens them.
 
         `tasks` is given for a reader that is alone in an iteration without windows. `is_here`: see
         `FanIn`. `is_shared`: other readers may read the same job.
@@ -68,7 +68,7 @@ class ReadSession:
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
-        self.members = Members()
+        self.workers = KnownWorkers()
         self._fan_in = FanIn(reader_id, is_here)
         self._is_shared = is_shared
         self._settled_s = float("-inf")
@@ -125,9 +125,9 @@ class ReadSession:
         else:
             self._tracker.consume(spans)
 
-    def foresee(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
+    def marks_if_consumed(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
         """Returns the marks to report if these rows are consumed too."""
-        return self._tracker.foresee(spans)
+        return self._tracker.marks_if_consumed(spans)
 
     def begin_wait(self) -> None:
         """Notes that a taker found no element and waits."""
@@ -177,25 +177,25 @@ class ReadSession:
         self._urgent = True
         return self._damaged <= MAX_DAMAGED_STREAMS
 
-    def follow(self, joined: pb.OpenIterationReply, now_s: float) -> None:
+    def begin(self, joined: pb.OpenIterationReply, now_s: float) -> None:
         """Takes in the reply to joining and opens streams to all workers, or to some of many."""
-        self.members.replace(joined.workers, joined.members_version)
+        self.workers.replace(joined.workers, joined.members_version)
         self._fan_in.readers = joined.readers
         if self._is_shared:
             self._settled_s = now_s + SETTLE_S
         self._pacing.note_interval(joined.heartbeat_interval_ms / 1_000)
-        self._follow(now_s)
+        self._update_streams(now_s)
 
-    def _follow(self, now_s: float) -> None:
+    def _update_streams(self, now_s: float) -> None:
         if self._finished:
             return
         if self._tasks is not None:
-            self._tasks.meet(self.members.addresses)
-        addresses = self.members.addresses
+            self._tasks.assign_passes(self.workers.addresses)
+        addresses = self.workers.addresses
         if self._has_windows:
             self._fan_in.is_settled = now_s >= self._settled_s
             addresses = self._fan_in.among(addresses, self.streams.count_failing())
-        self.streams.follow(addresses, now_s)
+        self.streams.update(addresses, now_s)
 
     # What to report
 
@@ -204,15 +204,15 @@ class ReadSession:
         if not self._takers or self._outstanding or self._waits_for_turn or self._finished:
             return False
         if self._has_windows:
-            return self._tracker.is_quiet() and not self.streams.are_owing()
-        return self.streams.are_silent()
+            return self._tracker.is_quiet() and not self.streams.have_announced_frames()
+        return self.streams.are_done()
 
     def time_to_call(self, now_s: float) -> float:
         """Returns the seconds until the dispatcher should be called."""
         due_s = self._pacing.due_s(
             urgent=self._urgent or bool(self._tracker.releases()),
             idle=self.is_idle(),
-            has_news=self._tracker.has_news(),
+            has_unreported=self._tracker.has_unreported(),
         )
         return due_s - now_s
 
@@ -220,7 +220,7 @@ class ReadSession:
         """Returns a call with everything that was not reported to the dispatcher yet."""
         idle = self.is_idle()
         if idle:
-            self._tracker.settle()
+            self._tracker.release_received()
         marks, releases = self._tracker.marks(), self._tracker.releases()
         broken = self.streams.unreported()
         self._urgent = False
@@ -236,18 +236,18 @@ class ReadSession:
             trainer_id=self._trainer_id,
             elements_missed=statistics.missed,
             omitted=pb.Omitted(**statistics.omissions.total().to_json()),
-            members_known=self.members.version,
+            members_known=self.workers.version,
         )
         return Call(request, marks, releases, broken, idle)
 
-    def digest(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
+    def apply_reply(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
         """Applies the reply to a call; returns whether the end has come."""
         self._tracker.confirm(call.marks, call.releases)
         for slot in call.broken:
             slot.is_reported = True
         for mark in reply.fences:
             self._tracker.fence(mark.window, mark.generation, mark.row)
-        self.members.take(reply)
+        self.workers.apply(reply)
         self._fan_in.readers = reply.readers
         if call.idle and reply.ended and self.is_idle() and self._has_all():
             self._ended = True
@@ -255,14 +255,14 @@ class ReadSession:
             self._finished = True
         self._pacing.note_call(now_s, idle=call.idle)
         self._pacing.note_interval(reply.heartbeat_interval_ms / 1_000)
-        self._follow(now_s)
+        self._update_streams(now_s)
         return self._ended or self._finished
 
     def consumed(self) -> Consumed:
         """Returns what this reader consumed."""
         return self._tracker.consumed()
 
-    def farewell(self, statistics: ReadStatistics) -> pb.ReleaseReaderRequest:
+    def release_request(self, statistics: ReadStatistics) -> pb.ReleaseReaderRequest:
         """Returns the reader's last call, after which its unconsumed rows go to other readers."""
         return pb.ReleaseReaderRequest(
             reader_id=self.reader_id,
@@ -276,14 +276,14 @@ class ReadSession:
 
         Finished windows were consumed, but elements of finished tasks may still be in flight.
         """
-        return self._has_windows or self.streams.are_silent()
+        return self._has_windows or self.streams.are_done()
 
     def _has_all(self) -> bool:
         """True if no worker has anything more for this reader.
 
         Without windows only the end of a stream tells that its worker has nothing more.
         """
-        return self._has_windows or self.streams.have_ended(self.members.addresses)
+        return self._has_windows or self.streams.have_ended(self.workers.addresses)
 
 
 def _to_wire(mark: RowMark) -> pb.Mark:

@@ -31,7 +31,7 @@ class Slot(Generic[Stream]):
         self.more_follows = False
         self.broken_s: float | None = None
 
-    def is_silent(self) -> bool:
+    def is_done(self) -> bool:
         """True if nothing more will come from this stream."""
         return self.has_ended or self.broken_s is not None
 
@@ -50,11 +50,11 @@ class StreamTable(Generic[Stream]):
         self._open_stream = open_stream
         self._slots: dict[str, Slot[Stream]] = {}
 
-    def follow(self, members: Mapping[str, str], now_s: float) -> None:
+    def update(self, workers: Mapping[str, str], now_s: float) -> None:
         """Opens streams to new workers, reopens broken ones, drops those to lost workers."""
-        for worker_id in [known for known in self._slots if known not in members]:
+        for worker_id in [known for known in self._slots if known not in workers]:
             self._slots.pop(worker_id).stream.drop()
-        for worker_id, address in members.items():
+        for worker_id, address in workers.items():
             slot = self._slots.get(worker_id)
             if slot is None:
                 self._slots[worker_id] = Slot(self._open_stream(worker_id, address), 0)
@@ -101,13 +101,13 @@ class StreamTable(Generic[Stream]):
         """True if at least one worker is not known to be unreachable."""
         return len(self.unreachable()) < len(self._slots)
 
-    def are_owing(self) -> bool:
+    def have_announced_frames(self) -> bool:
         """True if a worker with an open stream has announced another frame."""
-        return any(slot.more_follows and not slot.is_silent() for slot in self._slots.values())
+        return any(slot.more_follows and not slot.is_done() for slot in self._slots.values())
 
-    def are_silent(self) -> bool:
+    def are_done(self) -> bool:
         """True if nothing more will come from any stream."""
-        return all(slot.is_silent() for slot in self._slots.values())
+        return all(slot.is_done() for slot in self._slots.values())
 
     def have_ended(self, worker_ids: Iterable[str]) -> bool:
         """True if each of these workers said that it has nothing more."""
@@ -116,7 +116,7 @@ class StreamTable(Generic[Stream]):
 
     def open(self) -> list[Stream]:
         """Returns the streams from which more may come."""
-        return [slot.stream for slot in self._slots.values() if not slot.is_silent()]
+        return [slot.stream for slot in self._slots.values() if not slot.is_done()]
 
     def all(self) -> list[Stream]:
         """Returns every stream."""

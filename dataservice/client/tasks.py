@@ -82,13 +82,13 @@ class TaskTracker:
         self._consumed = {mark.number: Ranges(mark.rows) for mark in saved}
         self._totals = {mark.number: mark.total for mark in saved if mark.total is not None}
         self._resumes = bool(saved)
-        self._undealt = [mark.number for mark in saved if not mark.is_over]
+        self._unassigned = [mark.number for mark in saved if not mark.is_over]
         self._numbers: dict[str, list[int]] = {}
         # In ascending order. Bookmarks that were passed serve positions which leave out elements
         # taken since.
         self._bookmarks = {mark.number: [mark.bookmark] for mark in saved if mark.bookmark}
 
-    def meet(self, workers: Iterable[str]) -> None:
+    def assign_passes(self, workers: Iterable[str]) -> None:
         """Assigns the passes of OFF: each new worker produces one pass.
 
         After `saved` marks, the first workers to be met produce the rest of all saved passes, and
@@ -100,21 +100,23 @@ class TaskTracker:
         if self._is_static or not new:
             return
         if not self._resumes:
-            self._undealt = [len(self._received) + index for index in range(len(new))]
-        for index, number in enumerate(self._undealt):
+            self._unassigned = [len(self._received) + index for index in range(len(new))]
+        for index, number in enumerate(self._unassigned):
             self._numbers[new[index % len(new)]].append(number)
             self._received.setdefault(number, Ranges())
             self._consumed.setdefault(number, Ranges())
-        self._undealt = []
+        self._unassigned = []
 
-    def command_to(self, worker: str) -> dict[str, Any]:
+    def stream_command(self, worker: str) -> dict[str, Any]:
         """Returns what a stream is opened with: the rows received by task, and where to go on."""
-        told = self.told_to(worker)
-        bookmarks = {task: self._bookmark_of(int(task), self._received[int(task)]) for task in told}
+        received = self.received_for(worker)
+        bookmarks = {
+            task: self._bookmark_of(int(task), self._received[int(task)]) for task in received
+        }
         usable = {task: at for task, at in bookmarks.items() if at}
-        return {"tasks": told, "bookmarks": usable, "varied": self._varied}
+        return {"tasks": received, "bookmarks": usable, "varied": self._varied}
 
-    def told_to(self, worker: str) -> dict[str, Pairs]:
+    def received_for(self, worker: str) -> dict[str, Pairs]:
         """Returns the rows received by task: of the worker's passes, or of all static shares."""
         numbers = self._received if self._is_static else self._numbers[worker]
         return {str(number): self._received[number].pairs() for number in numbers}

@@ -1,9 +1,9 @@
-"""High-water marks of a reader by window: received, consumed, and told to the dispatcher.
+"""High-water marks of a reader by window: received, consumed, and reported to the dispatcher.
 
 Responsible for deciding which rows of an arriving frame are new and which marks to report to the
 dispatcher. Pure: knows no clock, threads or network; the reader's lock guards it. Invariants, for
-every window: told <= consumed <= received; rows [0, received) were accepted exactly once, in order;
-a frame whose generation is fenced, or older than the newest one seen, changes nothing.
+every window: reported <= consumed <= received; rows [0, received) were accepted exactly once, in
+order; a frame whose generation is fenced, or older than the newest one seen, changes nothing.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class _Window:
     source: str = ""
     fenced: int = -1
     last_row: int | None = None
-    told: int = -1
-    told_final: bool = False
+    reported: int = -1
+    reported_final: bool = False
     early: dict[int, int] = field(default_factory=dict)  # consumed out of order: first -> end
 
     def is_received(self) -> bool:
@@ -190,12 +190,12 @@ class Tracker:
             for index, window in self._windows.items()
             if window.generation >= 0
             and (
-                (window.consumed > window.told and window.consumed > 0)
-                or (window.is_consumed() and not window.told_final)
+                (window.consumed > window.reported and window.consumed > 0)
+                or (window.is_consumed() and not window.reported_final)
             )
         )
 
-    def foresee(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
+    def marks_if_consumed(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
         """Returns what :meth:`marks` would return if the rows of `spans` were consumed too.
 
         They must be the next rows of their windows.
@@ -220,13 +220,13 @@ class Tracker:
             self._releases.pop((mark.window, mark.generation), None)
         for mark in marks:
             window = self._windows[mark.window]
-            window.told = max(window.told, mark.row)
-            window.told_final = window.told_final or mark.final
-            if window.told_final:
+            window.reported = max(window.reported, mark.row)
+            window.reported_final = window.reported_final or mark.final
+            if window.reported_final:
                 del self._windows[mark.window]
                 self._finished.add(mark.window, mark.window + 1)
 
-    def settle(self) -> None:
+    def release_received(self) -> None:
         """Releases the windows that were received whole but are not consumed yet.
 
         The dispatcher then knows that none of their rows is outstanding, however long it takes to
@@ -242,7 +242,7 @@ class Tracker:
             window.is_received() or not window.is_live() for window in self._windows.values()
         )
 
-    def has_news(self) -> bool:
+    def has_unreported(self) -> bool:
         """True if there is a mark or a release to report to the dispatcher."""
         return bool(self._releases) or bool(self.marks())
 

@@ -235,7 +235,7 @@ class LocalConnection:
                 packet = self._packets.receive(self._holdings, deadline_s)
             finally:
                 self._lock.acquire()
-            self._digest(*packet)
+            self._handle_packet(*packet)
         except (DataLossError, UnavailableError) as error:
             self._failure = self._failure or error
             raise
@@ -269,9 +269,9 @@ class LocalConnection:
             packet = self._packets.try_receive(at_once=True)
             if packet is None:
                 return
-            self._digest(*packet)
+            self._handle_packet(*packet)
 
-    def _digest(self, packet: Packet, descriptor: int | None) -> None:
+    def _handle_packet(self, packet: Packet, descriptor: int | None) -> None:
         if descriptor is not None:
             self._holdings.add(packet.segment, descriptor)
         if packet.released is not None:

@@ -49,13 +49,13 @@ def nobody_is_waited_for_in_a_roll_call(patch: Patch) -> None:
 
 @mutant("C4", "C1")
 def consumers_do_not_stop(patch: Patch) -> None:
-    original = RoundTracker.digest
+    original = RoundTracker.apply_answer
 
-    def digest(self: Any, report: Any, answer: Any) -> bool:
+    def apply_answer(self: Any, report: Any, answer: Any) -> bool:
         complete = max(answer.complete, self._answer.complete)
         return original(self, report, answer._replace(complete=complete))
 
-    patch.setattr(RoundTracker, "digest", digest)
+    patch.setattr(RoundTracker, "apply_answer", apply_answer)
 
 
 @mutant("C1", "C4", "C2")

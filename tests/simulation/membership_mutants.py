@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataservice.client.members import Members as Known
+from dataservice.client.known_workers import KnownWorkers
 from dataservice.dispatcher import presence
 from dataservice.dispatcher.members import Members
 from tests.simulation.mutants import Patch, mutant
@@ -32,7 +32,7 @@ def readers_are_not_told_who_came(patch: Patch) -> None:
 
 @mutant("I10")
 def readers_take_changes_for_the_whole(patch: Patch) -> None:
-    def take(self: Known, reply: Any) -> None:
+    def apply(self: KnownWorkers, reply: Any) -> None:
         self.replace(reply.workers, reply.members_version)
 
-    patch.setattr(Known, "take", take)
+    patch.setattr(KnownWorkers, "apply", apply)

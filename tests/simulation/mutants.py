@@ -468,16 +468,16 @@ def send_frames_once(patch: Patch) -> None:
 
 def keep_zombies(patch: Patch) -> None:
     """Lets workers with expired leases go on sending what they had, which is harmless by itself."""
-    follow = StreamTable.follow
+    update = StreamTable.update
 
-    def follow_only(self: StreamTable, members: Any, now_s: float) -> None:
+    def update_only(self: StreamTable, workers: Any, now_s: float) -> None:
         known = {worker: slot.stream.address for worker, slot in self._slots.items()}
-        follow(self, {**known, **members}, now_s)
+        update(self, {**known, **workers}, now_s)
 
     def rejoin(self: WorkerService, worker_id: str, *_place: object) -> None:
         self.worker_id = worker_id
 
-    patch.setattr(StreamTable, "follow", follow_only)
+    patch.setattr(StreamTable, "update", update_only)
     patch.setattr(WorkerService, "rejoin", rejoin)
 
 

@@ -164,7 +164,7 @@ class ReaderNode(Node):
             self._sync_failed = True
             self.reader._on_failure(value)
             return
-        if self.reader._digest(call, value, self.now_s()):
+        if self.reader._apply_reply(call, value, self.now_s()):
             self.reader._buffer.wake()
         self._turn()
 

@@ -82,7 +82,7 @@ PURE = (
     "dataservice/worker/cache.py",
     "dataservice/client/tracker.py",
     "dataservice/client/wait_limits.py",
-    "dataservice/client/members.py",
+    "dataservice/client/known_workers.py",
     "dataservice/client/targets.py",
     "dataservice/client/rounds.py",
     "pstrain/partition.py",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.client.members import Members as Known
+from dataservice.client.known_workers import KnownWorkers
 from dataservice.client.targets import Targets
 from dataservice.dispatcher import members as module
 from dataservice.dispatcher.members import Members, MembersUpdate
@@ -113,7 +113,7 @@ def test_repeats_change_nothing() -> None:
 def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
     steps: list[int | str], target: str
 ) -> None:
-    members, workers, known = Members(), dict[WorkerId, Worker](), Known()
+    members, workers, known = Members(), dict[WorkerId, Worker](), KnownWorkers()
     targets = Targets(JobOptions(target_workers=target), ShardingPolicy.DYNAMIC, "boot-1")
     for step in steps:
         if isinstance(step, int):
@@ -121,7 +121,7 @@ def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
         elif step == "ask":
             reply = told(members.since(known.version, workers))
             targets.narrow(reply)
-            known.take(reply)
+            known.apply(reply)
             assert known.addresses.keys() == {
                 worker.worker_id
                 for worker in workers.values()

@@ -9,23 +9,23 @@ from dataservice.config import HEARTBEATS_PER_S
 
 
 def test_without_news_only_the_heartbeat_is_due() -> None:
-    assert Pacing(1.0, 10.0).due_s(urgent=False, idle=False, has_news=False) == 11.0
+    assert Pacing(1.0, 10.0).due_s(urgent=False, idle=False, has_unreported=False) == 11.0
 
 
 def test_consumed_rows_are_told_in_groups() -> None:
-    assert Pacing(1.0, 10.0).due_s(urgent=False, idle=False, has_news=True) == 10.0 + GROUP_S
+    assert Pacing(1.0, 10.0).due_s(urgent=False, idle=False, has_unreported=True) == 10.0 + GROUP_S
 
 
 def test_a_broken_stream_is_told_at_once() -> None:
-    assert Pacing(1.0, 10.0).due_s(urgent=True, idle=False, has_news=False) == 10.0
+    assert Pacing(1.0, 10.0).due_s(urgent=True, idle=False, has_unreported=False) == 10.0
 
 
 def test_a_reader_that_has_run_dry_asks_at_once_then_ever_more_slowly() -> None:
     pacing, now_s, gaps = Pacing(1.0, 0.0), 0.0, []
-    assert pacing.due_s(urgent=False, idle=True, has_news=True) == 0.0
+    assert pacing.due_s(urgent=False, idle=True, has_unreported=True) == 0.0
     for _ in range(12):
         pacing.note_call(now_s, idle=True)
-        due_s = pacing.due_s(urgent=False, idle=True, has_news=False)
+        due_s = pacing.due_s(urgent=False, idle=True, has_unreported=False)
         gaps.append(due_s - now_s)
         now_s = due_s
     assert gaps[0] < 0.01
@@ -40,7 +40,7 @@ def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(clients: int
     pacing, now_s, calls_s = Pacing(1.0, 0.0), 0.0, []
     pacing.note_interval(interval_s)
     for _ in range(30):
-        now_s = pacing.due_s(urgent=False, idle=True, has_news=False)
+        now_s = pacing.due_s(urgent=False, idle=True, has_unreported=False)
         pacing.note_call(now_s, idle=True)
         calls_s.append(now_s)
     within_s = 4 * interval_s
@@ -53,4 +53,4 @@ def test_data_make_the_next_idle_moment_fast_again() -> None:
     for _ in range(8):
         pacing.note_call(0.0, idle=True)
     pacing.note_call(5.0, idle=False)
-    assert pacing.due_s(urgent=False, idle=True, has_news=False) == 5.0
+    assert pacing.due_s(urgent=False, idle=True, has_unreported=False) == 5.0

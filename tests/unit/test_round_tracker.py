@@ -24,7 +24,7 @@ from tests.unit.round_cluster import answer_of
 
 def tracker_with(answer: Answer, window: int = 8) -> RoundTracker[str]:
     tracker: RoundTracker[str] = RoundTracker(window, 1_000)
-    tracker.digest(tracker.report(), answer)
+    tracker.apply_answer(tracker.report(), answer)
     return tracker
 
 
@@ -45,7 +45,7 @@ class TestTracker:
         for number in range(4):
             tracker.receive("a", number, 0, f"e{number}", 1)
         assert not tracker.lacks_work(), "full"
-        tracker.digest(tracker.report(), answer_of(Block(0, 4, "a", 0), complete=4))
+        tracker.apply_answer(tracker.report(), answer_of(Block(0, 4, "a", 0), complete=4))
         tracker.take()
         assert tracker.lacks_work(), "the others may have gone on, too"
 
@@ -55,7 +55,7 @@ class TestTracker:
         for number in (1, 0, 3):
             tracker.receive("a", number, 0, f"e{number}", 1)
         assert (tracker.received, tracker.take()) == (2, None)
-        tracker.digest(tracker.report(), answer_of(block, complete=3))
+        tracker.apply_answer(tracker.report(), answer_of(block, complete=3))
         assert [tracker.take() for _ in range(3)] == ["e0", "e1", None]
 
     def test_drops_what_was_reassigned_and_keeps_what_is_complete(self) -> None:
@@ -64,7 +64,7 @@ class TestTracker:
         for number in range(4):
             tracker.receive("a", number, 0, f"a{number}", 1)
         blocks = (Block(0, 2, "a", 0), Block(2, 8, "b", 1))
-        tracker.digest(tracker.report(), answer_of(*blocks, version=1, complete=2))
+        tracker.apply_answer(tracker.report(), answer_of(*blocks, version=1, complete=2))
         assert tracker.received == 2
         tracker.receive("a", 4, 0, "late", 1)
         tracker.receive("a", 2, 0, "late", 1)
@@ -75,11 +75,11 @@ class TestTracker:
         tracker = tracker_with(answer_of(Block(0, 8, "a", 0)))
         for number in range(4):
             tracker.receive("a", number, 0, f"a{number}", 1)
-        tracker.digest(tracker.report(), answer_of(Block(0, 8, "a", 0), complete=4, begin=3))
+        tracker.apply_answer(tracker.report(), answer_of(Block(0, 8, "a", 0), complete=4, begin=3))
         assert tracker.take() == "a3"
         tracker.seek(7)
         assert (tracker.report().sought, tracker.report().consumed) == (7, 7)
-        tracker.digest(tracker.report(), answer_of(Block(0, 8, "a", 0), complete=4, begin=7))
+        tracker.apply_answer(tracker.report(), answer_of(Block(0, 8, "a", 0), complete=4, begin=7))
         assert tracker.report().sought == 0
 
     def test_large_elements_narrow_the_window(self) -> None:
@@ -94,11 +94,11 @@ class TestTracker:
         block = Block(0, 8, "a", 0)
         tracker = tracker_with(answer_of(block))
         tracker.receive("a", 0, 0, "x", 1)
-        tracker.digest(tracker.report(), Answer((block,), 0, 0, 0, 0, roll=3))
+        tracker.apply_answer(tracker.report(), Answer((block,), 0, 0, 0, 0, roll=3))
         assert (tracker.is_waited_for(), tracker.take()) == (True, None)
         report = tracker.report()
         assert report.roll == 3
-        tracker.digest(report, Answer((block,), 0, 1, 0, 0, roll=3))
+        tracker.apply_answer(report, Answer((block,), 0, 1, 0, 0, roll=3))
         assert (tracker.is_waited_for(), tracker.take()) == (False, "x")
 
     def test_word_of_what_came_is_waited_for_once_nothing_is_under_way(self) -> None:
@@ -108,7 +108,7 @@ class TestTracker:
         assert not tracker.is_waited_for()
         tracker.receive("a", 1, 0, "y", 1)
         assert (tracker.is_waited_for(), tracker.unreported) == (True, 2)
-        tracker.digest(tracker.report(), answer_of(Block(0, 2, "a", 0)))
+        tracker.apply_answer(tracker.report(), answer_of(Block(0, 2, "a", 0)))
         assert (tracker.is_waited_for(), tracker.unreported) == (False, 0)
 
 

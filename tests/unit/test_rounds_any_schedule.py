@@ -103,7 +103,7 @@ class Rounds(RuleBasedStateMachine):
             return
         answer = consumer.answer
         blocks = tuple(Block(*block) for block in answer.blocks)
-        consumer.tracker.digest(
+        consumer.tracker.apply_answer(
             consumer.report,
             Answer(blocks, answer.version, answer.complete, answer.low, answer.begin, answer.roll),
         )

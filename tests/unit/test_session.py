@@ -51,7 +51,7 @@ class Reader:
         return self.opened[-1]
 
     def join(self, *workers: str, now_s: float = 0.0) -> None:
-        self.session.follow(pb.OpenIterationReply(workers=members(*workers)), now_s)
+        self.session.begin(pb.OpenIterationReply(workers=members(*workers)), now_s)
 
     def frame(
         self, first: int, end: int, *, window: int = 0, final: bool = False, more: bool = False
@@ -67,7 +67,7 @@ class Reader:
 
     def call(self, now_s: float = 0.0, **reply: object) -> pb.SyncRequest:
         call = self.session.prepare_call(ReadStatistics())
-        self.session.digest(call, pb.SyncReply(**reply), now_s)
+        self.session.apply_reply(call, pb.SyncReply(**reply), now_s)
         return call.request
 
 
@@ -265,25 +265,25 @@ def test_changes_of_the_workers_are_added_to_what_is_known() -> None:
         members_differ=True,
     )
     assert request.members_known == 3
-    assert reader.session.members.addresses == {"b": "b:1", "c": "c:1"}
+    assert reader.session.workers.addresses == {"b": "b:1", "c": "c:1"}
     assert [stream.worker_id for stream in reader.opened] == ["a", "b", "c"]
     request = reader.call(members_version=5, members_differ=True)
     assert request.members_known == 5
-    assert list(reader.session.members.addresses) == ["b", "c"]
+    assert list(reader.session.workers.addresses) == ["b", "c"]
 
 
 def test_workers_without_a_version_are_asked_for_again() -> None:
     reader = Reader(DYNAMIC)
     reader.call(workers=members("a"), members_version=3)
     reader.call(workers=members("b"))
-    assert list(reader.session.members.addresses) == ["b"]
+    assert list(reader.session.workers.addresses) == ["b"]
     assert reader.call().members_known == 0
 
 
 def test_a_reader_of_many_has_streams_to_some_workers() -> None:
     reader = Reader(DYNAMIC)
     many = members(*(f"w{number}" for number in range(40)))
-    reader.session.follow(pb.OpenIterationReply(workers=many, readers=40), 0.0)
+    reader.session.begin(pb.OpenIterationReply(workers=many, readers=40), 0.0)
     assert len(reader.opened) == LEAST_WORKERS
     first = reader.opened[0]
     reader.call(workers=many, readers=40)
@@ -300,7 +300,7 @@ def test_a_reader_that_others_may_join_begins_with_few_workers() -> None:
     many = members(*(f"w{number}" for number in range(40)))
     alone, shared = Reader(DYNAMIC), Reader(DYNAMIC, is_shared=True)
     for reader in (alone, shared):
-        reader.session.follow(pb.OpenIterationReply(workers=many, readers=1), 0.0)
+        reader.session.begin(pb.OpenIterationReply(workers=many, readers=1), 0.0)
     assert len(alone.opened) == 40
     assert len(shared.opened) == LEAST_WORKERS
     shared.call(now_s=SETTLE_S / 2, workers=many, readers=1)
@@ -314,7 +314,7 @@ def test_readers_that_join_one_by_one_leave_each_other_workers() -> None:
     readers = [Reader(DYNAMIC, is_shared=True) for _ in range(20)]
     for number, reader in enumerate(readers, 1):
         joined = pb.OpenIterationReply(workers=many, readers=number)
-        reader.session.follow(joined, number * SETTLE_S / 20)
+        reader.session.begin(joined, number * SETTLE_S / 20)
     for reader in readers:
         reader.call(now_s=2 * SETTLE_S, workers=many, readers=20)
     assert {len(reader.opened) for reader in readers} == {LEAST_WORKERS}
@@ -323,7 +323,7 @@ def test_readers_that_join_one_by_one_leave_each_other_workers() -> None:
 def test_workers_that_join_a_fleet_with_enough_readers_are_read_from() -> None:
     before, after = members(*(f"w{n}" for n in range(8))), members(*(f"w{n}" for n in range(40)))
     reader = Reader(DYNAMIC)
-    reader.session.follow(pb.OpenIterationReply(workers=before, readers=40), 0.0)
+    reader.session.begin(pb.OpenIterationReply(workers=before, readers=40), 0.0)
     reader.call(workers=after, readers=40)
     assert 8 < len(reader.opened) <= 16
     assert not any(stream.dropped for stream in reader.opened)
@@ -332,5 +332,5 @@ def test_workers_that_join_a_fleet_with_enough_readers_are_read_from() -> None:
 def test_what_has_no_windows_is_read_from_all_workers() -> None:
     reader = Reader(OFF)
     many = members(*(f"w{number}" for number in range(40)))
-    reader.session.follow(pb.OpenIterationReply(workers=many, readers=40), 0.0)
+    reader.session.begin(pb.OpenIterationReply(workers=many, readers=40), 0.0)
     assert len(reader.opened) == 40

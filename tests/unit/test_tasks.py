@@ -30,19 +30,19 @@ def take(tracker: TaskTracker, worker: str, *spans: RowSpan) -> tuple[RowSpan, .
 
 def test_a_worker_that_begins_its_share_anew_gives_nothing_twice() -> None:
     tracker = TaskTracker(DATA)
-    tracker.meet(["a"])
+    tracker.assign_passes(["a"])
     assert take(tracker, "a", span(1, 0, 4), span(1, 4, 8)) == (span(1, 0, 4), span(1, 4, 8))
-    tracker.meet(["a", "again"])
-    assert tracker.told_to("again") == {"1": ((0, 8),)}
+    tracker.assign_passes(["a", "again"])
+    assert tracker.received_for("again") == {"1": ((0, 8),)}
     accepted = tracker.receive("again", [span(1, 0, 4), span(1, 4, 10)])
     assert (accepted.slices, accepted.spans) == (((8, 2),), (span(1, 8, 10),))
 
 
 def test_each_worker_makes_a_pass_of_its_own() -> None:
     tracker = TaskTracker(OFF)
-    tracker.meet(["a", "b"])
-    tracker.meet(["b", "c"])
-    assert [tracker.told_to(worker) for worker in "abc"] == [{"0": ()}, {"1": ()}, {"2": ()}]
+    tracker.assign_passes(["a", "b"])
+    tracker.assign_passes(["b", "c"])
+    assert [tracker.received_for(worker) for worker in "abc"] == [{"0": ()}, {"1": ()}, {"2": ()}]
 
 
 def test_passes_are_dealt_to_those_who_are_there_first() -> None:
@@ -52,16 +52,16 @@ def test_passes_are_dealt_to_those_who_are_there_first() -> None:
         ("abc", [{"0": ((0, 4),)}, {"1": ()}, {}]),
     ):
         tracker = TaskTracker(OFF, saved)
-        tracker.meet([])
-        tracker.meet(workers)
-        tracker.meet([*workers, "late"])
-        assert [tracker.told_to(worker) for worker in workers] == dealt
-        assert tracker.told_to("late") == {}
+        tracker.assign_passes([])
+        tracker.assign_passes(workers)
+        tracker.assign_passes([*workers, "late"])
+        assert [tracker.received_for(worker) for worker in workers] == dealt
+        assert tracker.received_for("late") == {}
 
 
 def test_a_position_has_what_was_used_up_and_not_what_came_later() -> None:
     tracker = TaskTracker(OFF)
-    tracker.meet(["a"])
+    tracker.assign_passes(["a"])
     spans = take(tracker, "a", span(0, 0, 4), span(0, 4, 8))
     tracker.receive("a", [span(0, 8, 12)])
     assert tracker.marks() == (TaskMark(0, ((0, 8),), None),)
@@ -75,7 +75,7 @@ def test_a_position_has_what_was_used_up_and_not_what_came_later() -> None:
 
 def test_the_size_of_a_task_is_known_only_without_a_gap() -> None:
     tracker = TaskTracker(OFF)
-    tracker.meet(["a"])
+    tracker.assign_passes(["a"])
     take(tracker, "a", span(0, 4, 8))
     tracker.note_end("a")
     assert tracker.marks() == (TaskMark(0, ((4, 8),), None),)
@@ -83,7 +83,7 @@ def test_the_size_of_a_task_is_known_only_without_a_gap() -> None:
 
 def test_rows_without_a_task_are_refused() -> None:
     tracker = TaskTracker(OFF)
-    tracker.meet(["a"])
+    tracker.assign_passes(["a"])
     with pytest.raises(DataLossError, match="does not number its tasks"):
         tracker.receive("a", [span(-1, 0, 4)])
 
@@ -114,7 +114,7 @@ def bookmark(row: int) -> Bookmark:
 
 def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
     tracker = TaskTracker(OFF)
-    tracker.meet(["a"])
+    tracker.assign_passes(["a"])
     tracker.note_bookmark(0, bookmark(4))
     tracker.note_bookmark(0, bookmark(8))
     assert [mark.bookmark for mark in tracker.marks()] == [None]
@@ -124,7 +124,7 @@ def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
     take(tracker, "a", span(0, 10, 12))
     tracker.note_bookmark(0, bookmark(12))
     assert [mark.bookmark for mark in tracker.marks()] == [bookmark(8)], "row 9 is missing"
-    assert tracker.command_to("a") == {
+    assert tracker.stream_command("a") == {
         "tasks": {"0": ((0, 9), (10, 12))},
         "bookmarks": {"0": bookmark(8)},
         "varied": True,
@@ -133,7 +133,7 @@ def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
 
 def test_a_task_that_is_over_needs_no_bookmark() -> None:
     tracker = TaskTracker(OFF)
-    tracker.meet(["a"])
+    tracker.assign_passes(["a"])
     for row in range(2, 10, 2):
         spans = take(tracker, "a", span(0, row - 2, row))
         tracker.note_bookmark(0, bookmark(row))
@@ -144,13 +144,13 @@ def test_a_task_that_is_over_needs_no_bookmark() -> None:
 
 def test_bookmarks_survive_a_life_without_new_ones() -> None:
     tracker = TaskTracker(OFF)
-    tracker.meet(["a"])
+    tracker.assign_passes(["a"])
     tracker.note_bookmark(0, bookmark(4))
     take(tracker, "a", span(0, 0, 5))
     encoded = json.loads(json.dumps([mark.to_json() for mark in tracker.marks()]))
     again = TaskTracker(OFF, [TaskMark.from_json(item) for item in encoded])
-    again.meet(["b"])
-    assert again.command_to("b") == {
+    again.assign_passes(["b"])
+    assert again.stream_command("b") == {
         "tasks": {"0": ((0, 5),)},
         "bookmarks": {"0": bookmark(4)},
         "varied": True,
@@ -164,10 +164,10 @@ def test_marks_of_older_versions_have_no_bookmark() -> None:
 
 def test_a_reader_keeps_few_bookmarks_and_always_one_that_it_can_use() -> None:
     tracker = TaskTracker(OFF)
-    tracker.meet(["a"])
+    tracker.assign_passes(["a"])
     for row in range(1, 200):
         tracker.note_bookmark(0, bookmark(row))
-    assert tracker.command_to("a")["bookmarks"] == {}, "nothing was received"
+    assert tracker.stream_command("a")["bookmarks"] == {}, "nothing was received"
     for row in range(400):
         take(tracker, "a", span(0, row, row + 1))
         tracker.note_bookmark(0, bookmark(row + 1))
@@ -224,8 +224,8 @@ def test_every_row_of_every_pass_is_used_up_once(
         ]
         encoded = json.loads(json.dumps([mark.to_json() for mark in state]))
         tracker = TaskTracker(OFF, [TaskMark.from_json(item) for item in encoded])
-        tracker.meet(workers)
-        made = Made(tracker, {worker: tracker.told_to(worker) for worker in workers}, rows)
+        tracker.assign_passes(workers)
+        made = Made(tracker, {worker: tracker.received_for(worker) for worker in workers}, rows)
         is_last = life == 3
         waiting: list[RowSpan] = []
         for _ in range(10_000 if is_last else data.draw(st.integers(0, 12))):

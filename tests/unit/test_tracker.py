@@ -103,7 +103,7 @@ def test_marks_are_told_once_and_again_after_a_failure() -> None:
     assert tracker.marks() == marks
     tracker.confirm(marks, ())
     assert tracker.marks() == ()
-    assert not tracker.has_news()
+    assert not tracker.has_unreported()
 
 
 def test_a_finished_window_stays_finished() -> None:
@@ -140,7 +140,7 @@ def test_quiet_means_that_no_row_is_due() -> None:
 def test_settling_releases_what_is_received_whole_and_still_marks_its_consumption() -> None:
     tracker = Tracker()
     accepted = tracker.receive("a", [span(0, 4, final=True), span(0, 2, window=1)])
-    tracker.settle()
+    tracker.release_received()
     assert tracker.releases() == (RowMark(0, 0, 4, True),)
     tracker.consume(accepted.spans)
     assert RowMark(0, 0, 4, True) in tracker.marks()

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataservice.wire import dispatcher_pb2 as pb
 
 
-class Members:
+class KnownWorkers:
     """The addresses of the known workers by worker id. Not thread safe."""
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Members:
         self.addresses = {worker.worker_id: worker.address for worker in workers}
         self.version = version
 
-    def take(self, reply: pb.SyncReply) -> None:
+    def apply(self, reply: pb.SyncReply) -> None:
         """Applies a reply that holds all workers or the changes since the version known here."""
         if not reply.members_differ:
             self.replace(reply.workers, reply.members_version)
