@@ -11,7 +11,6 @@ import math
 from typing import Final, TypeVar
 
 from dataservice.dispatcher.autoscale import Production
-from dataservice.dispatcher.members import MembersUpdate
 from dataservice.dispatcher.messages import (
     job_options,
     lease_message,
@@ -21,6 +20,7 @@ from dataservice.dispatcher.messages import (
     written_window,
 )
 from dataservice.dispatcher.opening import check_policy
+from dataservice.dispatcher.packed_workers import PackedWorkers, worker_messages
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
     LeaseWindows,
@@ -32,7 +32,7 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.snapshot_requests import StartSnapshot, WorkOnSnapshot
-from dataservice.dispatcher.worker_sheet import WorkerSheet, worker_messages
+from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.runtime.identity import new_id
 from dataservice.vocabulary import (
     EXACTLY_ONCE,
@@ -56,7 +56,7 @@ class DispatcherEndpoint:
     def __init__(self, service: DispatcherService) -> None:
         self._service = service
         self._dispatcher_id = new_id("dispatcher")
-        self._everybody = WorkerSheet()
+        self._packed_workers = PackedWorkers()
 
     def get_version(self, _: pb.GetVersionRequest) -> pb.GetVersionReply:
         return pb.GetVersionReply(protocol=PROTOCOL_VERSION, dispatcher_id=self._dispatcher_id)
@@ -151,7 +151,7 @@ class DispatcherEndpoint:
 
     def open_iteration(self, request: pb.OpenIterationRequest) -> pb.OpenIterationReply:
         reader_id = ReaderId(request.reader_id or new_id("reader"))
-        answer, dataset, members = self._service.openings.open(
+        answer, dataset, workers = self._service.openings.open(
             OpenIteration(
                 dataset_id=DatasetId(request.dataset_id),
                 policy=check_policy(request.policy),
@@ -182,15 +182,15 @@ class DispatcherEndpoint:
             cardinality=dataset.cardinality,
             heartbeat_s=self._service.presence.reader_heartbeat_s,
             heartbeat_interval_ms=self._interval_ms(reader_id),
-            members_version=members.version,
-            readers=members.readers,
+            members_version=workers.version,
+            readers=workers.readers,
             dataset_id=dataset.dataset_id,
             num_shards=answer.num_shards,
             listing=answer.listing,
             notice=answer.notice,
             division=answer.division,
         )
-        return self._with_workers(reply, members)
+        return self._with_workers(reply, workers)
 
     def describe_position(self, request: pb.DescribePositionRequest) -> pb.Position:
         answer = self._service.describe_position(
@@ -200,7 +200,7 @@ class DispatcherEndpoint:
         return pb.Position(consumed_json=consumed, peers=answer.readers)
 
     def sync(self, request: pb.SyncRequest) -> pb.SyncReply:
-        answer, members = self._service.sync(
+        answer, workers = self._service.sync(
             Sync(
                 reader_id=ReaderId(request.reader_id),
                 iteration_id=IterationId(request.iteration_id),
@@ -218,10 +218,10 @@ class DispatcherEndpoint:
             request.members_known,
         )
         reply = pb.SyncReply(
-            members_version=members.version,
-            readers=members.readers,
-            members_differ=members.is_change,
-            lost_worker_ids=members.lost,
+            members_version=workers.version,
+            readers=workers.readers,
+            members_differ=workers.is_change,
+            lost_worker_ids=workers.lost,
             heartbeat_interval_ms=self._interval_ms(request.reader_id),
             fences=[pb.Mark(**mark._asdict()) for mark in answer.fences],
             ended=answer.ended,
@@ -230,7 +230,7 @@ class DispatcherEndpoint:
             awaited_readers=answer.awaited,
             quarantined=[pb.Quarantined(**entry._asdict()) for entry in answer.quarantined],
         )
-        return self._with_workers(reply, members)
+        return self._with_workers(reply, workers)
 
     def sync_rounds(self, request: pb.SyncRoundsRequest) -> pb.SyncRoundsReply:
         answer, workers = self._service.sync_rounds(
@@ -326,11 +326,11 @@ class DispatcherEndpoint:
     def _interval_ms(self, client_id: str) -> int:
         return round(1_000 * self._service.interval_s(client_id))
 
-    def _with_workers(self, reply: Reply, members: MembersUpdate) -> Reply:
-        if members.is_change or not members.version:
-            reply.workers.extend(worker_messages(members.workers))
+    def _with_workers(self, reply: Reply, update: WorkersUpdate) -> Reply:
+        if update.is_change or not update.version:
+            reply.workers.extend(worker_messages(update.workers))
         else:
-            self._everybody.put(reply, members.workers, members.version)
+            self._packed_workers.add_to(reply, update.workers, update.version)
         return reply
 
     def get_status(self, _: pb.GetStatusRequest) -> pb.GetStatusReply:

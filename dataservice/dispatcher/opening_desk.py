@@ -12,11 +12,11 @@ from dataclasses import replace
 from dataservice.dispatcher import opening, shares
 from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.listings import Listings
-from dataservice.dispatcher.members import MembersUpdate
 from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import OpenAnswer, OpenIteration
 from dataservice.dispatcher.soft_state import SoftState
+from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import Clock
 from dataservice.vocabulary import ShardingPolicy
@@ -49,7 +49,7 @@ class OpeningDesk:
         self._clock = clock
         self._wall_clock = wall_clock
 
-    def open(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
+    def open(self, request: OpenIteration) -> tuple[OpenAnswer, Dataset, WorkersUpdate]:
         """Joins a reader; plans its repetition first if it begins with this reader.
 
         Blocks while the sources are listed; UnavailableError if the limit of such calls is reached.
@@ -84,7 +84,7 @@ class OpeningDesk:
 
     def _join(
         self, request: OpenIteration, plan: WindowPlan | str | None
-    ) -> tuple[OpenAnswer, Dataset, MembersUpdate]:
+    ) -> tuple[OpenAnswer, Dataset, WorkersUpdate]:
         with self._transaction():
             answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
             self._soft_state.presence.hear_reader(request.reader_id, self._clock.now_s())
@@ -93,5 +93,5 @@ class OpeningDesk:
             return (
                 answer,
                 dataset,
-                shares.members(self._state, iteration, self._soft_state.members, 0),
+                shares.workers_to_read(self._state, iteration, self._soft_state.workers, 0),
             )

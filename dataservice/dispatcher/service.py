@@ -23,7 +23,6 @@ from dataservice.dispatcher import decide, delivery, lifecycle, positions, round
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.listings import Listings
-from dataservice.dispatcher.members import MembersUpdate
 from dataservice.dispatcher.opening_desk import Lister, OpeningDesk, Planner
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerDesk
@@ -46,6 +45,7 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
 from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.waiting_room import WaitingRoom
+from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.runtime.clock import Clock
 from dataservice.vocabulary import (
@@ -215,18 +215,18 @@ class DispatcherService:
     # Readers
 
     def sync(
-        self, request: Sync, report: ReaderReport, members_known: int = 0
-    ) -> tuple[SyncAnswer, MembersUpdate]:
+        self, request: Sync, report: ReaderReport, known_version: int = 0
+    ) -> tuple[SyncAnswer, WorkersUpdate]:
         """Records a reader's marks; also answers the workers to read from, or their changes."""
         with self._transaction() as telling:
             iteration = self._hear_of_reader(request.reader_id, request.iteration_id, report)
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
-            members = shares.members(
-                self._state, iteration, self._soft_state.members, members_known
+            workers = shares.workers_to_read(
+                self._state, iteration, self._soft_state.workers, known_version
             )
-            telling.has_facts = members.has_news or not delivery.is_idle(request, answer)
-            return answer, members
+            telling.has_facts = workers.has_changes or not delivery.is_idle(request, answer)
+            return answer, workers
 
     def sync_rounds(
         self, request: SyncRounds, report: ReaderReport

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.members import Members, MembersUpdate
 from dataservice.dispatcher.requests import Decision, WorkerPlace
 from dataservice.dispatcher.roster import check_places, describe_place, find_place
 from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.worker_set import WorkerSet, WorkersUpdate
 from dataservice.errors import FailedPreconditionError, NotFoundError
 from dataservice.vocabulary import ShardingPolicy, WorkerId
 
@@ -68,20 +68,20 @@ def check_list(state: DispatcherState, policy: ShardingPolicy) -> None:
         )
 
 
-def members(
-    state: DispatcherState, iteration: Iteration, everybody: Members, known: int
-) -> MembersUpdate:
+def workers_to_read(
+    state: DispatcherState, iteration: Iteration, worker_set: WorkerSet, known: int
+) -> WorkersUpdate:
     """Returns the workers that readers should have streams to; none if the iteration is finished.
 
-    `everybody` yields the changes since version `known`; the workers of a static policy are few,
+    `worker_set` yields the changes since version `known`; the workers of a static policy are few,
     so they are listed in full each time.
     """
     if iteration.finished:
-        return MembersUpdate(0, ())
+        return WorkersUpdate(0, ())
     if not iteration.shards:
-        return everybody.since(known, state.workers)._replace(readers=len(iteration.readers))
+        return worker_set.since(known, state.workers)._replace(readers=len(iteration.readers))
     due = (state.worker_at(index) for index, done in enumerate(iteration.shards) if not done)
-    return MembersUpdate(0, tuple(worker for worker in due if worker is not None))
+    return WorkersUpdate(0, tuple(worker for worker in due if worker is not None))
 
 
 def missing(state: DispatcherState, iteration: Iteration) -> tuple[str, ...]:

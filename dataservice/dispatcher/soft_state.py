@@ -12,12 +12,12 @@ import logging
 from collections.abc import Sequence
 
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.members import Members
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.quarantine import Evidence
 from dataservice.dispatcher.reports import Reports
 from dataservice.dispatcher.requests import LeaseWindows
 from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.worker_set import WorkerSet
 from dataservice.vocabulary import ReaderId, WorkerId
 
 logger = logging.getLogger(__name__)
@@ -33,14 +33,14 @@ class SoftState:
         self.presence = presence
         self.reports = Reports()
         self.evidence = Evidence()
-        self.members = Members()
+        self.workers = WorkerSet()
         self._denied: dict[ReaderId, dict[WorkerId, int]] = {}
 
     def restore(self, state: DispatcherState, now_s: float) -> None:
         """Takes over the clients of a replayed state; each counts as just heard of."""
         self.presence.restore(state.workers, state.iteration_of_reader, now_s)
         for worker_id in state.workers:
-            self.members.add(worker_id)
+            self.workers.add(worker_id)
 
     def was_denied(self, request: LeaseWindows) -> bool:
         """True if this request, or a later one of the worker, was already answered with nothing.
@@ -61,7 +61,7 @@ class SoftState:
         match event:
             case ev.WorkerRegistered():
                 logger.info("worker %s registered at %s", event.worker_id, event.address)
-                self.members.add(event.worker_id)
+                self.workers.add(event.worker_id)
             case ev.WorkerLost():
                 level, what = (
                     (logging.INFO, "has left") if event.left else (logging.WARNING, "is gone")
@@ -82,7 +82,7 @@ class SoftState:
     def _forget_worker(self, worker_id: WorkerId) -> None:
         self.presence.drop_worker(worker_id)
         self.evidence.forget(worker_id)
-        self.members.drop(worker_id)
+        self.workers.drop(worker_id)
         self.reports.drop_worker(worker_id)
         for denied in self._denied.values():
             denied.pop(worker_id, None)

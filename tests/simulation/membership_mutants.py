@@ -9,7 +9,7 @@ from typing import Any
 
 from dataservice.client.known_workers import KnownWorkers
 from dataservice.dispatcher import presence
-from dataservice.dispatcher.members import Members
+from dataservice.dispatcher.worker_set import WorkerSet
 from tests.simulation.mutants import Patch, mutant
 
 
@@ -21,13 +21,13 @@ def time_outs_do_not_follow_the_intervals(patch: Patch) -> None:
 
 @mutant("I10")
 def readers_are_not_told_who_came(patch: Patch) -> None:
-    original = Members.since
+    original = WorkerSet.since
 
-    def since(self: Members, known: int, workers: Any) -> Any:
+    def since(self: WorkerSet, known: int, workers: Any) -> Any:
         update = original(self, known, workers)
         return update._replace(workers=()) if update.is_change else update
 
-    patch.setattr(Members, "since", since)
+    patch.setattr(WorkerSet, "since", since)
 
 
 @mutant("I10")

@@ -73,7 +73,7 @@ PURE = (
     "dataservice/dispatcher/requests.py",
     "dataservice/dispatcher/liveness.py",
     "dataservice/dispatcher/presence.py",
-    "dataservice/dispatcher/members.py",
+    "dataservice/dispatcher/worker_set.py",
     "dataservice/dispatcher/reports.py",
     "dataservice/dispatcher/autoscale.py",
     "dataservice/dispatcher/status.py",

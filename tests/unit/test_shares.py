@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from dataservice.dispatcher import decide, delivery, opening, shares
-from dataservice.dispatcher.members import Members
 from dataservice.dispatcher.requests import (
     Decision,
     RegisterDataset,
@@ -16,6 +15,7 @@ from dataservice.dispatcher.requests import (
     WorkerPlace,
 )
 from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.worker_set import WorkerSet
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit import dispatcher_facts as facts
@@ -54,7 +54,7 @@ def answer_of(state: DispatcherState) -> tuple[bool, bool, tuple[str, ...]]:
 
 
 def member_ids(state: DispatcherState) -> list[str]:
-    update = shares.members(state, state.iterations["i1"], Members(), 0)
+    update = shares.workers_to_read(state, state.iterations["i1"], WorkerSet(), 0)
     assert update.version == 0
     return [worker.worker_id for worker in update.workers]
 

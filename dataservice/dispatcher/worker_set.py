@@ -19,7 +19,7 @@ from dataservice.vocabulary import WorkerId
 CHANGES_KEPT: Final = 1_000
 
 
-class MembersUpdate(NamedTuple):
+class WorkersUpdate(NamedTuple):
     """All workers or, with `is_change`, those that came and went since the version asked for.
 
     With `version` 0 the set is not that of all workers, and has no version. `readers` is how many
@@ -33,7 +33,7 @@ class MembersUpdate(NamedTuple):
     readers: int = 0
 
     @property
-    def has_news(self) -> bool:
+    def has_changes(self) -> bool:
         """True unless the update only says that nothing has changed."""
         return not self.is_change or bool(self.workers or self.lost)
 
@@ -48,7 +48,7 @@ def _digest(worker_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(worker_id.encode(), digest_size=8).digest(), "little")
 
 
-class Members:
+class WorkerSet:
     """The ids of the registered workers and the latest changes of that set."""
 
     def __init__(self) -> None:
@@ -72,15 +72,15 @@ class Members:
         self._changes.append(_Change(self.version, worker_id))
         self.version ^= _digest(worker_id)
 
-    def since(self, known: int, workers: Mapping[WorkerId, Worker]) -> MembersUpdate:
+    def since(self, known: int, workers: Mapping[WorkerId, Worker]) -> WorkersUpdate:
         """Returns what a reader that knows the version `known` (0: none) has to learn.
 
         `workers` must hold exactly the workers that were added and not dropped.
         """
         touched = self._touched_since(known)
         if touched is None:
-            return MembersUpdate(self.version, tuple(workers.values()))
-        return MembersUpdate(
+            return WorkersUpdate(self.version, tuple(workers.values()))
+        return WorkersUpdate(
             self.version,
             tuple(workers[worker_id] for worker_id in touched if worker_id in workers),
             tuple(worker_id for worker_id in touched if worker_id not in workers),

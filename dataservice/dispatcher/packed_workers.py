@@ -24,20 +24,20 @@ class _Packed(NamedTuple):
     content: bytes = b""
 
 
-class WorkerSheet:
+class PackedWorkers:
     """The list packed last; up to `few` workers, or changes to the list, are sent unpacked."""
 
     def __init__(self, few: int = FEW) -> None:
         self._few = few
         self._packed = _Packed()
 
-    def put(
+    def add_to(
         self,
         reply: pb.OpenIterationReply | pb.SyncReply,
         workers: Sequence[Worker],
         version: int,
     ) -> None:
-        """Puts all of these workers into a reply; `version` is that of their set, and not 0."""
+        """Adds all of these workers to a reply; `version` is that of their set, and not 0."""
         if len(workers) <= self._few:
             reply.workers.extend(worker_messages(workers))
             return

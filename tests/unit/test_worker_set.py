@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from dataservice.client.known_workers import KnownWorkers
 from dataservice.client.targets import Targets
-from dataservice.dispatcher import members as module
-from dataservice.dispatcher.members import Members, MembersUpdate
+from dataservice.dispatcher import worker_set as module
+from dataservice.dispatcher.packed_workers import PackedWorkers
 from dataservice.dispatcher.parties import Worker
-from dataservice.dispatcher.worker_sheet import WorkerSheet
+from dataservice.dispatcher.worker_set import WorkerSet, WorkersUpdate
 from dataservice.errors import DataLossError
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy, WorkerId
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.worker_list import unfold
 
-Everybody = dict[WorkerId, Worker]
+Workers = dict[WorkerId, Worker]
 
 
 def worker(number: int) -> Worker:
@@ -33,23 +33,23 @@ def worker(number: int) -> Worker:
     )
 
 
-def toggle(members: Members, workers: Everybody, number: int) -> None:
+def toggle(worker_set: WorkerSet, workers: Workers, number: int) -> None:
     each = worker(number)
     if workers.pop(each.worker_id, None) is None:
         workers[each.worker_id] = each
-        members.add(each.worker_id)
+        worker_set.add(each.worker_id)
     else:
-        members.drop(each.worker_id)
+        worker_set.drop(each.worker_id)
 
 
 def version_of(worker_ids: Iterable[str]) -> int:
-    members = Members()
+    worker_set = WorkerSet()
     for worker_id in worker_ids:
-        members.add(WorkerId(worker_id))
-    return members.version
+        worker_set.add(WorkerId(worker_id))
+    return worker_set.version
 
 
-def told(update: MembersUpdate) -> pb.SyncReply:
+def told(update: WorkersUpdate) -> pb.SyncReply:
     return pb.SyncReply(
         workers=[
             pb.WorkerInfo(worker_id=w.worker_id, address=w.address, host_id=w.host_id)
@@ -62,48 +62,48 @@ def told(update: MembersUpdate) -> pb.SyncReply:
 
 
 def test_one_change_is_told_as_one() -> None:
-    members, workers = Members(), dict[WorkerId, Worker]()
+    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     for number in range(100):
-        toggle(members, workers, number)
-    known = members.version
-    toggle(members, workers, 7)
-    toggle(members, workers, 200)
-    update = members.since(known, workers)
-    assert update == MembersUpdate(members.version, (worker(200),), (WorkerId("w7"),), True)
-    unchanged = MembersUpdate(members.version, (), (), True)
-    assert members.since(members.version, workers) == unchanged
+        toggle(worker_set, workers, number)
+    known = worker_set.version
+    toggle(worker_set, workers, 7)
+    toggle(worker_set, workers, 200)
+    update = worker_set.since(known, workers)
+    assert update == WorkersUpdate(worker_set.version, (worker(200),), (WorkerId("w7"),), True)
+    unchanged = WorkersUpdate(worker_set.version, (), (), True)
+    assert worker_set.since(worker_set.version, workers) == unchanged
 
 
 def test_who_knows_nothing_or_too_little_gets_all(monkeypatch) -> None:
     monkeypatch.setattr(module, "CHANGES_KEPT", 3)
-    members, workers = Members(), dict[WorkerId, Worker]()
-    toggle(members, workers, 0)
-    old = members.version
+    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
+    toggle(worker_set, workers, 0)
+    old = worker_set.version
     for number in range(1, 5):
-        toggle(members, workers, number)
+        toggle(worker_set, workers, number)
     for known in (0, old, 12345):
-        update = members.since(known, workers)
+        update = worker_set.since(known, workers)
         assert not update.is_change
         assert update.workers == tuple(workers.values())
 
 
 def test_a_worker_that_came_and_went_leaves_the_version_as_it_was() -> None:
-    members, workers = Members(), dict[WorkerId, Worker]()
-    toggle(members, workers, 1)
-    known = members.version
-    toggle(members, workers, 2)
-    toggle(members, workers, 2)
-    assert members.version == known
-    assert members.since(known, workers) == MembersUpdate(known, (), (), is_change=True)
+    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
+    toggle(worker_set, workers, 1)
+    known = worker_set.version
+    toggle(worker_set, workers, 2)
+    toggle(worker_set, workers, 2)
+    assert worker_set.version == known
+    assert worker_set.since(known, workers) == WorkersUpdate(known, (), (), is_change=True)
 
 
 def test_repeats_change_nothing() -> None:
-    members = Members()
-    members.add(WorkerId("w1"))
-    version = members.version
-    members.add(WorkerId("w1"))
-    members.drop(WorkerId("w2"))
-    assert members.version == version == version_of(["w1"])
+    worker_set = WorkerSet()
+    worker_set.add(WorkerId("w1"))
+    version = worker_set.version
+    worker_set.add(WorkerId("w1"))
+    worker_set.drop(WorkerId("w2"))
+    assert worker_set.version == version == version_of(["w1"])
 
 
 @given(
@@ -113,13 +113,13 @@ def test_repeats_change_nothing() -> None:
 def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
     steps: list[int | str], target: str
 ) -> None:
-    members, workers, known = Members(), dict[WorkerId, Worker](), KnownWorkers()
+    worker_set, workers, known = WorkerSet(), dict[WorkerId, Worker](), KnownWorkers()
     targets = Targets(JobOptions(target_workers=target), ShardingPolicy.DYNAMIC, "boot-1")
     for step in steps:
         if isinstance(step, int):
-            toggle(members, workers, step)
+            toggle(worker_set, workers, step)
         elif step == "ask":
-            reply = told(members.since(known.version, workers))
+            reply = told(worker_set.since(known.version, workers))
             targets.narrow(reply)
             known.apply(reply)
             assert known.addresses.keys() == {
@@ -129,9 +129,9 @@ def test_what_a_reader_adds_up_is_what_it_may_read_of_its_version(
             }
             assert known.version == version_of(workers)
         else:
-            members = Members()
+            worker_set = WorkerSet()
             for worker_id in workers:
-                members.add(worker_id)
+                worker_set.add(worker_id)
 
 
 @pytest.mark.parametrize(("target", "readers"), [("AUTO", 40), ("LOCAL", 0)])
@@ -141,20 +141,20 @@ def test_readers_are_not_counted_for_the_workers_of_one_host(target: str, reader
     assert reply.readers == readers
 
 
-def folded(sheet: WorkerSheet, members: Members, workers: Everybody) -> pb.OpenIterationReply:
+def folded(packed: PackedWorkers, worker_set: WorkerSet, workers: Workers) -> pb.OpenIterationReply:
     reply = pb.OpenIterationReply()
-    sheet.put(reply, tuple(workers.values()), members.version)
+    packed.add_to(reply, tuple(workers.values()), worker_set.version)
     # As it travels.
     return pb.OpenIterationReply.FromString(reply.SerializeToString())
 
 
 @given(st.lists(st.integers(0, 12), max_size=60))
 def test_a_packed_list_with_changes_stands_for_exactly_the_workers(steps: list[int]) -> None:
-    sheet = WorkerSheet(few=3)
-    members, workers = Members(), dict[WorkerId, Worker]()
+    packed = PackedWorkers(few=3)
+    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     for number in steps:
-        toggle(members, workers, number)
-        reply = folded(sheet, members, workers)
+        toggle(worker_set, workers, number)
+        reply = folded(packed, worker_set, workers)
         unfold(reply)
         told_of = {w.worker_id: w.address for w in reply.workers}
         assert told_of == {w.worker_id: w.address for w in workers.values()}
@@ -164,14 +164,14 @@ def test_a_packed_list_with_changes_stands_for_exactly_the_workers(steps: list[i
 
 
 def test_many_workers_are_packed_once_for_readers_that_come_while_workers_do() -> None:
-    sheet = WorkerSheet()
-    members, workers = Members(), dict[WorkerId, Worker]()
+    packed = PackedWorkers()
+    worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     for number in range(2_000):
-        toggle(members, workers, number)
-    first = folded(sheet, members, workers)
+        toggle(worker_set, workers, number)
+    first = folded(packed, worker_set, workers)
     for number in (5, 2_000):
-        toggle(members, workers, number)
-    second = folded(sheet, members, workers)
+        toggle(worker_set, workers, number)
+    second = folded(packed, worker_set, workers)
     assert len(first.worker_list) < 40_000
     assert second.worker_list == first.worker_list
     assert [w.worker_id for w in second.workers] == ["w2000"]
