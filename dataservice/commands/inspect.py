@@ -92,7 +92,7 @@ def call(options: argparse.Namespace, method: str, **fields: Any) -> Any:
 
 
 def _status(options: argparse.Namespace) -> None:
-    from dataservice.dispatcher.report import status_text
+    from dataservice.dispatcher.status_text import status_text
 
     while True:
         text = call(options, "GetStatus").json
@@ -105,7 +105,7 @@ def _status(options: argparse.Namespace) -> None:
 
 
 def _list_jobs(options: argparse.Namespace) -> None:
-    from dataservice.dispatcher.report import jobs_text
+    from dataservice.dispatcher.status_text import jobs_text
 
     text = call(options, "ListJobs").json
     print(text if options.json else jobs_text(text))
@@ -118,7 +118,7 @@ def _delete_job(options: argparse.Namespace) -> None:
 
 
 def _list_datasets(options: argparse.Namespace) -> None:
-    from dataservice.dispatcher.report import datasets_text
+    from dataservice.dispatcher.status_text import datasets_text
 
     text = call(options, "ListDatasets").json
     print(text if options.json else datasets_text(text))

@@ -30,7 +30,7 @@ def add_snapshots(
 
 
 def _list(options: argparse.Namespace, call: Callable[..., Any]) -> None:
-    from dataservice.dispatcher.report import snapshots_text
+    from dataservice.dispatcher.status_text import snapshots_text
 
     text = call(options, "ListSnapshots").json
     print(text if options.json else snapshots_text(text))

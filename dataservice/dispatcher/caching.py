@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import InvalidArgumentError

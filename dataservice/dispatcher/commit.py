@@ -27,10 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Telling:
-    """What an answer tells; it need not wait if it has no facts and nothing was decided."""
+class Transaction:
+    """A transaction; its answer need not wait if it has no facts and nothing was decided."""
 
-    has_facts: bool = True
+    answer_has_facts: bool = True
 
 
 class GroupCommit:

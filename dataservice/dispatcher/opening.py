@@ -16,8 +16,8 @@ from dataservice.dispatcher.decide import (
     structure_differences,
 )
 from dataservice.dispatcher.jobs import Iteration, Job
-from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import Decision, OpenAnswer, OpenIteration
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import (

@@ -1,6 +1,6 @@
 """The dispatcher's answers to the command line: status, lists of jobs and datasets, deletions.
 
-A part of the service that works on its ledger. Decides nothing itself.
+A part of the service that works on its state store. Decides nothing itself.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import Any
 
 from dataservice.dispatcher import decide, status
 from dataservice.dispatcher.autoscale import Estimate
-from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.soft_state import SoftState
+from dataservice.dispatcher.state_store import StateStore
 from dataservice.vocabulary import DatasetId
 
 
@@ -20,12 +20,12 @@ class Overview:
 
     def __init__(
         self,
-        ledger: Ledger,
+        store: StateStore,
         soft_state: SoftState,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._state = ledger.state
-        self._transaction, self._commit = ledger.transaction, ledger.commit
+        self._state = store.state
+        self._transaction, self._commit = store.transaction, store.commit
         self._reports, self._presence = soft_state.reports, soft_state.presence
         self._wall_clock = wall_clock
 

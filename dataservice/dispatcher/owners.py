@@ -1,10 +1,10 @@
 """Readers with an owner, which states what became of the rows of a lost reader.
 
 A training program knows which rows of a lost reader were used, so the windows of such a reader wait
-for that statement, for a bounded time. Decisions are pure functions; the desk is a part of the
-service that works on its ledger. Invariant: the windows of a lost reader that has an owner go to
-other readers after the owner's statement or, with a warning, after the bound. After its statement
-an owner has no readers, and a request to open one that is still in flight is refused.
+for that statement, for a bounded time. Decisions are pure functions; `OwnerWaits` is a part of the
+service that works on its state store. Invariant: the windows of a lost reader that has an owner go
+to other readers after the owner's statement or, with a warning, after the bound. After its
+statement an owner has no readers, and a request to open one that is still in flight is refused.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping
 from dataservice.dispatcher import decide
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.delivery import consumed_facts
-from dataservice.dispatcher.ledger import Ledger
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import Decision
 from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.state_store import StateStore
 from dataservice.vocabulary import ReaderId
 
 logger = logging.getLogger(__name__)
@@ -62,15 +62,15 @@ def release(state: DispatcherState, owner: str, consumed: Consumed) -> Decision:
     return Decision(tuple(facts), len(released))
 
 
-class OwnerDesk:
+class OwnerWaits:
     """Tracks how long the windows of lost readers wait for their owners.
 
-    `release` is a transaction of the ledger; all other methods run inside one.
+    `release` is a transaction of the state store; all other methods run inside one.
     """
 
-    def __init__(self, ledger: Ledger, timeout_s: float) -> None:
-        self._state = ledger.state
-        self._transaction, self._commit = ledger.transaction, ledger.commit
+    def __init__(self, store: StateStore, timeout_s: float) -> None:
+        self._state = store.state
+        self._transaction, self._commit = store.transaction, store.commit
         self._timeout_s = timeout_s
         self._awaited = Deadlines[ReaderId]()
 
@@ -103,7 +103,7 @@ class OwnerDesk:
             self._commit(decide.lose_reader(self._state, reader_id))
         return lost
 
-    def hear_of(self, reader_id: ReaderId) -> None:
+    def stop_waiting_for(self, reader_id: ReaderId) -> None:
         """Stops the wait for the owner of a reader that is heard of again. Runs inside the lock."""
         self._awaited.drop(reader_id)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from dataservice.dispatcher.parties import Worker
+from dataservice.dispatcher.registrations import Worker
 from dataservice.vocabulary import WorkerId
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.worker_list import pack

@@ -26,7 +26,7 @@ _LEAST_PART: Final = 0.25
 _STALL_S: Final = 2.0
 
 
-class Silent(NamedTuple):
+class TimedOut(NamedTuple):
     """The clients to give up; `stood_still_s` is not 0 if the dispatcher stood still for long."""
 
     workers: tuple[WorkerId, ...] = ()
@@ -96,7 +96,7 @@ class Presence:
 
     @property
     def tick_s(self) -> float:
-        """The interval at which `silent` should be called."""
+        """The interval at which `take_timed_out` should be called."""
         return min(1.0, self._worker_timeout_s / 10, self._client_timeout_s / 10)
 
     def restore(
@@ -111,15 +111,15 @@ class Presence:
         for reader_id in readers:
             self._readers.renew(reader_id, run_s + timeout_s(self._client_timeout_s, longest_s))
 
-    def hear_worker(self, worker_id: WorkerId, now_s: float) -> None:
-        """Records a sign of life of a worker."""
+    def renew_worker(self, worker_id: WorkerId, now_s: float) -> None:
+        """Renews the deadline of a worker that gave a sign of life."""
         self._workers.renew(worker_id, self._run_s(now_s) + self.worker_timeout_s)
 
-    def hear_reader(self, reader_id: ReaderId, now_s: float) -> None:
-        """Records a sign of life of a reader."""
+    def renew_reader(self, reader_id: ReaderId, now_s: float) -> None:
+        """Renews the deadline of a reader that gave a sign of life."""
         self._readers.renew(reader_id, self._run_s(now_s) + self.client_timeout_s)
 
-    def tell_interval_s(self, client_id: str, now_s: float) -> float:
+    def least_silence_s(self, client_id: str, now_s: float) -> float:
         """Returns how long the client being answered must at least be silent. Any thread may ask.
 
         The silence lasts until the client's own moment: one interval if it called at its moment,
@@ -139,7 +139,7 @@ class Presence:
         """Forgets a reader that is gone."""
         self._readers.drop(reader_id)
 
-    def silent(self, now_s: float) -> Silent:
+    def take_timed_out(self, now_s: float) -> TimedOut:
         """Removes and returns the clients that have been silent for too long."""
         since_s = now_s - self._last_tick_s
         self._stood_still_s += max(0.0, since_s - self.tick_s)
@@ -147,7 +147,7 @@ class Presence:
         run_s = self._run_s(now_s)
         workers, readers = self._workers.expired(run_s), self._readers.expired(run_s)
         is_stall = since_s > self.tick_s + _STALL_S
-        return Silent(tuple(workers), tuple(readers), since_s if is_stall else 0.0)
+        return TimedOut(tuple(workers), tuple(readers), since_s if is_stall else 0.0)
 
     def _run_s(self, now_s: float) -> float:
         """Returns the time without the periods in which the dispatcher stood still."""

@@ -36,12 +36,12 @@ class Evidence:
         self._last: dict[WorkerId, int] = {}
         self._due: dict[WorkerId, int] = {}
 
-    def doubt(self, worker_id: WorkerId) -> None:
+    def on_accusation(self, worker_id: WorkerId) -> None:
         """Notes an accusation; the next heartbeat may be in flight, so only the second counts."""
         if worker_id in self._last:
             self._due[worker_id] = self._last[worker_id] + 2
 
-    def hear(self, state: DispatcherState, worker_id: WorkerId, number: int) -> Decision:
+    def on_heartbeat(self, state: DispatcherState, worker_id: WorkerId, number: int) -> Decision:
         """Handles a heartbeat; acquits the worker if it was surely sent after the accusation."""
         self._last[worker_id] = max(number, self._last.get(worker_id, number))
         if worker_id in state.accused and number >= self._due.setdefault(worker_id, number + 1):

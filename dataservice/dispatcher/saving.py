@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from dataservice.dispatcher import snapshot_events as ev
 from dataservice.dispatcher.events import Event
-from dataservice.dispatcher.parties import Dataset
 from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import Decision, Lease
 from dataservice.dispatcher.snapshot_requests import Marker, StartSnapshot, Task, WorkOnSnapshot
 from dataservice.dispatcher.snapshots import Snapshot

@@ -18,7 +18,7 @@ from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.planning import list_files, plan_snapshot, plan_windows, preload
 from dataservice.dispatcher.scaling_command import ScalingCommand
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.snapshot_desk import DEFAULT_SNAPSHOTS_PER_WORKER, SavingSettings
+from dataservice.dispatcher.snapshot_handlers import DEFAULT_SNAPSHOTS_PER_WORKER, SavingSettings
 from dataservice.errors import (
     DataServiceError,
     FailedPreconditionError,

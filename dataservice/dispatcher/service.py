@@ -1,9 +1,9 @@
 """The dispatcher's request handlers: one method per request, which decides, records and answers.
 
-Responsible for combining the pure decisions with the clock and with the ledger, which records and
-applies them; decides nothing itself. Opening an iteration and saving a dataset are delegated to
-desks. Knows values, not messages. Invariant: every answer leaves through a transaction of the
-ledger, so the facts it depends on are durable. Thread-safe.
+Responsible for combining the pure decisions with the clock and with the state store, which records
+and applies them; decides nothing itself. Opening an iteration and saving a dataset are delegated to
+handlers of their own. Knows values, not messages. Invariant: every answer leaves through a
+transaction of the store, so the facts it depends on are durable. Thread-safe.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from dataservice.config import (
 )
 from dataservice.dispatcher import decide, delivery, lifecycle, positions, rounds, shares
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.ledger import Ledger
-from dataservice.dispatcher.listings import Listings
-from dataservice.dispatcher.opening_desk import Lister, OpeningDesk, Planner
+from dataservice.dispatcher.listing_limit import ListingLimit
+from dataservice.dispatcher.long_polls import LongPolls
+from dataservice.dispatcher.opening_handlers import Lister, OpeningHandlers, Planner
 from dataservice.dispatcher.overview import Overview
-from dataservice.dispatcher.owners import OwnerDesk
-from dataservice.dispatcher.parties import Dataset, Worker
+from dataservice.dispatcher.owners import OwnerWaits
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.presence import Presence
+from dataservice.dispatcher.registrations import Dataset, Worker
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import (
     LeaseAnswer,
@@ -42,9 +42,9 @@ from dataservice.dispatcher.requests import (
     SyncRounds,
     WorkerPlace,
 )
-from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings, SnapshotDesk
+from dataservice.dispatcher.snapshot_handlers import UNDIVIDED, SavingSettings, SnapshotHandlers
 from dataservice.dispatcher.soft_state import SoftState
-from dataservice.dispatcher.waiting_room import WaitingRoom
+from dataservice.dispatcher.state_store import StateStore
 from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.omissions import NOTHING, Omitted
 from dataservice.runtime.clock import Clock
@@ -64,7 +64,7 @@ logger = logging.getLogger(__name__)
 LONG_POLL_MAX_S: Final = 30.0
 
 
-class BeatAnswer(NamedTuple):
+class HeartbeatAnswer(NamedTuple):
     """Iterations that need no producers in the worker, and snapshots that it has to begin."""
 
     ended: tuple[IterationId, ...] = ()
@@ -102,8 +102,8 @@ class DispatcherService:
     ) -> None:
         self._clock = clock
         self._wall_clock = wall_clock
-        listings = Listings(max_planners)
-        self._polls = WaitingRoom(max_polls, POLLS_REFUSED_PER_S)
+        listing_limit = ListingLimit(max_planners)
+        self._polls = LongPolls(max_polls, POLLS_REFUSED_PER_S)
         self.presence = Presence(
             worker_timeout_s, client_timeout_s, clock.now_s(), heartbeats_per_s
         )
@@ -111,26 +111,26 @@ class DispatcherService:
         self._collector = lifecycle.Collector(
             job_gc_timeout_s, job_gc_check_interval_s, clock.now_s()
         )
-        self._ledger = Ledger(journal, self._soft_state.follow)
-        self._state = self._ledger.state
-        self._transaction, self._commit = self._ledger.transaction, self._ledger.commit
+        self._store = StateStore(journal, self._soft_state.apply)
+        self._state = self._store.state
+        self._transaction, self._commit = self._store.transaction, self._store.commit
         self._soft_state.restore(self._state, clock.now_s())
-        self.overview = Overview(self._ledger, self._soft_state, wall_clock)
-        self.openings = OpeningDesk(
-            self._ledger, self._soft_state, listings, planner, lister, clock, wall_clock
+        self.overview = Overview(self._store, self._soft_state, wall_clock)
+        self.openings = OpeningHandlers(
+            self._store, self._soft_state, listing_limit, planner, lister, clock, wall_clock
         )
-        self.snapshots = SnapshotDesk(self._ledger, self._hear_of_worker, saving, listings)
-        self.owners = OwnerDesk(self._ledger, owner_timeout_s)
+        self.snapshots = SnapshotHandlers(self._store, self._renew_worker, saving, listing_limit)
+        self.owners = OwnerWaits(self._store, owner_timeout_s)
         with self._transaction():
             self._commit(shares.set_worker_list(self._state, worker_addresses))
 
     def interval_s(self, client_id: str) -> float:
         """Returns how long the client answered now must at least be silent. Takes no lock."""
-        return self.presence.tell_interval_s(client_id, self._clock.now_s())
+        return self.presence.least_silence_s(client_id, self._clock.now_s())
 
     def close(self) -> None:
         """Wakes calls that wait for windows; these and later calls raise UnavailableError."""
-        self._ledger.close()
+        self._store.close()
 
     # Datasets
 
@@ -148,7 +148,7 @@ class DispatcherService:
     def register_worker(self, request: RegisterWorker) -> WorkerPlace:
         with self._transaction():
             self._commit(decide.register_worker(self._state, request))
-            self.presence.hear_worker(request.worker_id, self._clock.now_s())
+            self.presence.renew_worker(request.worker_id, self._clock.now_s())
             return shares.place_of(self._state, request.worker_id)
 
     def heartbeat(
@@ -158,18 +158,18 @@ class DispatcherService:
         report: WorkerReport,
         number: int = 0,
         snapshot_ids: Sequence[SnapshotId] = (),
-    ) -> BeatAnswer:
+    ) -> HeartbeatAnswer:
         """Handles the heartbeat of a worker that works on these iterations and snapshots."""
-        with self._transaction() as telling:
-            self._hear_of_worker(worker_id)
-            self._commit(self._soft_state.evidence.hear(self._state, worker_id, number))
+        with self._transaction() as transaction:
+            self._renew_worker(worker_id)
+            self._commit(self._soft_state.evidence.on_heartbeat(self._state, worker_id, number))
             self._commit(rounds.trust(self._state, worker_id, iteration_ids))
             self._soft_state.reports.note_worker(worker_id, report, self._clock.now_s())
-            answer = BeatAnswer(
+            answer = HeartbeatAnswer(
                 decide.ended_iterations(self._state, iteration_ids),
                 self.snapshots.work_for(worker_id, snapshot_ids),
             )
-            telling.has_facts = any(answer)
+            transaction.answer_has_facts = any(answer)
             return answer
 
     def leave(self, worker_id: WorkerId) -> None:
@@ -183,9 +183,9 @@ class DispatcherService:
         The number of waiting calls is bounded; beyond it the answer says when to ask again.
         """
         pause_s = 0.0
-        with self._transaction(), self._polls.seat() as seat:
+        with self._transaction(), self._polls.slot() as slot:
             deadline_s = self._clock.now_s() + min(wait_s, LONG_POLL_MAX_S)
-            self._hear_of_worker(request.worker_id)
+            self._renew_worker(request.worker_id)
             self._commit(delivery.give_back(self._state, request))
             while not self._soft_state.was_denied(request):
                 answer = self._try_lease(request)
@@ -194,10 +194,10 @@ class DispatcherService:
                     return answer
                 if left_s <= 0 or not request.count:
                     break
-                if not seat.take():
+                if not slot.take():
                     pause_s = self._polls.pause_s(self._clock.now_s())
                     break
-                self._ledger.wait_for_news(request.iteration_id, left_s)
+                self._store.wait_for_change(request.iteration_id, left_s)
                 decide.check_worker(self._state, request.worker_id)
             self._soft_state.note_denial(request)
             return LeaseAnswer((), False, pause_s)
@@ -209,7 +209,7 @@ class DispatcherService:
 
     def finish_task(self, worker_id: WorkerId, iteration_id: IterationId) -> None:
         with self._transaction():
-            self._hear_of_worker(worker_id)
+            self._renew_worker(worker_id)
             self._commit(decide.finish_task(self._state, worker_id, iteration_id))
 
     # Readers
@@ -218,14 +218,16 @@ class DispatcherService:
         self, request: Sync, report: ReaderReport, known_version: int = 0
     ) -> tuple[SyncAnswer, WorkersUpdate]:
         """Records a reader's marks; also answers the workers to read from, or their changes."""
-        with self._transaction() as telling:
-            iteration = self._hear_of_reader(request.reader_id, request.iteration_id, report)
+        with self._transaction() as transaction:
+            iteration = self._renew_reader(request.reader_id, request.iteration_id, report)
             self._commit(delivery.sync(self._state, request))
             answer = delivery.answer_sync(self._state, request)
             workers = shares.workers_to_read(
                 self._state, iteration, self._soft_state.workers, known_version
             )
-            telling.has_facts = workers.has_changes or not delivery.is_idle(request, answer)
+            transaction.answer_has_facts = workers.has_changes or not delivery.is_idle(
+                request, answer
+            )
             return answer, workers
 
     def sync_rounds(
@@ -233,7 +235,7 @@ class DispatcherService:
     ) -> tuple[RoundsAnswer, Sequence[Worker]]:
         """Records a consumer's progress and answers how far it may go; also answers all workers."""
         with self._transaction():
-            self._hear_of_reader(request.reader_id, request.iteration_id, report)
+            self._renew_reader(request.reader_id, request.iteration_id, report)
             for decision in rounds.sync(self._state, request):
                 self._commit(decision)
             return rounds.answer(self._state, request), tuple(self._state.workers.values())
@@ -241,7 +243,7 @@ class DispatcherService:
     def describe_position(self, reader_id: ReaderId, iteration_id: IterationId) -> PositionAnswer:
         """Returns the part of a position that a reader saves in addition to its own marks."""
         with self._transaction():
-            iteration = self._hear_of_reader(reader_id, iteration_id)
+            iteration = self._renew_reader(reader_id, iteration_id)
             return positions.describe(iteration)
 
     def release_reader(
@@ -263,24 +265,24 @@ class DispatcherService:
         Also collects unread jobs and iterations, shortens the journal and prepares the next rounds
         of windows. If the journal ran out of room, retries its write first.
         """
-        self._ledger.retry()
+        self._store.retry()
         with self._transaction():
             now_s = self._clock.now_s()
-            silent = self.presence.silent(now_s)
-            if silent.stood_still_s:
+            timed_out = self.presence.take_timed_out(now_s)
+            if timed_out.stood_still_s:
                 logger.warning(
                     "this dispatcher stood still for %.1f s, as on a machine that sleeps or is "
                     "busy; that time counts against no worker and no reader",
-                    silent.stood_still_s,
+                    timed_out.stood_still_s,
                 )
                 self.owners.renew_all(now_s)
-            for worker_id in silent.workers:
+            for worker_id in timed_out.workers:
                 self._commit(decide.lose_worker(self._state, worker_id))
-            self._soft_state.forget_readers(self.owners.lose(silent.readers, now_s))
+            self._soft_state.forget_readers(self.owners.lose(timed_out.readers, now_s))
             self._collect(now_s)
             self._soft_state.reports.keep_iterations(self._state.iterations)
             ahead = delivery.rounds_ahead(self._state)
-        self._ledger.shorten()
+        self._store.shorten()
         for plan, round_number in ahead:
             plan.prepare(round_number)
 
@@ -297,17 +299,17 @@ class DispatcherService:
 
     # Inside the lock
 
-    def _hear_of_worker(self, worker_id: WorkerId) -> None:
+    def _renew_worker(self, worker_id: WorkerId) -> None:
         decide.check_worker(self._state, worker_id)
-        self.presence.hear_worker(worker_id, self._clock.now_s())
+        self.presence.renew_worker(worker_id, self._clock.now_s())
 
-    def _hear_of_reader(
+    def _renew_reader(
         self, reader_id: ReaderId, iteration_id: IterationId, report: ReaderReport | None = None
     ) -> Iteration:
         iteration = decide.find_reader(self._state, reader_id, iteration_id)
         now_s = self._clock.now_s()
-        self.presence.hear_reader(reader_id, now_s)
-        self.owners.hear_of(reader_id)
+        self.presence.renew_reader(reader_id, now_s)
+        self.owners.stop_waiting_for(reader_id)
         if report is not None:
             self._soft_state.reports.note_reader(iteration_id, reader_id, report, now_s)
         return iteration

@@ -1,6 +1,6 @@
 """Soft state of a dispatcher: the liveness of clients, and the reports of workers and readers.
 
-Nothing of it is journaled; a restarted dispatcher learns it anew. `follow` is called with every
+Nothing of it is journaled; a restarted dispatcher learns it anew. `apply` is called with every
 fact after it was applied, which keeps this state in step, and logs the facts that people ask about.
 Used inside the dispatcher's lock; not thread-safe by itself. Invariant: it holds nothing of workers
 and readers that are gone.
@@ -56,7 +56,7 @@ class SoftState:
         denied = self._denied.setdefault(request.reader_id, {})
         denied[request.worker_id] = max(request.sequence, denied.get(request.worker_id, 0))
 
-    def follow(self, event: ev.Event) -> None:
+    def apply(self, event: ev.Event) -> None:
         """Follows a fact that was applied, and logs it if people ask about it."""
         match event:
             case ev.WorkerRegistered():
@@ -69,7 +69,7 @@ class SoftState:
                 logger.log(level, "worker %s %s", event.worker_id, what)
                 self._forget_worker(event.worker_id)
             case ev.WindowsAccused():
-                self.evidence.doubt(event.worker_id)
+                self.evidence.on_accusation(event.worker_id)
             case ev.ReaderReleased() | ev.ReaderLost():
                 if isinstance(event, ev.ReaderLost):
                     logger.warning("reader %s is fenced: %s", event.reader_id, event.reason)

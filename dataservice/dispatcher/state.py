@@ -20,7 +20,7 @@ from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
 from dataservice.dispatcher.images import table_of
 from dataservice.dispatcher.involvement import Involvement
 from dataservice.dispatcher.jobs import Iteration, Job, Reader, program_of
-from dataservice.dispatcher.parties import Dataset, Worker
+from dataservice.dispatcher.registrations import Dataset, Worker
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
 from dataservice.dispatcher.windows import WindowTable, judge

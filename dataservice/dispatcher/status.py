@@ -11,7 +11,7 @@ from typing import Any
 
 from dataservice.dispatcher.autoscale import Estimate
 from dataservice.dispatcher.jobs import Iteration, Job
-from dataservice.dispatcher.parties import Worker
+from dataservice.dispatcher.registrations import Worker
 from dataservice.dispatcher.reports import ReaderReport, Reports, WorkerReport
 from dataservice.dispatcher.saving import progress
 from dataservice.dispatcher.state import DispatcherState

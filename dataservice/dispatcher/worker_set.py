@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from dataservice.dispatcher.parties import Worker
+from dataservice.dispatcher.registrations import Worker
 from dataservice.vocabulary import WorkerId
 
 # A reader that missed more changes gets the whole set.

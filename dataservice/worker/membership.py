@@ -88,18 +88,18 @@ class Membership:
     def _run(self, stop: threading.Event) -> None:
         try:
             while not stop.wait(self.pause_s):
-                self._beat_or_register()
+                self._heartbeat_or_register()
         except CancelledError:
             return
 
-    def _beat_or_register(self) -> None:
+    def _heartbeat_or_register(self) -> None:
         try:
-            self._beat()
+            self._send_heartbeat()
         except NotFoundError as error:
             logger.warning("registering again: %s", error)
             self._register()
 
-    def _beat(self) -> None:
+    def _send_heartbeat(self) -> None:
         iterations = self._service.iterations()
         rows, buffered_bytes = self._service.load()
         now_s = time.monotonic()

@@ -37,7 +37,7 @@ class Pipelines:
         self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
         self._life = 0
 
-    def doubt(self) -> None:
+    def mark_doubtful(self) -> None:
         """Marks all plans as in doubt: a new dispatcher's ids may stand for other datasets.
 
         A plan that turns out to be the same stays prepared and keeps its caches.

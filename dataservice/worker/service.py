@@ -73,7 +73,7 @@ class WorkerService:
         """
         with self._lock:
             # Before the new id is set: from then on streams may arrive under it.
-            self.pipelines.doubt()
+            self.pipelines.mark_doubtful()
             self.worker_id = worker_id
             self._place = place
             producers = self._producers.forget(self._producers.iterations())

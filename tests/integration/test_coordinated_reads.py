@@ -21,7 +21,7 @@ import pytest
 import dataservice as ds
 from dataservice.client.connection import Connection
 from dataservice.dataset.node import INFINITE_CARDINALITY
-from dataservice.dispatcher.report import status_text
+from dataservice.dispatcher.status_text import status_text
 from dataservice.errors import (
     DeadlineExceededError,
     FailedPreconditionError,

@@ -19,7 +19,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.client.connection import Connection
-from dataservice.dispatcher.report import status_text
+from dataservice.dispatcher.status_text import status_text
 from dataservice.errors import NotFoundError, UnavailableError, UnimplementedError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import ProcessCluster, process_cluster, write_numbers

@@ -18,7 +18,7 @@ from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.snapshot_desk import UNDIVIDED, SavingSettings
+from dataservice.dispatcher.snapshot_handlers import UNDIVIDED, SavingSettings
 from dataservice.errors import DataServiceError, UnavailableError
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.simulation.world import Blocked, Call, Node, World
@@ -110,23 +110,23 @@ class DispatcherNode(Node):
             wall_clock=lambda: self.world.now_s,
         )
         self.commits = Commits(self, len(self.disk))
-        ledger = self.service._ledger
-        ledger._commits = self.commits
+        store = self.service._store
+        store._commits = self.commits
         if self._shorten_at is not None:
-            ledger._shorten_at = self._shorten_at
-        hear = self.service._hear_of_worker
-        self.service._hear_of_worker = lambda worker_id: self._hear(hear, worker_id)
+            store._shorten_at = self._shorten_at
+        renew = self.service._renew_worker
+        self.service._renew_worker = lambda worker_id: self._renew(renew, worker_id)
         self._endpoint = DispatcherEndpoint(self.service)
-        condition = ledger._condition
-        ledger._condition = lambda iteration: self._listening(condition(iteration))
+        condition = store._condition
+        store._condition = lambda iteration: self._listening(condition(iteration))
         self.world.at(self.service.presence.tick_s, self, self._tick)
 
-    def _hear(self, hear: Any, worker_id: Any) -> None:
+    def _renew(self, renew: Any, worker_id: Any) -> None:
         """Records a sign of life, except when a parked handler is retried, which is none."""
         if self._is_retrying:
             check_worker(self.service._state, worker_id)
         else:
-            hear(worker_id)
+            renew(worker_id)
 
     def _listening(self, condition: Any) -> Any:
         condition.listener = self._wake

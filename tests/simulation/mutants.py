@@ -21,8 +21,8 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.journal_frames import decode_frame
 from dataservice.dispatcher.liveness import Deadlines
+from dataservice.dispatcher.long_polls import LongPolls
 from dataservice.dispatcher.plans import RowMark
-from dataservice.dispatcher.waiting_room import WaitingRoom
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.ranges import Consumed, Ranges
@@ -169,15 +169,15 @@ def replay_forgets_releases(patch: Patch) -> None:
     def decode(frame: bytes) -> tuple[ev.Event, ...]:
         return tuple(e for e in original(frame) if not isinstance(e, ev.WindowsReleased))
 
-    from dataservice.dispatcher import ledger
+    from dataservice.dispatcher import state_store
 
     def apply_all(self: Any, journal: Any) -> None:
         with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(ledger, "decode_frame", decode)
+            inner.setattr(state_store, "decode_frame", decode)
             recover(self, journal)
 
-    recover = ledger.Ledger._recover
-    patch.setattr(ledger.Ledger, "_recover", apply_all)
+    recover = state_store.StateStore._recover
+    patch.setattr(state_store.StateStore, "_recover", apply_all)
 
 
 # Leases
@@ -308,7 +308,7 @@ def requests_of_given_up_streams_are_served(patch: Patch) -> None:
 
 @mutant("I10")
 def who_finds_no_seat_never_asks_again(patch: Patch) -> None:
-    patch.setattr(WaitingRoom, "pause_s", lambda _self, _now_s: 1e6)
+    patch.setattr(LongPolls, "pause_s", lambda _self, _now_s: 1e6)
 
 
 @mutant("I10", walls_off="the fence that a new stream puts up")

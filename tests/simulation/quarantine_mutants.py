@@ -31,13 +31,13 @@ def a_worker_of_which_a_stream_broke_stays_accused(patch: Patch) -> None:
 
 @mutant("I11", poisoned=1.0)
 def any_word_of_a_worker_acquits_it(patch: Patch) -> None:
-    original = DispatcherService._hear_of_worker
+    original = DispatcherService._renew_worker
 
-    def hear(self: Any, worker_id: Any) -> None:
+    def renew(self: Any, worker_id: Any) -> None:
         original(self, worker_id)
         self._commit(quarantine.acquit(self._state, worker_id))
 
-    patch.setattr(DispatcherService, "_hear_of_worker", hear)
+    patch.setattr(DispatcherService, "_renew_worker", renew)
 
 
 @mutant("I5", poisoned=1.0)

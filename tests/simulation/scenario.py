@@ -25,7 +25,14 @@ from dataservice.client import (
 )
 from dataservice.client import reader as client_reader
 from dataservice.client.positions import ReaderPosition
-from dataservice.dispatcher import endpoint, ledger, listings, ordering, service, soft_state
+from dataservice.dispatcher import (
+    endpoint,
+    listing_limit,
+    ordering,
+    service,
+    soft_state,
+    state_store,
+)
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
 from dataservice.worker import control, leases, membership, producer, rebatch
@@ -323,7 +330,7 @@ def staged() -> Iterator[None]:
     )
     clock = SimpleNamespace(monotonic=stage.now_s)
     with pytest.MonkeyPatch.context() as patch:
-        for module in (client_reader, listings, ledger, leases, producer):
+        for module in (client_reader, listing_limit, state_store, leases, producer):
             patch.setattr(module, "threading", threads)
         for module in (client_reader, leases, producer, membership):
             patch.setattr(module, "StoppableThread", stage.IdleThread)
@@ -346,7 +353,15 @@ def staged() -> Iterator[None]:
         patch.setattr(control, "RpcClient", stage.Rpc)
         patch.setattr(worker_service, "FrameBuffer", stage.Frames)
         patch.setattr(leases, "LONG_POLL_S", stage.LONG_POLL_S)
-        quiet = (client_reader, service, ledger, soft_state, leases, membership, worker_service)
+        quiet = (
+            client_reader,
+            service,
+            state_store,
+            soft_state,
+            leases,
+            membership,
+            worker_service,
+        )
         for module in quiet:
             patch.setattr(module.logger, "disabled", True)
         yield

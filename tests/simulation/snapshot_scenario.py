@@ -15,10 +15,10 @@ import pytest
 
 from dataservice.client import snapshots as client
 from dataservice.dataset import atomic_folder, columns, snapshot_folder
-from dataservice.dispatcher import snapshot_desk
+from dataservice.dispatcher import snapshot_handlers
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
-from dataservice.dispatcher.snapshot_desk import SavingSettings
+from dataservice.dispatcher.snapshot_handlers import SavingSettings
 from dataservice.sharding import Split
 from dataservice.worker import control, rebatch, snapshot_writer, window_files
 from dataservice.worker import snapshots as worker_snapshots
@@ -298,7 +298,7 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "time", TIME)
         for module in (snapshot_writer, client):
             patch.setattr(module.logger, "disabled", True)
-        patch.setattr(snapshot_desk.logger, "disabled", True)
+        patch.setattr(snapshot_handlers.logger, "disabled", True)
         patch.setattr(snapshot_writer, "StoppableThread", coordinated_nodes.Thread)
         patch.setattr(snapshot_writer, "decode_schema", lambda _schema: nodes.SCHEMA)
         # Small, so that an undivided plan has several files.

@@ -116,7 +116,7 @@ class WorkerNode(Node):
     def _keep_registered(self) -> None:
         if self._is_member:
             try:
-                self._membership._beat()
+                self._membership._send_heartbeat()
                 return
             except NotFoundError:
                 self._is_member = False

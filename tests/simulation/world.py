@@ -82,7 +82,7 @@ class World:
         self.lost_frames = 0
         # In some seeds so low that the dispatcher's intervals and time-outs exceed the configured.
         self.heartbeats_per_s = 1.5 if seed % 3 == 2 else 500.0
-        # In some seeds so low that most polls find no seat in the dispatcher.
+        # In some seeds so low that most polls find no slot in the dispatcher.
         self.max_polls = {2: 0, 4: 1}.get(seed % 7, 512)
         self.is_ordered = self.has_resumed = False
         self.doubles_frames = True

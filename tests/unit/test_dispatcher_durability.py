@@ -202,7 +202,7 @@ def test_decisions_made_during_a_write_share_the_next_one() -> None:
         first = pool.submit(register, service)
         assert journal.writing.wait(WAIT_S)
         others = [pool.submit(register, service) for _ in range(5)]
-        eventually(lambda: service._ledger._commits.ticket() == 6)  # type: ignore[union-attr]
+        eventually(lambda: service._store._commits.ticket() == 6)  # type: ignore[union-attr]
         journal.may_write.set()
         ids = {future.result(WAIT_S) for future in (first, *others)}
     assert ids == {str(number) for number in range(1000, 1006)}
@@ -308,7 +308,7 @@ def test_a_long_journal_is_replaced_by_the_state_it_led_to() -> None:
     register(service)
     add_worker(service)
     open_reader(service)
-    service._ledger._shorten_at = 30
+    service._store._shorten_at = 30
     service.lease_windows(lease_request())
     for row in range(60):
         sync(service, consumed=(RowMark(0, 0, row, False),))
@@ -316,7 +316,7 @@ def test_a_long_journal_is_replaced_by_the_state_it_led_to() -> None:
     assert len(journal.frames) < 60
     restored = service_of(ListJournal(journal.frames))
     assert restored._state == service._state
-    assert service._ledger._shorten_at > 30, "the next time is far enough away to be worth it"
+    assert service._store._shorten_at > 30, "the next time is far enough away to be worth it"
 
 
 def test_others_decide_while_the_journal_is_replaced() -> None:
@@ -331,7 +331,7 @@ def test_others_decide_while_the_journal_is_replaced() -> None:
     register(service)
     add_worker(service)
     open_reader(service)
-    service._ledger._shorten_at = 0
+    service._store._shorten_at = 0
     journal.may_write.clear()
     journal.writing.clear()
     with ThreadPoolExecutor(2) as pool:
@@ -340,7 +340,7 @@ def test_others_decide_while_the_journal_is_replaced() -> None:
         # Who only gives a sign of life does not even wait for the disk.
         assert beat(service) == ()
         leasing = pool.submit(service.lease_windows, lease_request())
-        eventually(lambda: service._ledger._commits.ticket() == 4)  # type: ignore[union-attr]
+        eventually(lambda: service._store._commits.ticket() == 4)  # type: ignore[union-attr]
         assert not leasing.done()
         journal.may_write.set()
         ticking.result(WAIT_S)
@@ -351,7 +351,7 @@ def test_others_decide_while_the_journal_is_replaced() -> None:
 def test_nothing_is_written_without_a_journal() -> None:
     service = service_of()
     register(service)
-    assert service._ledger._commits is None
+    assert service._store._commits is None
 
 
 def test_everyone_counts_as_just_seen_after_a_restart() -> None:

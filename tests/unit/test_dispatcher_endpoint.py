@@ -6,9 +6,9 @@ import json
 
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
 from dataservice.dispatcher.plans import RowMark
-from dataservice.dispatcher.report import datasets_text, jobs_text, status_text
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import Sync
+from dataservice.dispatcher.status_text import datasets_text, jobs_text, status_text
 from dataservice.omissions import Omitted
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.unit.dispatcher_services import (

@@ -88,7 +88,7 @@ def test_a_reader_that_is_heard_of_again_goes_on() -> None:
 def test_owners_survive_a_restart_and_a_shortened_journal() -> None:
     clock, journal = ManualClock(), ListJournal()
     before = begun(journal, clock)
-    before._ledger._shorten_at = 0
+    before._store._shorten_at = 0
     pass_time(before, clock, 1)
     after = service_of(ListJournal(journal.frames), clock, **TIMES)
     assert after._state == before._state
@@ -108,7 +108,7 @@ def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() ->
     service = begun(journal, clock)
     # Of "u" nothing is known yet: its reader is on its way.
     assert [service.owners.release(owner, {}) for owner in ("t", "u", "u")] == [1, 0, 0]
-    service._ledger._shorten_at = 0
+    service._store._shorten_at = 0
     pass_time(service, clock, 1)
     after = service_of(ListJournal(journal.frames), clock, **TIMES)
     assert after._state == service._state

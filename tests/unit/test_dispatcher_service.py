@@ -112,7 +112,7 @@ def test_a_worker_that_leaves_is_gone_at_once() -> None:
 def wait_for_windows(service: DispatcherService, pool: ThreadPoolExecutor, reader: str) -> object:
     """A long poll that is known to be waiting."""
     future = pool.submit(service.lease_windows, lease_request(reader), WAIT_S)
-    eventually(lambda: service._ledger._waiting)
+    eventually(lambda: service._store._waiting)
     return future
 
 
@@ -141,7 +141,7 @@ def test_a_waiting_worker_learns_of_the_end(contended: DispatcherService) -> Non
         future = wait_for_windows(contended, pool, "r2")
         sync(contended, "r1", consumed=(RowMark(0, 0, 1, True),))
         assert future.result(WAIT_S) == ((), True, 0.0)  # type: ignore[attr-defined]
-    assert contended._ledger._waiting == {}
+    assert contended._store._waiting == {}
 
 
 def test_a_waiting_worker_learns_that_its_reader_is_gone(contended: DispatcherService) -> None:
@@ -180,7 +180,7 @@ def test_only_so_many_wait_and_the_others_are_told_when_to_ask_again() -> None:
         assert not service.lease_windows(lease_request("r3"), 0.0).pause_s, "it would not wait"
         service.release_reader("r1", ())
         assert future.result(WAIT_S).leases  # type: ignore[attr-defined]
-        # There is a seat again.
+        # There is a slot again.
         future = wait_for_windows(service, pool, "r3")
         service.release_reader("r3", ())
         assert future.result(WAIT_S).ended  # type: ignore[attr-defined]

@@ -17,7 +17,7 @@ from dataservice.vocabulary import ReaderId, WorkerId
 def crowd(clients: int, now_s: float = 0.0) -> Presence:
     presence = Presence(10.0, 60.0, now_s)
     for number in range(clients):
-        presence.hear_worker(WorkerId(f"w{number}"), now_s)
+        presence.renew_worker(WorkerId(f"w{number}"), now_s)
     return presence
 
 
@@ -102,20 +102,20 @@ def test_intervals_follow_those_who_come_and_go() -> None:
     assert presence.interval_s == pytest.approx(8.0)
     for number in range(3_000):
         presence.drop_worker(WorkerId(f"w{number}"))
-    presence.hear_reader(ReaderId("r"), 0.0)
+    presence.renew_reader(ReaderId("r"), 0.0)
     assert presence.interval_s == pytest.approx(1_001 / HEARTBEATS_PER_S)
 
 
 def test_a_promise_to_wait_is_kept_when_the_cluster_shrinks() -> None:
     presence = crowd(4_000)
-    presence.hear_worker(WorkerId("w0"), 0.0)
+    presence.renew_worker(WorkerId("w0"), 0.0)
     for number in range(1, 4_000):
         presence.drop_worker(WorkerId(f"w{number}"))
-    presence.hear_worker(WorkerId("w0"), 1.0)
-    assert presence.silent(1.0).workers == ()
+    presence.renew_worker(WorkerId("w0"), 1.0)
+    assert presence.take_timed_out(1.0).workers == ()
     for now_s in range(2, 24):
-        assert presence.silent(float(now_s)).workers == ()
-    assert presence.silent(24.0).workers == ("w0",)
+        assert presence.take_timed_out(float(now_s)).workers == ()
+    assert presence.take_timed_out(24.0).workers == ("w0",)
 
 
 def test_a_restarted_dispatcher_asks_for_the_same_and_blames_nobody() -> None:
@@ -125,8 +125,8 @@ def test_a_restarted_dispatcher_asks_for_the_same_and_blames_nobody() -> None:
     presence.restore(workers, readers, 0.0)
     assert presence.interval_s == pytest.approx(8.0)
     for now_s in range(1, 24):
-        assert presence.silent(float(now_s)).workers == ()
-    assert len(presence.silent(24.0).workers) == 2_000
+        assert presence.take_timed_out(float(now_s)).workers == ()
+    assert len(presence.take_timed_out(24.0).workers) == 2_000
 
 
 @pytest.mark.parametrize("joined_at_once", [True, False])
@@ -136,11 +136,11 @@ def test_those_who_come_at_once_are_spread(joined_at_once: bool) -> None:
     came_s = dict.fromkeys(ids, 100.0)
     if joined_at_once:
         for worker_id in ids:
-            presence.hear_worker(worker_id, 100.0)
+            presence.renew_worker(worker_id, 100.0)
     else:
         presence.restore(ids, (), 99.0)
     for _ in range(2):
-        told_s = [presence.tell_interval_s(worker_id, came_s[worker_id]) for worker_id in ids]
+        told_s = [presence.least_silence_s(worker_id, came_s[worker_id]) for worker_id in ids]
         assert all(0.24 < each / presence.interval_s < 1.26 for each in told_s)
         came_s = {key: came_s[key] + each for key, each in zip(ids, told_s, strict=True)}
     first_s = min(came_s.values())
@@ -155,16 +155,16 @@ def test_those_who_come_at_once_are_spread(joined_at_once: bool) -> None:
 def test_one_that_keeps_to_its_moment_is_told_the_interval() -> None:
     presence = crowd(4_000)
     now_s = 5.0
-    now_s += presence.tell_interval_s("w7", now_s)
+    now_s += presence.least_silence_s("w7", now_s)
     for _ in range(3):
         # Calls take time, and the time told is rounded; neither adds up.
-        told_s = presence.tell_interval_s("w7", now_s + 0.002)
+        told_s = presence.least_silence_s("w7", now_s + 0.002)
         assert told_s == pytest.approx(presence.interval_s - 0.002)
         now_s += told_s + 0.002
 
 
 def test_nobody_has_to_be_silent_where_nobody_is() -> None:
-    assert Presence(10.0, 60.0, 0.0).tell_interval_s("w0", 5.0) == 0.0
+    assert Presence(10.0, 60.0, 0.0).least_silence_s("w0", 5.0) == 0.0
 
 
 @given(st.text())
@@ -174,23 +174,23 @@ def test_a_share_is_a_part_of_one(client_id: str) -> None:
 
 def test_a_dispatcher_that_stood_still_blames_nobody() -> None:
     presence = crowd(3)
-    silent = presence.silent(100.0)
+    silent = presence.take_timed_out(100.0)
     assert silent == ((), (), 100.0)
-    assert presence.silent(101.0).stood_still_s == 0.0
+    assert presence.take_timed_out(101.0).stood_still_s == 0.0
 
 
 def test_nobody_is_silent_while_the_dispatcher_stands_still_however_short_that_is() -> None:
     presence = Presence(1.5, 60.0, 0.0, heartbeats_per_s=float("inf"))
-    presence.hear_worker("w", 0.0)
+    presence.renew_worker("w", 0.0)
     now_s = 0.0
     for _ in range(7):
         # Each time it runs for a tick, and then is kept from running for longer than the lease.
         now_s += presence.tick_s + 1.6
-        assert presence.silent(now_s) == ((), (), 0.0)
+        assert presence.take_timed_out(now_s) == ((), (), 0.0)
     gone: list[str] = []
     for _ in range(4):
         now_s += presence.tick_s
-        gone.extend(presence.silent(now_s).workers)
+        gone.extend(presence.take_timed_out(now_s).workers)
     assert gone == ["w"]
 
 

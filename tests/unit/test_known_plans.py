@@ -49,7 +49,7 @@ def test_a_plan_that_is_doubted_and_the_same_stays_prepared() -> None:
     dispatcher = Dispatcher(ds.Dataset.range(5))
     pipelines = pipelines_of(dispatcher)
     known = pipelines.get("1000")
-    pipelines.doubt()
+    pipelines.mark_doubtful()
     assert pipelines.get("1000") is known
     assert pipelines.get("1000") is known
     assert dispatcher.asked == 2

@@ -223,13 +223,13 @@ def test_a_word_that_was_under_way_when_the_stream_broke_acquits_nobody() -> Non
     evidence = quarantine.Evidence()
 
     def hear(number: int) -> bool:
-        return bool(cluster.commit(evidence.hear(cluster.state, worker, number)).events)
+        return bool(cluster.commit(evidence.on_heartbeat(cluster.state, worker, number)).events)
 
     for first in (1, 4):
         assert cluster.lease(worker) == [0]
         assert not hear(first)
         cluster.report_broken(worker)
-        evidence.doubt(worker)
+        evidence.on_accusation(worker)
         heard = [hear(first + 1), hear(first + 1), hear(first + 2), hear(first + 2)]
         assert heard == [False, False, True, False], "only what follows on an answer since then"
     cluster.lease(worker)

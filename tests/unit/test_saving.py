@@ -163,7 +163,7 @@ def started(windows: int = 4, rounds: int = 1, workers: int = 2) -> DispatcherSt
 def work(
     state: DispatcherState, name: str = "w1", **more: object
 ) -> tuple[tuple[Lease, ...], Marker | None]:
-    """What the desk does with a request."""
+    """What the handlers do with a request."""
     request = WorkOnSnapshot(worker_id=name, snapshot_id="s1", **{"count": 9, **more})
     run(state, saving.report(state, request))
     run(state, saving.open_round(state, "s1"))

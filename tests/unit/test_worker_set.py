@@ -12,7 +12,7 @@ from dataservice.client.known_workers import KnownWorkers
 from dataservice.client.targets import Targets
 from dataservice.dispatcher import worker_set as module
 from dataservice.dispatcher.packed_workers import PackedWorkers
-from dataservice.dispatcher.parties import Worker
+from dataservice.dispatcher.registrations import Worker
 from dataservice.dispatcher.worker_set import WorkerSet, WorkersUpdate
 from dataservice.errors import DataLossError
 from dataservice.job_options import JobOptions

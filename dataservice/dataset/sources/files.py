@@ -165,7 +165,7 @@ def _remote_file(path: str, info: Mapping[str, Any]) -> InputFile:
     marks = ("ETag", "etag", "mtime", "LastModified", "last_modified", "created")
     version = next((info[mark] for mark in marks if info.get(mark) is not None), "")
     if isinstance(version, datetime.datetime):
-        # Listings of some file systems give the same time as a number of seconds.
+        # ListingLimit of some file systems give the same time as a number of seconds.
         version = version.timestamp()
     return InputFile(path, int(info.get("size") or 0), str(version))
 

@@ -1,6 +1,6 @@
 """The dispatcher's answers to readers that open an iteration: lock and journal around `opening`.
 
-A part of the service that works on its ledger; decides nothing itself. Invariants: no answer
+A part of the service that works on its state store; decides nothing itself. Invariants: no answer
 leaves before its facts are durable; splits are planned outside the lock. Thread-safe.
 """
 
@@ -10,12 +10,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dataservice.dispatcher import opening, shares
-from dataservice.dispatcher.ledger import Ledger
-from dataservice.dispatcher.listings import Listings
-from dataservice.dispatcher.parties import Dataset
+from dataservice.dispatcher.listing_limit import ListingLimit
 from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import OpenAnswer, OpenIteration
 from dataservice.dispatcher.soft_state import SoftState
+from dataservice.dispatcher.state_store import StateStore
 from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.job_options import JobOptions
 from dataservice.runtime.clock import Clock
@@ -27,23 +27,23 @@ Planner = Callable[[bytes, int, JobOptions], WindowPlan]
 Lister = Callable[[bytes, ShardingPolicy, int, JobOptions], str]
 
 
-class OpeningDesk:
+class OpeningHandlers:
     """Joins readers to iterations; plans an iteration first if it begins with the reader."""
 
     def __init__(
         self,
-        ledger: Ledger,
+        store: StateStore,
         soft_state: SoftState,
-        listings: Listings,
+        listing_limit: ListingLimit,
         planner: Planner,
         lister: Lister,
         clock: Clock,
         wall_clock: Callable[[], float],
     ) -> None:
-        self._state = ledger.state
-        self._transaction, self._commit = ledger.transaction, ledger.commit
+        self._state = store.state
+        self._transaction, self._commit = store.transaction, store.commit
         self._soft_state = soft_state
-        self._listings = listings
+        self._listing_limit = listing_limit
         self._planner = planner
         self._lister = lister
         self._clock = clock
@@ -62,14 +62,14 @@ class OpeningDesk:
         # All trainers of a job open it at the same moment, each perhaps under its own dataset id.
         name = request.job_name
         what = f"dataset {needed.dataset_id}" if name is None else f"job {name!r}"
-        with self._listings.alone(what):
+        with self._listing_limit.exclusive(what):
             needed = self._dataset_to_plan(request)
             plan = None if needed is None else self._plan(needed, request)
             return self._join(request, plan)
 
     def _dataset_to_plan(self, request: OpenIteration) -> Dataset | None:
-        with self._transaction() as telling:
-            telling.has_facts = False
+        with self._transaction() as transaction:
+            transaction.answer_has_facts = False
             return opening.dataset_to_plan(self._state, request)
 
     def _plan(self, dataset: Dataset, request: OpenIteration) -> WindowPlan | str:
@@ -87,7 +87,7 @@ class OpeningDesk:
     ) -> tuple[OpenAnswer, Dataset, WorkersUpdate]:
         with self._transaction():
             answer: OpenAnswer = self._commit(opening.open_iteration(self._state, request, plan))
-            self._soft_state.presence.hear_reader(request.reader_id, self._clock.now_s())
+            self._soft_state.presence.renew_reader(request.reader_id, self._clock.now_s())
             dataset = self._state.datasets[answer.dataset_id]
             iteration = self._state.iterations[answer.iteration_id]
             return (

@@ -11,7 +11,7 @@ import pytest
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.service import DispatcherService
-from dataservice.dispatcher.snapshot_desk import SavingSettings
+from dataservice.dispatcher.snapshot_handlers import SavingSettings
 from dataservice.dispatcher.snapshot_requests import StartSnapshot
 from dataservice.errors import FailedPreconditionError, UnavailableError
 from dataservice.job_options import JobOptions
@@ -46,7 +46,7 @@ def test_trainers_that_open_a_job_together_plan_once(datasets: int) -> None:
         may_plan.set()
         assert {future.result(WAIT_S) for future in futures} == {"i1"}
     assert planned == [0]
-    assert not service.openings._listings._turns, "what is kept of a job that was planned"
+    assert not service.openings._listing_limit._turns, "what is kept of a job that was planned"
 
 
 def test_snapshots_that_are_started_together_are_planned_once() -> None:
@@ -117,7 +117,7 @@ def test_who_may_not_wait_for_a_plan_tries_again() -> None:
 def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("dataservice.dispatcher.listings.PLAN_WAIT_S", 0.01)
+    monkeypatch.setattr("dataservice.dispatcher.listing_limit.PLAN_WAIT_S", 0.01)
     service, begun, may_plan = slow_service(max_planners=2)
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(open_reader, service, "r1")
@@ -125,7 +125,7 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         for _ in range(3):
             with pytest.raises(UnavailableError, match="being listed"):
                 open_reader(service, "r2")
-        with service.openings._listings.alone("dataset other"):
+        with service.openings._listing_limit.alone("dataset other"):
             pass  # one lists, none waits
         may_plan.set()
         assert future.result(WAIT_S) == "i1"
@@ -142,7 +142,7 @@ def test_others_are_answered_while_a_late_position_is_worked_out(
     made: list[bool] = []
 
     def noting(*args: Any, **sizes: Any) -> Windows:
-        made.append(service._ledger._lock._lock.locked())
+        made.append(service._store._lock._lock.locked())
         return make_windows(*args, **sizes)
 
     monkeypatch.setattr("dataservice.dispatcher.plans.make_windows", noting)

@@ -1,6 +1,6 @@
 """The dispatcher's answers about snapshots: the lock and the journal around `saving`.
 
-A part of the service that works on its ledger; decides nothing itself. Invariants: no answer
+A part of the service that works on its state store; decides nothing itself. Invariants: no answer
 leaves before its facts are durable; splits are planned outside the lock. Thread-safe.
 """
 
@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from dataservice.dispatcher import saving
-from dataservice.dispatcher.ledger import Ledger
-from dataservice.dispatcher.listings import Listings
+from dataservice.dispatcher.listing_limit import ListingLimit
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import Lease
 from dataservice.dispatcher.snapshot_requests import Marker, StartSnapshot, Task, WorkOnSnapshot
 from dataservice.dispatcher.snapshots import Snapshot
+from dataservice.dispatcher.state_store import StateStore
 from dataservice.vocabulary import SnapshotId, WorkerId
 
 logger = logging.getLogger(__name__)
@@ -45,21 +45,21 @@ class WorkAnswer(NamedTuple):
     marker: Marker | None
 
 
-class SnapshotDesk:
-    """Answers requests about snapshots; `hear_of_worker` is called inside a transaction."""
+class SnapshotHandlers:
+    """Answers requests about snapshots; `renew_worker` is called inside a transaction."""
 
     def __init__(
         self,
-        ledger: Ledger,
-        hear_of_worker: Callable[[WorkerId], None],
+        store: StateStore,
+        renew_worker: Callable[[WorkerId], None],
         settings: SavingSettings,
-        listings: Listings,
+        listing_limit: ListingLimit,
     ) -> None:
-        self._state = ledger.state
-        self._transaction, self._commit = ledger.transaction, ledger.commit
-        self._hear_of_worker = hear_of_worker
+        self._state = store.state
+        self._transaction, self._commit = store.transaction, store.commit
+        self._renew_worker = renew_worker
         self._settings = settings
-        self._listings = listings
+        self._listing_limit = listing_limit
         # Rows written of unfinished windows, by worker. Not journaled.
         self._under_way: dict[SnapshotId, dict[WorkerId, int]] = {}
 
@@ -72,7 +72,7 @@ class SnapshotDesk:
         if existing is not None:
             return existing, True
         # A client whose call timed out may ask again while the first call still lists sources.
-        with self._listings.alone(f"dataset {request.dataset_id}"):
+        with self._listing_limit.exclusive(f"dataset {request.dataset_id}"):
             existing = self._existing(request)
             if existing is not None:
                 return existing, True
@@ -95,7 +95,7 @@ class SnapshotDesk:
     def work(self, request: WorkOnSnapshot, rows_under_way: int = 0) -> WorkAnswer:
         """Records what a worker has written and answers what it has to write."""
         with self._transaction():
-            self._hear_of_worker(request.worker_id)
+            self._renew_worker(request.worker_id)
             self._commit(saving.report(self._state, request))
             self._commit(saving.open_round(self._state, request.snapshot_id))
             leases = self._commit(saving.lease(self._state, request))

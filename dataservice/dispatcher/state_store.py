@@ -1,4 +1,4 @@
-"""The ledger: the dispatcher's state under its lock, and the transactions that change it.
+"""The state store: the dispatcher's state under its lock, and the transactions that change it.
 
 Responsible for recording and applying decisions and for waking waiting requests; decides nothing.
 Knows no clock and no liveness of clients. Invariants: the state changes only inside a transaction,
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dataservice.dispatcher import delivery
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.commit import GroupCommit, Telling
+from dataservice.dispatcher.commit import GroupCommit, Transaction
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.requests import Decision
@@ -35,17 +35,17 @@ SHORTEN_AFTER_FRAMES: Final = 20_000
 _SHORTEN_FACTOR: Final = 4
 
 
-class Ledger:
+class StateStore:
     """The state and its journal; with `journal` None the state does not outlive this object.
 
-    `follow` is called inside the lock with every fact after it was applied, except in replays.
+    `on_applied` is called inside the lock with every fact after it was applied, except in replays.
     """
 
-    def __init__(self, journal: Journal | None, follow: Callable[[ev.Event], None]) -> None:
+    def __init__(self, journal: Journal | None, on_applied: Callable[[ev.Event], None]) -> None:
         self.state = DispatcherState()
         self._lock = BriefLock()
         self._commits = None if journal is None else GroupCommit(journal)
-        self._follow = follow
+        self._on_applied = on_applied
         self._waiting: dict[IterationId, threading.Condition] = {}
         self._closed = False
         self._shorten_at = SHORTEN_AFTER_FRAMES
@@ -53,18 +53,18 @@ class Ledger:
             self._recover(journal)
 
     @contextmanager
-    def transaction(self) -> Iterator[Telling]:
+    def transaction(self) -> Iterator[Transaction]:
         """Holds the lock; then waits, without it, until all facts decided or told are durable.
 
         UnavailableError after `close`, or while the journal fails.
         """
-        telling, commits = Telling(), self._commits
+        transaction, commits = Transaction(), self._commits
         with self._lock:
             self.check_open()
             before = commits.ticket() if commits is not None else 0
-            yield telling
+            yield transaction
             ticket = commits.ticket() if commits is not None else 0
-        if commits is not None and (telling.has_facts or ticket != before):
+        if commits is not None and (transaction.answer_has_facts or ticket != before):
             commits.wait_durable(ticket)
 
     def close(self) -> None:
@@ -116,14 +116,14 @@ class Ledger:
         for event in decision.events:
             touched = delivery.touched(self.state, event, self._waiting)
             self.state.apply(event)
-            self._follow(event)
+            self._on_applied(event)
             for iteration_id in touched:
                 self._wake(iteration_id)
             if isinstance(event, ev.RowsConsumed | ev.WindowsFenced | ev.WindowsReleased):
                 self._wake_if_finished(event.iteration_id)
         return decision.reply
 
-    def wait_for_news(self, iteration_id: IterationId, timeout_s: float) -> None:
+    def wait_for_change(self, iteration_id: IterationId, timeout_s: float) -> None:
         """Releases the lock until a fact may have brought windows, or the end, to an iteration.
 
         Waits at most `timeout_s`; UnavailableError after `close`, or while the journal fails.

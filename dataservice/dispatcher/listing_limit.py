@@ -16,7 +16,7 @@ from dataservice.config import PLAN_WAIT_S
 from dataservice.errors import UnavailableError
 
 
-class Listings:
+class ListingLimit:
     """Turns for listing; at most `max_planners` calls at once list or wait for their turn."""
 
     def __init__(self, max_planners: int) -> None:
@@ -26,7 +26,7 @@ class Listings:
         self._lock = threading.Lock()
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[None]:
+    def exclusive(self, what: str) -> Iterator[None]:
         """Scope in which the caller alone lists sources for `what`; waits for the call before it.
 
         UnavailableError if too many calls list or wait, or if the turn takes longer than

@@ -2,7 +2,7 @@
 
 A waiting request holds a thread of the server, and requests that must not wait, heartbeats above
 all, need threads too. Pure: the caller passes the time and holds the lock. Invariants: no more
-requests wait than there are seats; refused requests come again one after the other, at a rate that
+requests wait than there are slots; refused requests come again one after the other, at a rate that
 does not grow with their number.
 """
 
@@ -18,46 +18,46 @@ _EARLIEST_S: Final = 0.5
 _LATEST_S: Final = 30.0
 
 
-class Seat:
-    """The seat of one request, which it takes once it has to wait."""
+class PollSlot:
+    """The slot of one request, which it takes once it has to wait."""
 
-    def __init__(self, room: WaitingRoom) -> None:
-        self._room = room
+    def __init__(self, polls: LongPolls) -> None:
+        self._polls = polls
         self._is_taken = False
 
     def take(self) -> bool:
-        """Takes the seat; returns True if the request may wait. Idempotent."""
-        self._is_taken = self._is_taken or self._room.try_enter()
+        """Takes the slot; returns True if the request may wait. Idempotent."""
+        self._is_taken = self._is_taken or self._polls.try_acquire()
         return self._is_taken
 
     def leave(self) -> None:
-        """Frees the seat if it is taken."""
+        """Frees the slot if it is taken."""
         if self._is_taken:
             self._is_taken = False
-            self._room.taken -= 1
+            self._polls.taken -= 1
 
 
-class WaitingRoom:
-    """`seats` for waiting requests; refused ones are told to return, `returns_per_s` of them."""
+class LongPolls:
+    """`slots` for waiting requests; refused ones are told to return, `returns_per_s` of them."""
 
-    def __init__(self, seats: int, returns_per_s: float) -> None:
-        self._seats = seats
+    def __init__(self, slots: int, returns_per_s: float) -> None:
+        self._slots = slots
         self._between_s = 1.0 / returns_per_s
         self._next_s = float("-inf")
         self.taken = 0
 
     @contextmanager
-    def seat(self) -> Iterator[Seat]:
-        """Provides a request's seat, and frees it at the end of the scope."""
-        seat = Seat(self)
+    def slot(self) -> Iterator[PollSlot]:
+        """Provides a request's slot, and frees it at the end of the scope."""
+        slot = PollSlot(self)
         try:
-            yield seat
+            yield slot
         finally:
-            seat.leave()
+            slot.leave()
 
-    def try_enter(self) -> bool:
-        """Takes a seat if one is free; returns whether it did."""
-        if self.taken >= self._seats:
+    def try_acquire(self) -> bool:
+        """Takes a slot if one is free; returns whether it did."""
+        if self.taken >= self._slots:
             return False
         self.taken += 1
         return True
