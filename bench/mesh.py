@@ -18,7 +18,7 @@ import numpy as np
 
 import dataservice as ds
 from bench.peers import children
-from dataservice import pairs as pairing
+from dataservice import stream_counts
 
 _MODULE = "bench.mesh"
 _DEADLINE_S = 400.0
@@ -38,7 +38,7 @@ def _work(target: str, workers: int) -> None:
 
 def _read(target: str, readers: int, rows: int, pairs: str) -> None:
     if pairs == "all":
-        pairing.LEAST_WORKERS = 1 << 30  # type: ignore[misc]
+        stream_counts.LEAST_WORKERS = 1 << 30  # type: ignore[misc]
     data = ds.Dataset.range(rows).map(_double).batch(512)
     sums, counts, first_s = np.zeros(readers), np.zeros(readers, int), np.zeros(readers)
     started_s = time.perf_counter()

@@ -1,9 +1,10 @@
 """Chooses the workers that one reader streams from, in jobs with many workers and many readers.
 
-Responsible for which workers are chosen; `pairs` decides how many. Pure: knows no streams and no
-clock. Invariant: a chosen worker stays chosen while it is a member; a reader leaves workers out
-only if it chooses at least ``pairs.LEAST_WORKERS`` that are not failing; a worker that comes late
-is chosen by as many readers, on average, as one that was there from the beginning.
+Responsible for which workers are chosen; `stream_counts` decides how many. Pure: knows no streams
+and no clock. Invariant: a chosen worker stays chosen while it is registered; a reader leaves
+workers out only if it chooses at least ``stream_counts.LEAST_WORKERS`` that are not failing; a
+worker that comes late is chosen by as many readers, on average, as one that was there from the
+beginning.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 
-from dataservice import pairs
+from dataservice import stream_counts
 
 _Rank = tuple[bool, bytes]
 
@@ -43,9 +44,9 @@ class FanIn:
         """
         self._chosen &= addresses.keys()
         self._rank_all(addresses)
-        count = pairs.LEAST_WORKERS
+        count = stream_counts.LEAST_WORKERS
         if self.is_settled:
-            count = pairs.workers_per_reader(len(addresses), self.readers)
+            count = stream_counts.workers_per_reader(len(addresses), self.readers)
         # The best of the present workers, however many are chosen already. Otherwise a reader that
         # has enough workers would never read from one that comes later.
         self._chosen.update(self._best_first[: count + failing])

@@ -18,7 +18,7 @@ from dataservice.wire import dispatcher_pb2 as pb
 _NAMED = 10
 
 
-def note(entries: Sequence[pb.Quarantined], omissions: Ledger) -> None:
+def count_omitted(entries: Sequence[pb.Quarantined], omissions: Ledger) -> None:
     """Counts the windows as left out, each once."""
     for entry in entries:
         path = entry.path if entry.HasField("path") else None
@@ -39,7 +39,7 @@ def failure(entries: Sequence[pb.Quarantined]) -> QuarantinedError:
     )
 
 
-def judge(
+def check_quarantined(
     entries: Sequence[pb.Quarantined], options: JobOptions, omissions: Ledger, *, has_ended: bool
 ) -> QuarantinedError | None:
     """Returns the error to raise, if any; counts windows that the user agreed to leave out.
@@ -47,6 +47,6 @@ def judge(
     Ordered reading fails at once, since the rows after a missing window cannot be delivered.
     """
     if options.on_error == "skip" and not options.ordered:
-        note(entries, omissions)
+        count_omitted(entries, omissions)
         return None
     return failure(entries) if entries and (has_ended or options.ordered) else None

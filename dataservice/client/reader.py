@@ -18,7 +18,6 @@ import pyarrow as pa
 from dataservice.client import quarantine
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.cutting import cut, new_rows
-from dataservice.client.delivery import Delivery
 from dataservice.client.joined_iteration import RELEASE_TIMEOUT_S, JoinedIteration
 from dataservice.client.pacing import GROUP_S, Pacing
 from dataservice.client.read_spec import ReadSpec
@@ -26,6 +25,7 @@ from dataservice.client.sequence import Sequencer
 from dataservice.client.session import Call, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
+from dataservice.client.taken_element import TakenElement
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
 from dataservice.client.tracker import RowMark
@@ -75,7 +75,9 @@ class ServiceReader:
         """Joins; `interrupts` may end the wait for that. `omissions` records what is left out."""
         self._spec = spec
         self.statistics = ReadStatistics(omissions)
-        self._buffer: ElementBuffer[Delivery] = ElementBuffer(spec.max_elements, spec.buffer_bytes)
+        self._buffer: ElementBuffer[TakenElement] = ElementBuffer(
+            spec.max_elements, spec.buffer_bytes
+        )
         self._lock = threading.Lock()
         self._wakeup = threading.Condition(self._lock)
         self._closed = False
@@ -146,7 +148,7 @@ class ServiceReader:
 
     # Taking
 
-    def take(self, interrupts: HeldInterrupts = NO_INTERRUPTS) -> Delivery | None:
+    def take(self, interrupts: HeldInterrupts = NO_INTERRUPTS) -> TakenElement | None:
         """Returns the next element, or None if nothing is left for this reader at present.
 
         Blocks; an interrupt from `interrupts` may end the wait, and loses no element. If a worker's
@@ -154,18 +156,18 @@ class ServiceReader:
         reader raises CancelledError.
         """
         started_s = time.monotonic()
-        delivery = self._buffer.get(0.0) if self._failure is None else None
-        if delivery is None:
-            delivery = self._wait_for_element(interrupts)
+        taken = self._buffer.get(0.0) if self._failure is None else None
+        if taken is None:
+            taken = self._wait_for_element(interrupts)
             self.statistics.note_wait(time.monotonic() - started_s)
-        if delivery is None:
+        if taken is None:
             return None
         with self._lock:
             self._session.note_taken()
-        if delivery.stream is not None:
-            delivery.stream.note_taken(delivery.spans)
-        self.statistics.note_element(delivery.batch.num_rows, delivery.size_bytes)
-        return delivery
+        if taken.stream is not None:
+            taken.stream.note_taken(taken.spans)
+        self.statistics.note_element(taken.batch.num_rows, taken.size_bytes)
+        return taken
 
     def acknowledge(self, spans: Sequence[RowSpan]) -> None:
         """Marks rows as consumed: none of them will be delivered again."""
@@ -196,7 +198,7 @@ class ServiceReader:
         with self._lock:
             return () if self._tasks is None else self._tasks.marks(later)
 
-    def _wait_for_element(self, interrupts: HeldInterrupts) -> Delivery | None:
+    def _wait_for_element(self, interrupts: HeldInterrupts) -> TakenElement | None:
         with self._lock:
             self._session.begin_wait()
             self._wake_if_idle()
@@ -209,9 +211,9 @@ class ServiceReader:
                 if has_ended:
                     self._check()
                     return None
-                delivery = self._buffer.get(interrupts.poll_s(_TAKE_POLL_S))
-                if delivery is not None:
-                    return delivery
+                taken = self._buffer.get(interrupts.poll_s(_TAKE_POLL_S))
+                if taken is not None:
+                    return taken
         finally:
             with self._lock:
                 self._session.end_wait()
@@ -279,11 +281,11 @@ class ServiceReader:
         row_bytes = size_bytes / max(1, header.rows)
         rows = new_rows(batch, header, accepted)
         origin = stream if self._shares_tasks else None
-        deliveries = [
-            Delivery(element, spans, round(row_bytes * element.num_rows), origin)
+        elements = [
+            TakenElement(element, spans, round(row_bytes * element.num_rows), origin)
             for element, spans in cut(rows, accepted.spans, header.element_rows)
         ]
-        self._pass_on(deliveries)
+        self._pass_on(elements)
 
     def _put_in_turn(
         self,
@@ -301,14 +303,14 @@ class ServiceReader:
             chunks = sequencer.add(accepted.spans, rows)
             self._session.note_sequenced(len(chunks), waits=sequencer.holds_anything)
             self._wake_if_idle()
-        deliveries = [
-            Delivery(chunk.batch, (chunk.span,), encoded_bytes(chunk.batch)) for chunk in chunks
+        elements = [
+            TakenElement(chunk.batch, (chunk.span,), encoded_bytes(chunk.batch)) for chunk in chunks
         ]
-        self._pass_on(deliveries)
+        self._pass_on(elements)
 
-    def _pass_on(self, deliveries: Sequence[Delivery]) -> None:
+    def _pass_on(self, elements: Sequence[TakenElement]) -> None:
         """Stores elements in the buffer; returns when it is time to receive more."""
-        self._buffer.put((delivery, delivery.size_bytes) for delivery in deliveries)
+        self._buffer.put((taken, taken.size_bytes) for taken in elements)
         self._buffer.await_low()
 
     def _on_bookmark(self, encoded: bytes) -> None:
@@ -374,7 +376,9 @@ class ServiceReader:
         with self._lock:
             has_ended = not self._closed and self._session.apply_reply(call, reply, now_s)
             lack = (reply.quarantined, self._spec.options, self.statistics.omissions)
-            self._failure = self._failure or quarantine.judge(*lack, has_ended=has_ended)
+            self._failure = self._failure or quarantine.check_quarantined(
+                *lack, has_ended=has_ended
+            )
         return has_ended
 
     def _absence(self, reply: pb.SyncReply) -> DataServiceError | None:

@@ -14,7 +14,6 @@ import time
 
 import pyarrow as pa
 
-from dataservice.client.delivery import Delivery
 from dataservice.client.joined_iteration import (
     MAX_HEARTBEAT_S,
     RELEASE_TIMEOUT_S,
@@ -26,6 +25,7 @@ from dataservice.client.rounds import Answer, Block, Report, RoundPacing, RoundT
 from dataservice.client.session import MAX_DAMAGED_STREAMS
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import Slot, StreamTable
+from dataservice.client.taken_element import TakenElement
 from dataservice.client.wait_limits import (
     MissingConsumersWait,
     NoWorkerWait,
@@ -72,7 +72,9 @@ class RoundReader:
         self._damaged = 0
         self._has_met = False
         self._sleeps_until_s = 0.0
-        self._tracker: RoundTracker[Delivery] = RoundTracker(spec.max_elements, spec.buffer_bytes)
+        self._tracker: RoundTracker[TakenElement] = RoundTracker(
+            spec.max_elements, spec.buffer_bytes
+        )
         self.iteration = JoinedIteration(spec, interrupts)
         notice = self.iteration.joined.notice
         if notice:
@@ -105,7 +107,7 @@ class RoundReader:
 
     # Taking
 
-    def take(self, interrupts: HeldInterrupts = NO_INTERRUPTS) -> Delivery:
+    def take(self, interrupts: HeldInterrupts = NO_INTERRUPTS) -> TakenElement:
         """Returns the element of the next round.
 
         Blocks until every consumer holds its element; an interrupt from `interrupts` may end the
@@ -114,25 +116,25 @@ class RoundReader:
         """
         started_s = time.monotonic()
         with self._lock:
-            delivery = None if self._failure or self._closed else self._tracker.take()
-            if delivery is not None:
+            taken = None if self._failure or self._closed else self._tracker.take()
+            if taken is not None:
                 self._wake_if_sooner()
-        if delivery is None:
-            delivery = self._wait_for_round(interrupts)
+        if taken is None:
+            taken = self._wait_for_round(interrupts)
             self.statistics.note_wait(time.monotonic() - started_s)
-        self.statistics.note_element(delivery.batch.num_rows, delivery.size_bytes)
-        return delivery
+        self.statistics.note_element(taken.batch.num_rows, taken.size_bytes)
+        return taken
 
-    def _wait_for_round(self, interrupts: HeldInterrupts) -> Delivery:
+    def _wait_for_round(self, interrupts: HeldInterrupts) -> TakenElement:
         with self._lock:
             self._takers += 1
             try:
                 while self._failure is None and not self._closed:
                     interrupts.let_through()
-                    delivery = self._tracker.take()
-                    if delivery is not None:
+                    taken = self._tracker.take()
+                    if taken is not None:
                         self._wake_if_sooner()
-                        return delivery
+                        return taken
                     self._wake_if_sooner()
                     self._arrivals.wait(interrupts.poll_s(_TAKE_POLL_S))
             finally:
@@ -188,7 +190,7 @@ class RoundReader:
         self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int
     ) -> None:
         (span,) = header.spans
-        item = None if batch is None else Delivery(batch, (span,), size_bytes)
+        item = None if batch is None else TakenElement(batch, (span,), size_bytes)
         with self._lock:
             if stream.is_dropped():
                 return

@@ -145,22 +145,22 @@ class ServiceStream(BatchStream, SteppedSource):
         if notice:
             logger.warning("%s", notice)
         try:
-            delivery = reader.take(self._context.interrupts)
+            taken = reader.take(self._context.interrupts)
         except CancelledError:
             if self._is_over:  # another thread saw the end
                 raise StopIteration from None
             raise
-        if delivery is None:
+        if taken is None:
             self._note_end(reader)
             raise StopIteration
-        step = Step(self._last.number + 1, delivery.batch.num_rows, delivery.spans)
+        step = Step(self._last.number + 1, taken.batch.num_rows, taken.spans)
         with self._lock:
             self._has_ended = False
             self._last.next = step
             self._last = step
         if self._holder is None:
-            reader.acknowledge(delivery.spans)
-        return delivery.batch
+            reader.acknowledge(taken.spans)
+        return taken.batch
 
     @property
     def target(self) -> str:
@@ -206,7 +206,7 @@ class ServiceStream(BatchStream, SteppedSource):
         assert isinstance(state, StreamPosition)
         return state.after(rows)  # type: ignore[return-value]
 
-    def settle(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
+    def reader_position(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
         if self._reader is None and self._position is not None:
             return self._position
         _check_can_go_on(self._spec)

@@ -42,7 +42,7 @@ class SteppedSource(HeldSource):
     is_repeatable: bool
 
     @abstractmethod
-    def settle(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
+    def reader_position(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
         """Returns the saved form of the position after which the elements `later` were taken."""
 
     @abstractmethod
@@ -73,8 +73,8 @@ class StreamPosition(LivePosition, HeldPosition):
     def source(self) -> SteppedSource:
         return self._stream
 
-    def settle(self) -> State:
-        return self._stream.settle(self.later()).to_json()
+    def to_json(self) -> State:
+        return self._stream.reader_position(self.later()).to_json()
 
     def acknowledge(self) -> None:
         self._stream.acknowledge(self)

@@ -23,7 +23,11 @@ from dataservice.dataset.identity import identity_of, node_of_identity
 from dataservice.dataset.ledger import Ledger
 from dataservice.dataset.node import Node, unrepeatable, walk
 from dataservice.dataset.optimise import optimise
-from dataservice.dataset.positions import check_saveable, goes_on_after_interrupt, settled
+from dataservice.dataset.positions import (
+    check_saveable,
+    goes_on_after_interrupt,
+    without_live_positions,
+)
 from dataservice.dataset.receipts import Holder, Receipt
 from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext, State
@@ -239,7 +243,7 @@ class DatasetIterator:
             "version": _VERSION,
             **identity_of(self._node),
             "epoch": self._epoch,
-            "stream": settled(self._state()),
+            "stream": without_live_positions(self._state()),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

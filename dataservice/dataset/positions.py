@@ -41,16 +41,16 @@ class LivePosition(ABC):
         return False
 
     @abstractmethod
-    def settle(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Returns the position as JSON values."""
 
 
-def settled(state: Any) -> Any:
+def without_live_positions(state: Any) -> Any:
     """Returns a state with JSON values in place of its live positions, ready to be saved."""
     if isinstance(state, LivePosition):
-        return state.settle()
+        return state.to_json()
     if isinstance(state, list):
-        return [settled(item) for item in state]
+        return [without_live_positions(item) for item in state]
     if not isinstance(state, dict):
         return state
     if state.get("row") and _is_live(state.get("input")):
@@ -59,7 +59,7 @@ def settled(state: Any) -> Any:
             "order; apply the operator that holds them before distribute(), or distribute with "
             "ordered=True"
         )
-    return {key: settled(value) for key, value in state.items()}
+    return {key: without_live_positions(value) for key, value in state.items()}
 
 
 def _is_live(state: Any) -> bool:

@@ -116,10 +116,10 @@ class Autoscale:
         self, worker_id: WorkerId, production: Iterable[Production], now_s: float
     ) -> None:
         """Records what a worker made since its last report; drops it from all other iterations."""
-        told = {part.iteration_id: part for part in production}
-        self._forget(worker_id, self._makes.get(worker_id, set()) - told.keys())
-        self._makes[worker_id] = set(told)
-        for iteration_id, part in told.items():
+        reported = {part.iteration_id: part for part in production}
+        self._forget(worker_id, self._makes.get(worker_id, set()) - reported.keys())
+        self._makes[worker_id] = set(reported)
+        for iteration_id, part in reported.items():
             workers = self._rates.setdefault(iteration_id, _Rates()).workers
             if worker_id not in workers:
                 workers[worker_id] = _Mean(now_s, now_s)
@@ -202,15 +202,15 @@ def _reason(now: int, enough: int, wait: float, busy: float) -> str:
     return f"compute-bound: {shares}" if enough < now else f"balanced: {shares}"
 
 
-class Steadiness:
+class EstimateDebounce:
     """Detects when an estimate has differed from the last reported one for `stay_s`."""
 
     def __init__(self, stay_s: float) -> None:
         self._stay_s = stay_s
-        self._told: int | None = None
+        self._reported: int | None = None
         self._differs_since_s: float | None = None
 
-    def note(self, estimate: Estimate | None, now_s: float) -> bool:
+    def is_due(self, estimate: Estimate | None, now_s: float) -> bool:
         """True if this estimate has to be reported now.
 
         Before the first report, estimates are compared with the number of present workers.
@@ -218,14 +218,14 @@ class Steadiness:
         if estimate is None:
             self._differs_since_s = None
             return False
-        told = estimate.now if self._told is None else self._told
-        if estimate.enough == told:
+        reported = estimate.now if self._reported is None else self._reported
+        if estimate.enough == reported:
             self._differs_since_s = None
             return False
         if self._differs_since_s is None:
             self._differs_since_s = now_s
         if now_s - self._differs_since_s < self._stay_s:
             return False
-        self._told = estimate.enough
+        self._reported = estimate.enough
         self._differs_since_s = None
         return True

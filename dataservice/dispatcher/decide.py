@@ -11,8 +11,8 @@ from collections.abc import Collection
 
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import shares
-from dataservice.dispatcher.delivery import consumed_facts
 from dataservice.dispatcher.jobs import Iteration
+from dataservice.dispatcher.leasing import consumed_facts
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import (

@@ -104,7 +104,7 @@ class Iteration:
             return self.finished or bool(self.tasks or self.shards)
         return self.windows.is_over_for(reader)
 
-    def notice_end(self) -> None:
+    def finish_if_done(self) -> None:
         """Marks the iteration as finished once all its windows, tasks or shards are finished."""
         if self.windows is not None:
             self.finished = self.windows.is_finished()

@@ -28,7 +28,7 @@ def count_readers(state: DispatcherState, job: Job) -> int:
     return sum(len(state.iterations[i].readers) for i in job.iterations.values())
 
 
-def settle(state: DispatcherState, job_id: JobId | None, now_s: float) -> Decision:
+def retire_finished(state: DispatcherState, job_id: JobId | None, now_s: float) -> Decision:
     """Retires a job's finished iterations without readers; records when the job became idle.
 
     The latest such iteration stays until another one finishes, for people who look at the job.
@@ -63,7 +63,9 @@ def recall(job: Job, request: OpenIteration) -> ev.Event:
     )
 
 
-def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> str:
+def notice_of_earlier_readers(
+    state: DispatcherState, job: Job | None, request: OpenIteration
+) -> str:
     """Returns a notice about programs that read the repetition before this reader, or "".
 
     FailedPreconditionError if the repetition has ended and the reader belongs to another run. That
@@ -78,7 +80,7 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
     iteration = None if iteration_id is None else state.iterations[iteration_id]
     if iteration is not None and not iteration.finished:
         # An iteration that has given no rows yet, as after loading others' positions, is whole.
-        if iteration.windows is not None and not iteration.windows.has_given():
+        if iteration.windows is not None and not iteration.windows.has_progressed():
             return ""
         return (
             f"{_named(job, request)} was begun by {_listed(iteration.programs)}, who left: what "

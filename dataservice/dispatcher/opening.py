@@ -57,7 +57,7 @@ def find_iteration(state: DispatcherState, request: OpenIteration) -> Iteration 
     if job is None or request.repetition not in job.iterations:
         return None
     iteration = state.iterations[job.iterations[request.repetition]]
-    return None if positions.gives_way(iteration, request) else iteration
+    return None if positions.replaces_iteration(iteration, request) else iteration
 
 
 def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset | None:
@@ -146,8 +146,8 @@ def open_iteration(
     job = _named_job(state, request)
     is_new = request.reader_id not in state.iteration_of_reader
     # A reader that loads a position knows that the repetition was read before.
-    is_judged = is_new and request.position is None and not request.restores
-    notice = lifecycle.judge(state, job, request) if is_judged else ""
+    needs_notice = is_new and request.position is None and not request.restores
+    notice = lifecycle.notice_of_earlier_readers(state, job, request) if needs_notice else ""
     if iteration is None:
         facts, answer = _begin(state, request, job, plan)
     else:

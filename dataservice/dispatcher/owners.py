@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 
 from dataservice.dispatcher import decide
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.delivery import consumed_facts
+from dataservice.dispatcher.leasing import consumed_facts
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import Decision

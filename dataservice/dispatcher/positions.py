@@ -53,7 +53,7 @@ def is_gathering(iteration: Iteration) -> bool:
     return iteration.resumption is not None and bool(iteration.resumption.missing())
 
 
-def gives_way(iteration: Iteration, request: OpenIteration) -> bool:
+def replaces_iteration(iteration: Iteration, request: OpenIteration) -> bool:
     """True if the request's position replaces the iteration, as it is abandoned or unused."""
     if request.position is None:
         return False

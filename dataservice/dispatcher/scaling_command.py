@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from dataservice.dispatcher.autoscale import Estimate, Steadiness
+from dataservice.dispatcher.autoscale import Estimate, EstimateDebounce
 from dataservice.runtime.threads import StoppableThread
 
 logger = logging.getLogger(__name__)
@@ -30,23 +30,24 @@ _SHOWN_BYTES: Final = 2_000
 class ScalingCommand:
     """A thread that watches the estimate and runs the command when it has changed for `stay_s`.
 
-    It calls `look` about every second, more often for a short `stay_s`; None means no estimate.
+    It calls `get_estimate` about every second, more often for a short `stay_s`; None means that
+    there is no estimate.
     """
 
     def __init__(
         self,
         command: str,
-        look: Callable[[], Estimate | None],
+        get_estimate: Callable[[], Estimate | None],
         *,
         target: str,
         stay_s: float,
         timeout_s: float,
     ) -> None:
         self._command = command
-        self._look = look
+        self._get_estimate = get_estimate
         self._target = target
         self._timeout_s = timeout_s
-        self._steadiness = Steadiness(stay_s)
+        self._debounce = EstimateDebounce(stay_s)
         self._every_s = min(_LOOK_EVERY_S, max(stay_s / 4, _POLL_S))
         self._thread = StoppableThread(self._run, owner="dispatcher", name="scaling-command")
 
@@ -62,14 +63,14 @@ class ScalingCommand:
     def _run(self, stop: threading.Event) -> None:
         while not stop.wait(self._every_s):
             try:
-                estimate = self._look()
-                if estimate is not None and self._steadiness.note(estimate, time.monotonic()):
-                    self._tell(estimate, stop)
+                estimate = self._get_estimate()
+                if estimate is not None and self._debounce.is_due(estimate, time.monotonic()):
+                    self._run_for(estimate, stop)
             except Exception:
                 # The next attempt may succeed, and nothing else would report this to the user.
                 logger.exception("could not run the command for the number of workers")
 
-    def _tell(self, estimate: Estimate, stop: threading.Event) -> None:
+    def _run_for(self, estimate: Estimate, stop: threading.Event) -> None:
         logger.info(
             "%d workers, %d would be enough (%s): running %s",
             estimate.now,

@@ -19,7 +19,7 @@ from dataservice.config import (
     HEARTBEATS_PER_S,
     POLLS_REFUSED_PER_S,
 )
-from dataservice.dispatcher import decide, delivery, lifecycle, positions, rounds, shares
+from dataservice.dispatcher import decide, leasing, lifecycle, positions, rounds, shares
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.listing_limit import ListingLimit
 from dataservice.dispatcher.long_polls import LongPolls
@@ -186,7 +186,7 @@ class DispatcherService:
         with self._transaction(), self._polls.slot() as slot:
             deadline_s = self._clock.now_s() + min(wait_s, LONG_POLL_MAX_S)
             self._renew_worker(request.worker_id)
-            self._commit(delivery.give_back(self._state, request))
+            self._commit(leasing.give_back(self._state, request))
             while not self._soft_state.was_denied(request):
                 answer = self._try_lease(request)
                 left_s = deadline_s - self._clock.now_s()
@@ -203,8 +203,8 @@ class DispatcherService:
             return LeaseAnswer((), False, pause_s)
 
     def _try_lease(self, request: LeaseWindows) -> LeaseAnswer:
-        self._commit(delivery.open_round(self._state, request.iteration_id))
-        answer: LeaseAnswer = self._commit(delivery.lease_windows(self._state, request))
+        self._commit(leasing.open_round(self._state, request.iteration_id))
+        answer: LeaseAnswer = self._commit(leasing.lease_windows(self._state, request))
         return answer
 
     def finish_task(self, worker_id: WorkerId, iteration_id: IterationId) -> None:
@@ -220,12 +220,12 @@ class DispatcherService:
         """Records a reader's marks; also answers the workers to read from, or their changes."""
         with self._transaction() as transaction:
             iteration = self._renew_reader(request.reader_id, request.iteration_id, report)
-            self._commit(delivery.sync(self._state, request))
-            answer = delivery.answer_sync(self._state, request)
+            self._commit(leasing.sync(self._state, request))
+            answer = leasing.answer_sync(self._state, request)
             workers = shares.workers_to_read(
                 self._state, iteration, self._soft_state.workers, known_version
             )
-            transaction.answer_has_facts = workers.has_changes or not delivery.is_idle(
+            transaction.answer_has_facts = workers.has_changes or not leasing.is_idle(
                 request, answer
             )
             return answer, workers
@@ -255,7 +255,7 @@ class DispatcherService:
                 self._soft_state.reports.note_omitted(iteration_id, reader_id, omitted)
             job_id = lifecycle.job_of(self._state, reader_id)
             self._commit(decide.release_reader(self._state, reader_id, consumed))
-            self._commit(lifecycle.settle(self._state, job_id, self._wall_clock()))
+            self._commit(lifecycle.retire_finished(self._state, job_id, self._wall_clock()))
 
     # Time
 
@@ -281,7 +281,7 @@ class DispatcherService:
             self._soft_state.forget_readers(self.owners.lose(timed_out.readers, now_s))
             self._collect(now_s)
             self._soft_state.reports.keep_iterations(self._state.iterations)
-            ahead = delivery.rounds_ahead(self._state)
+            ahead = leasing.rounds_ahead(self._state)
         self._store.shorten()
         for plan, round_number in ahead:
             plan.prepare(round_number)
@@ -290,7 +290,7 @@ class DispatcherService:
         """Retires finished iterations; drops iterations and jobs that were unread for too long."""
         wall_s = self._wall_clock()
         for job_id in tuple(self._state.jobs):
-            self._commit(lifecycle.settle(self._state, job_id, wall_s))
+            self._commit(lifecycle.retire_finished(self._state, job_id, wall_s))
         iterations, jobs = self._collector.due(self._state, now_s)
         for iteration_id in iterations:
             self._commit(lifecycle.collect_iteration(self._state, iteration_id))

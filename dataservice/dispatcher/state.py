@@ -23,7 +23,7 @@ from dataservice.dispatcher.jobs import Iteration, Job, Reader, program_of
 from dataservice.dispatcher.registrations import Dataset, Worker
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
-from dataservice.dispatcher.windows import WindowTable, judge
+from dataservice.dispatcher.windows import WindowTable, settle_accusations
 from dataservice.vocabulary import (
     EXACTLY_ONCE,
     INFINITE_CARDINALITY,
@@ -144,7 +144,7 @@ class DispatcherState:
             return
         if self.worker_by_address.get(worker.address) == event.worker_id:
             del self.worker_by_address[worker.address]
-        self._judge(event.worker_id, is_lost=not event.left)
+        self._settle_accusations(event.worker_id, is_lost=not event.left)
         for iteration in self._iterations_of(event.worker_id):
             if iteration.windows is not None:
                 iteration.windows.fence_worker(event.worker_id)
@@ -155,7 +155,7 @@ class DispatcherState:
                 iteration.tasks.pop(event.worker_id, None)
             elif event.worker_id in iteration.tasks:
                 iteration.tasks[event.worker_id] = True
-            iteration.notice_end()
+            iteration.finish_if_done()
         self.involvement.drop_worker(event.worker_id)
         self.snapshots.lose_worker(event.worker_id)
 
@@ -167,15 +167,15 @@ class DispatcherState:
         dataset_id = self.jobs[iteration.job_id].dataset_id
         return self.datasets[dataset_id].cardinality == INFINITE_CARDINALITY
 
-    def _judge(self, worker_id: WorkerId, *, is_lost: bool) -> None:
+    def _settle_accusations(self, worker_id: WorkerId, *, is_lost: bool) -> None:
         """Charges the windows accused of this worker's death if it is lost, else acquits them."""
         self.accused.discard(worker_id)
         iterations = self._iterations_of(worker_id)
         tables = [each.windows for each in iterations if each.windows is not None]
-        judge(tables, worker_id, is_lost=is_lost)
+        settle_accusations(tables, worker_id, is_lost=is_lost)
 
     def _acquit_worker(self, event: ev.WorkerAcquitted) -> None:
-        self._judge(event.worker_id, is_lost=False)
+        self._settle_accusations(event.worker_id, is_lost=False)
 
     def _create_job(self, event: ev.JobCreated) -> None:
         self.jobs[event.job_id] = Job(
@@ -252,13 +252,13 @@ class DispatcherState:
         resumption = iteration.resumption = iteration.resumption or Resumption()
         if resumption.load(event.reader_id, event.origins, event.peers, event.consumed):
             self._windows_of(event.iteration_id).resume(resumption.take())
-            iteration.notice_end()
+            iteration.finish_if_done()
 
     def _open_round(self, event: ev.RoundOpened) -> None:
         iteration = self.iterations[event.iteration_id]
         if iteration.windows is not None:
             iteration.windows.open_round()
-            iteration.notice_end()
+            iteration.finish_if_done()
 
     def _join_reader(self, event: ev.ReaderJoined) -> None:
         iteration = self.iterations[event.iteration_id]
@@ -288,7 +288,7 @@ class DispatcherState:
         self._note_departure(reader_id, reason)
         if iteration.windows is not None:
             iteration.windows.forget_reader(reader_id)
-            iteration.notice_end()
+            iteration.finish_if_done()
         if iteration.rounds is not None:
             iteration.rounds.leave(reader_id)
         if self.jobs[iteration.job_id].name is None:
@@ -314,11 +314,11 @@ class DispatcherState:
 
     def _consume_rows(self, event: ev.RowsConsumed) -> None:
         self._windows_of(event.iteration_id).consume(event.reader_id, event.marks)
-        self.iterations[event.iteration_id].notice_end()
+        self.iterations[event.iteration_id].finish_if_done()
 
     def _fence_windows(self, event: ev.WindowsFenced) -> None:
         self._windows_of(event.iteration_id).fence(event.windows)
-        self.iterations[event.iteration_id].notice_end()
+        self.iterations[event.iteration_id].finish_if_done()
 
     def _accuse_windows(self, event: ev.WindowsAccused) -> None:
         self._windows_of(event.iteration_id).accuse(event.worker_id, event.windows)
@@ -327,7 +327,7 @@ class DispatcherState:
 
     def _release_windows(self, event: ev.WindowsReleased) -> None:
         self._windows_of(event.iteration_id).release(event.reader_id, event.marks)
-        self.iterations[event.iteration_id].notice_end()
+        self.iterations[event.iteration_id].finish_if_done()
 
     def _change_rounds(self, event: RoundFact) -> None:
         table = self.iterations[event.iteration_id].rounds
@@ -339,12 +339,12 @@ class DispatcherState:
     def _finish_task(self, event: ev.TaskFinished) -> None:
         iteration = self.iterations[event.iteration_id]
         iteration.tasks[event.worker_id] = True
-        iteration.notice_end()
+        iteration.finish_if_done()
 
     def _finish_shard(self, event: ev.ShardFinished) -> None:
         iteration = self.iterations[event.iteration_id]
         iteration.shards[event.index] = True
-        iteration.notice_end()
+        iteration.finish_if_done()
 
     def _restore_iteration(self, event: ev.IterationRestored) -> None:
         self.jobs[event.job_id].iterations[event.repetition] = event.iteration_id

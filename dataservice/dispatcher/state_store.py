@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from dataservice.dispatcher import delivery
 from dataservice.dispatcher import events as ev
+from dataservice.dispatcher import leasing
 from dataservice.dispatcher.commit import GroupCommit, Transaction
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
@@ -114,7 +114,7 @@ class StateStore:
         if decision.events and self._commits is not None:
             self._commits.enqueue(encode_frame(decision.events))
         for event in decision.events:
-            touched = delivery.touched(self.state, event, self._waiting)
+            touched = leasing.touched(self.state, event, self._waiting)
             self.state.apply(event)
             self._on_applied(event)
             for iteration_id in touched:

@@ -125,7 +125,7 @@ class WindowTable:
             for record in self.records.values()
         )
 
-    def has_given(self) -> bool:
+    def has_progressed(self) -> bool:
         """True if rows were consumed or lost since the iteration began or was resumed."""
         return self.rows_consumed > 0 or self.lost_windows > 0
 
@@ -358,7 +358,7 @@ class WindowTable:
         return record.owner
 
 
-def judge(tables: Sequence[WindowTable], worker: WorkerId, *, is_lost: bool) -> None:
+def settle_accusations(tables: Sequence[WindowTable], worker: WorkerId, *, is_lost: bool) -> None:
     """Charges the windows that a lost worker ran, over all iterations, or acquits them."""
     if not is_lost:
         for table in tables:

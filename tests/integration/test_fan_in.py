@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import dataservice as ds
-from dataservice import pairs
+from dataservice import stream_counts
 from tests.integration.service_cluster import ProcessCluster
 
 ROWS = 200_000
@@ -20,8 +20,8 @@ TIMEOUT_S = 60.0
 def test_each_row_comes_once_although_all_workers_of_a_reader_are_killed(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pairs, "LEAST_WORKERS", 1)
-    monkeypatch.setattr(pairs, "READERS_PER_WORKER", 1)
+    monkeypatch.setattr(stream_counts, "LEAST_WORKERS", 1)
+    monkeypatch.setattr(stream_counts, "READERS_PER_WORKER", 1)
     cluster = ProcessCluster(tmp_path)
     try:
         for _ in range(3):

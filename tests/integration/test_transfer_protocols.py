@@ -15,7 +15,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.client.buffer import ElementBuffer
-from dataservice.client.delivery import Delivery
+from dataservice.client.taken_element import TakenElement
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.shared_memory import is_supported
 from tests.integration.service_cluster import (
@@ -49,7 +49,9 @@ def test_what_came_compressed_counts_as_the_memory_that_it_takes(
     sizes: list[tuple[int, int]] = []  # of this test's batches alone: others' readers may live
     put = ElementBuffer.put
 
-    def noted(buffer: ElementBuffer[Delivery], items: Iterable[tuple[Delivery, int]]) -> bool:
+    def noted(
+        buffer: ElementBuffer[TakenElement], items: Iterable[tuple[TakenElement, int]]
+    ) -> bool:
         found = list(items)
         sizes.extend(
             (item.batch.nbytes, size_bytes)

@@ -146,14 +146,14 @@ class Checker(Shadow):
             raise Violation(f"I4: {reader} accepts {tuple(span)} of a lease that it released")
         self._accepted[span.window] = span.generation
 
-    def delivered(self, node: Any, delivery: Any) -> None:
+    def delivered(self, node: Any, taken: Any) -> None:
         """Called when an element reaches the user."""
         if node.name in self.expelled:
             return
         if self.is_ordered:
-            self._check_order(delivery.spans)
-        ids = iter(delivery.batch.ids)
-        for span in delivery.spans:
+            self._check_order(taken.spans)
+        ids = iter(taken.batch.ids)
+        for span in taken.spans:
             for row in range(span.first_row, span.end_row):
                 if next(ids, None) != self.content[span.window][row]:
                     raise Violation(f"I1: row {row} of window {span.window} has wrong contents")
@@ -189,10 +189,10 @@ class Checker(Shadow):
         if due != [first]:
             raise Violation(f"I7: row {first[1]} of window {first[0]} comes, but {due} is due")
 
-    def acknowledged(self, node: Any, delivery: Any) -> None:
+    def acknowledged(self, node: Any, taken: Any) -> None:
         """Called when the user has acknowledged an element."""
         used = self._used.setdefault(node.name, {})
-        for span in delivery.spans:
+        for span in taken.spans:
             used[span.window] = max(used.get(span.window, 0), span.end_row)
 
     def missing(self) -> list[Row]:

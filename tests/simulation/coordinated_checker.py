@@ -91,7 +91,7 @@ class RoundsChecker(Shadow):
 
     # Consumers
 
-    def took(self, node: Any, delivery: Any) -> int:
+    def took(self, node: Any, taken: Any) -> int:
         """Called when an element reaches the program; returns the step that it makes with it.
 
         Returns -1 for a consumer that was replaced.
@@ -99,8 +99,8 @@ class RoundsChecker(Shadow):
         index = node.index
         if node.name in self._expelled or self._readers.get(index) != node.name:
             return -1
-        (span,) = delivery.spans
-        row = delivery.batch.to_pylist()[0]
+        (span,) = taken.spans
+        row = taken.batch.to_pylist()[0]
         group, place = divmod(row["element"], len(self.steps))
         source = (span.window, row["maker"], group)
         self._check(node, source, place, span.first_row == row["element"])

@@ -313,8 +313,8 @@ class ConsumerNode(Process):
         try:
             self.reader = RoundReader(self._spec)
             while True:
-                delivery = self.reader.take()
-                step = world.checker.took(self, delivery)
+                taken = self.reader.take()
+                step = world.checker.took(self, taken)
                 wait(self._use_s * world.dice.uniform(0.2, 2.0))
                 while self._in_step and not world.checker.is_over_for_all(step):
                     world.checker.wait_for_step()

@@ -16,7 +16,7 @@ from dataservice.client import worker_stream
 from dataservice.client.sequence import Chunk, Sequencer
 from dataservice.client.streams import StreamTable
 from dataservice.client.tracker import Tracker
-from dataservice.dispatcher import decide, delivery, ordering
+from dataservice.dispatcher import decide, leasing, ordering
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.journal_frames import decode_frame
@@ -291,7 +291,7 @@ def a_new_stream_leaves_old_leases_alone(patch: Patch) -> None:
 def requests_of_given_up_streams_are_served(patch: Patch) -> None:
     _with_world(patch, "doubling", 0.3)
     _with_world(patch, "delay_s", 0.3)
-    original = delivery.lease_windows
+    original = leasing.lease_windows
 
     def lease_windows(state: Any, request: Any) -> Any:
         iteration = state.iterations.get(request.iteration_id)
@@ -302,7 +302,7 @@ def requests_of_given_up_streams_are_served(patch: Patch) -> None:
             request = replace(request, sequence=again[0] + 1)
         return original(state, request)
 
-    patch.setattr(delivery, "lease_windows", lease_windows)
+    patch.setattr(leasing, "lease_windows", lease_windows)
     patch.setattr(StreamLeases, "give_back", lambda _self, _leases: None)
 
 
@@ -345,7 +345,7 @@ def a_worker_keeps_its_place_when_another_takes_its_address(patch: Patch) -> Non
         return decision._replace(events=decision.events[:1])
 
     patch.setattr(decide, "register_worker", register_worker)
-    patch.setattr(decide, "lose_worker", lambda _state, _worker: delivery.Decision(()))
+    patch.setattr(decide, "lose_worker", lambda _state, _worker: leasing.Decision(()))
 
 
 # Positions
@@ -429,7 +429,7 @@ def readers_are_told_the_end_too_early(patch: Patch) -> None:
 
 @mutant("I10", "contradict")
 def the_end_is_never_noticed(patch: Patch) -> None:
-    patch.setattr(Iteration, "notice_end", lambda _self: None)
+    patch.setattr(Iteration, "finish_if_done", lambda _self: None)
 
 
 @mutant("I10")

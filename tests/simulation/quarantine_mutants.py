@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dataservice.dispatcher import compaction, delivery, quarantine
+from dataservice.dispatcher import compaction, leasing, quarantine
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.suspicion import Suspicions
 from tests.simulation.mutants import Patch, mutant
@@ -26,7 +26,7 @@ def suspects_run_beside_others(patch: Patch) -> None:
 
 @mutant("I10", poisoned=1.0)
 def a_worker_of_which_a_stream_broke_stays_accused(patch: Patch) -> None:
-    patch.setattr(quarantine, "acquit", lambda _state, _worker: delivery.Decision(()))
+    patch.setattr(quarantine, "acquit", lambda _state, _worker: leasing.Decision(()))
 
 
 @mutant("I11", poisoned=1.0)

@@ -79,7 +79,7 @@ class ReaderNode(Node):
             stream._hang_up()
 
     def save(self) -> ReaderPosition:
-        """Returns the position that `ServiceStream.settle` makes for the only reader of a job."""
+        """Returns what `ServiceStream.reader_position` returns for the only reader of a job."""
         known = self._spec.position
         consumed = Consumed() if known is None else known.consumed.copy()
         consumed.merge(self.reader.consumed())
@@ -188,7 +188,7 @@ class ReaderNode(Node):
             self._waits = False
             reader._session.end_wait()
         try:
-            delivery = reader.take()
+            taken = reader.take()
         except Blocked:
             # The session counts the consumer as waiting, since its thread is still inside `take`.
             self._waits = True
@@ -198,19 +198,19 @@ class ReaderNode(Node):
         except DataServiceError as error:
             self._failed(error)
             return
-        if delivery is None:
+        if taken is None:
             self._ended()
             return
-        self.world.checker.delivered(self, delivery)
+        self.world.checker.delivered(self, taken)
         for stream in self.streams:
             stream.receive()
         use_s = self._use_s * self.world.dice.uniform(0.5, 1.5)
         use_s += max(0.0, self.pause_until_s - self.world.now_s)
-        self.world.at(use_s, self, self._used, delivery)
+        self.world.at(use_s, self, self._used, taken)
 
-    def _used(self, delivery: Any) -> None:
-        self.world.checker.acknowledged(self, delivery)
-        self.reader.acknowledge(delivery.spans)
+    def _used(self, taken: Any) -> None:
+        self.world.checker.acknowledged(self, taken)
+        self.reader.acknowledge(taken.spans)
         self._take()
 
     def _ended(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from dataservice import pairs
+from dataservice import stream_counts
 from dataservice.client import (
     cutting,
     joined_iteration,
@@ -314,8 +314,8 @@ def play(seed: int, *, verbose: bool = False) -> Outcome:
     """
     with pytest.MonkeyPatch.context() as patch:
         if seed % CHOICE_EVERY == CHOICE_EVERY - 1:
-            patch.setattr(pairs, "LEAST_WORKERS", 1)
-            patch.setattr(pairs, "READERS_PER_WORKER", 1)
+            patch.setattr(stream_counts, "LEAST_WORKERS", 1)
+            patch.setattr(stream_counts, "READERS_PER_WORKER", 1)
         return Scenario(seed, verbose=verbose).play()
 
 

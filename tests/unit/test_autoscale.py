@@ -10,8 +10,8 @@ from dataservice.dispatcher.autoscale import (
     MAX_WORKERS,
     Autoscale,
     Estimate,
+    EstimateDebounce,
     Production,
-    Steadiness,
     bounded,
     without_outliers,
 )
@@ -151,17 +151,17 @@ def estimate_of(enough: int, now: int = 2) -> Estimate:
 
 
 def test_only_a_change_that_stays_is_told_and_once() -> None:
-    steadiness = Steadiness(5.0)
-    told = [steadiness.note(estimate_of(2), float(t)) for t in range(10)]
-    told += [steadiness.note(estimate_of(5), 10.0), steadiness.note(estimate_of(2), 12.0)]
+    debounce = EstimateDebounce(5.0)
+    told = [debounce.is_due(estimate_of(2), float(t)) for t in range(10)]
+    told += [debounce.is_due(estimate_of(5), 10.0), debounce.is_due(estimate_of(2), 12.0)]
     assert not any(told)
-    assert not steadiness.note(estimate_of(5), 20.0)
-    assert not steadiness.note(estimate_of(6), 24.0)
-    assert steadiness.note(estimate_of(6), 25.0), "both differ from what there is"
-    assert not any(steadiness.note(estimate_of(6, now=6), 26.0 + t) for t in range(10))
-    assert not steadiness.note(None, 40.0)
-    assert not steadiness.note(estimate_of(2, now=6), 41.0)
-    assert steadiness.note(estimate_of(2, now=6), 46.0)
+    assert not debounce.is_due(estimate_of(5), 20.0)
+    assert not debounce.is_due(estimate_of(6), 24.0)
+    assert debounce.is_due(estimate_of(6), 25.0), "both differ from what there is"
+    assert not any(debounce.is_due(estimate_of(6, now=6), 26.0 + t) for t in range(10))
+    assert not debounce.is_due(None, 40.0)
+    assert not debounce.is_due(estimate_of(2, now=6), 41.0)
+    assert debounce.is_due(estimate_of(2, now=6), 46.0)
 
 
 def test_a_producer_is_busy_while_it_is_not_held_back() -> None:

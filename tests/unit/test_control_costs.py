@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, delivery, lifecycle, opening, status
+from dataservice.dispatcher import decide, leasing, lifecycle, opening, status
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.reports import Reports
@@ -64,7 +64,7 @@ def state() -> DispatcherState:
             lease = LeaseWindows(
                 worker_id=worker, iteration_id=name, reader_id=f"r-{name}", count=1
             )
-            apply(state, delivery.lease_windows(state, lease))
+            apply(state, leasing.lease_windows(state, lease))
     state.iterations = Walked(state.iterations)
     return state
 

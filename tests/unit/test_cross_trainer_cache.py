@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.dispatcher import decide, delivery, opening
+from dataservice.dispatcher import decide, leasing, opening
 from dataservice.dispatcher.requests import (
     LeaseAnswer,
     LeaseWindows,
@@ -161,11 +161,11 @@ def test_windows_go_to_a_worker_for_all_trainers_and_are_done_at_once() -> None:
     commit(state, opening.open_iteration(state, cached_job(), plan_of(3, rounds=None)))
     got: list[int] = []
     for sequence in range(1, 7):
-        commit(state, delivery.open_round(state, "i1"))
+        commit(state, leasing.open_round(state, "i1"))
         request = LeaseWindows(
             worker_id="w1", iteration_id="i1", reader_id="", count=2, sequence=sequence
         )
-        answer = commit(state, delivery.lease_windows(state, request))
+        answer = commit(state, leasing.lease_windows(state, request))
         assert isinstance(answer, LeaseAnswer)
         got += [lease.window_index for lease in answer.leases]
     table = state.iterations["i1"].windows
@@ -176,7 +176,7 @@ def test_windows_go_to_a_worker_for_all_trainers_and_are_done_at_once() -> None:
     assert not state.iterations["i1"].finished
     commit(state, decide.release_reader(state, "r1", ()))
     request = LeaseWindows(worker_id="w1", iteration_id="i1", reader_id="", count=2, sequence=9)
-    assert delivery.lease_windows(state, request).reply == LeaseAnswer((), False), "for nobody"
+    assert leasing.lease_windows(state, request).reply == LeaseAnswer((), False), "for nobody"
 
 
 def test_a_trainer_that_comes_after_others_is_told_nothing_of_them() -> None:

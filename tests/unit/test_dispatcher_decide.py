@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, delivery, lifecycle, opening
+from dataservice.dispatcher import decide, leasing, lifecycle, opening
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
@@ -49,16 +49,16 @@ def lease(
     request = LeaseWindows(
         worker_id=worker, iteration_id="i1", reader_id=reader, count=count, **more
     )
-    apply(state, delivery.open_round(state, "i1"))
-    answer = apply(state, delivery.lease_windows(state, request))
+    apply(state, leasing.open_round(state, "i1"))
+    answer = apply(state, leasing.lease_windows(state, request))
     assert isinstance(answer, LeaseAnswer)
     return answer
 
 
 def sync(state: DispatcherState, reader: str = "r1", **more: object) -> object:
     request = Sync(reader_id=reader, iteration_id="i1", **more)
-    apply(state, delivery.sync(state, request))
-    return delivery.answer_sync(state, request)
+    apply(state, leasing.sync(state, request))
+    return leasing.answer_sync(state, request)
 
 
 def indices(answer: LeaseAnswer) -> list[int]:
@@ -343,7 +343,7 @@ def test_epochs_go_on_through_repetitions() -> None:
     third = replace(OPEN, reader_id="r2", iteration_id="i2", repetition=3)
     apply(state, opening.open_iteration(state, third, plan))
     request = LeaseWindows(worker_id="w1", iteration_id="i2", reader_id="r2", count=1)
-    answer = apply(state, delivery.lease_windows(state, request))
+    answer = apply(state, leasing.lease_windows(state, request))
     assert isinstance(answer, LeaseAnswer)
     assert answer.leases[0].epoch == 6
 
@@ -402,7 +402,7 @@ def test_windows_given_back_by_a_worker_are_fenced() -> None:
         request = LeaseWindows(
             worker_id="w1", iteration_id="i1", reader_id="r1", count=0, returned=(mark,)
         )
-        apply(state, delivery.give_back(state, request))
+        apply(state, leasing.give_back(state, request))
         assert tuple(m.window for m in sync(state).fences) == fenced
 
 
@@ -430,7 +430,7 @@ def test_marks_that_are_known_already_are_no_facts() -> None:
     marks = (RowMark(0, 0, 3, False),)
     sync(state, consumed=marks)
     repeated = Sync(reader_id="r1", iteration_id="i1", consumed=marks)
-    assert delivery.sync(state, repeated) == Decision(())
+    assert leasing.sync(state, repeated) == Decision(())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from dataservice.dispatcher import decide, delivery, opening, quarantine
+from dataservice.dispatcher import decide, leasing, opening, quarantine
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
@@ -246,8 +246,8 @@ class Cluster:
             sequence=worker.sequence,
         )
         for _ in range(1 + lost):
-            self.commit(delivery.open_round(self.state, ITERATION))
-            answer = self.commit(delivery.lease_windows(self.state, request))
+            self.commit(leasing.open_round(self.state, ITERATION))
+            answer = self.commit(leasing.lease_windows(self.state, request))
         assert isinstance(answer, LeaseAnswer)
         for lease in answer.leases:
             sim = SimLease(lease.window_index, lease.generation, lease.start_row, reader_id)
@@ -274,14 +274,14 @@ class Cluster:
         request = LeaseWindows(
             worker_id=worker_id, iteration_id=ITERATION, reader_id="", count=0, returned=returned
         )
-        self.commit(delivery.give_back(self.state, request))
+        self.commit(leasing.give_back(self.state, request))
 
     def sync(self, reader_id: str, lost: bool = False) -> None:
         reader = self.readers[reader_id]
         request = reader.sync_request()
         for _ in range(1 + lost):
-            self.commit(delivery.sync(self.state, request))
-        answer = delivery.answer_sync(self.state, request)
+            self.commit(leasing.sync(self.state, request))
+        answer = leasing.answer_sync(self.state, request)
         reader.answered(request, answer.fences, answer.ended)
 
     # The end

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, delivery, opening, ordering
+from dataservice.dispatcher import decide, leasing, opening, ordering
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import LeaseWindows, RegisterDataset, Sync
@@ -38,7 +38,7 @@ def open_(state: DispatcherState, reader: str) -> None:
 
 def lease(state: DispatcherState, worker: str, count: int = 50) -> tuple[int, ...]:
     request = LeaseWindows(worker_id=worker, iteration_id="i", reader_id="r", count=count)
-    answer = commit(state, delivery.lease_windows(state, request))
+    answer = commit(state, leasing.lease_windows(state, request))
     return tuple(item.window_index for item in answer.leases)
 
 
@@ -54,10 +54,10 @@ def test_leases_do_not_run_ahead_of_what_is_done() -> None:
         leased += more
     assert leased == list(range(2 * ordering.LOOKAHEAD))
     done = Sync(reader_id="r", iteration_id="i", consumed=(RowMark(1, 0, 1, True),))
-    commit(state, delivery.sync(state, done))
+    commit(state, leasing.sync(state, done))
     assert lease(state, "w1") == (), "the first one is not done"
     done = Sync(reader_id="r", iteration_id="i", consumed=(RowMark(0, 0, 1, True),))
-    commit(state, delivery.sync(state, done))
+    commit(state, leasing.sync(state, done))
     assert lease(state, "w1") == (16, 17)
 
 
@@ -67,7 +67,7 @@ def test_what_was_given_back_is_leased_however_far_ahead_others_are() -> None:
         pass
     commit(state, decide.lose_worker(state, "w0"))
     released = Sync(reader_id="r", iteration_id="i", released=(RowMark(0, 0, 0, False),))
-    commit(state, delivery.sync(state, released))
+    commit(state, leasing.sync(state, released))
     assert lease(state, "w1") == (0,)
 
 

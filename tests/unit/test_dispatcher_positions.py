@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.dispatcher import decide, delivery, lifecycle, opening, positions
+from dataservice.dispatcher import decide, leasing, lifecycle, opening, positions
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.images import image_of
 from dataservice.dispatcher.images import table_of as table_from
@@ -235,11 +235,11 @@ def open_(
 
 def lease(state: DispatcherState, reader: str, count: int = 9) -> list[tuple[int, int]]:
     iteration = state.iteration_of_reader[reader]
-    apply(state, delivery.open_round(state, iteration))
+    apply(state, leasing.open_round(state, iteration))
     request = LeaseWindows(
         worker_id="w", iteration_id=iteration, reader_id=reader, count=count, sequence=0
     )
-    answer = apply(state, delivery.lease_windows(state, request))
+    answer = apply(state, leasing.lease_windows(state, request))
     return [(item.window_index, item.start_row) for item in answer.leases]
 
 
@@ -249,12 +249,12 @@ def use(state: DispatcherState, reader: str, window: int, row: int, *, final: bo
         iteration_id=state.iteration_of_reader[reader],
         consumed=(RowMark(window, 0, row, final),),
     )
-    apply(state, delivery.sync(state, request))
+    apply(state, leasing.sync(state, request))
 
 
 def awaited(state: DispatcherState, reader: str) -> tuple[str, ...]:
     iteration = state.iteration_of_reader[reader]
-    answer = delivery.answer_sync(state, Sync(reader_id=reader, iteration_id=iteration))
+    answer = leasing.answer_sync(state, Sync(reader_id=reader, iteration_id=iteration))
     assert not answer.ended
     return answer.awaited
 
@@ -375,7 +375,7 @@ def test_an_ended_repetition_that_was_called_to_mind_gives_way() -> None:
             lease(state, reader, 1)
             use(state, reader, window, ROWS, final=True)
         apply(state, decide.release_reader(state, reader, ()))
-    apply(state, lifecycle.settle(state, "j-a", 1.0))
+    apply(state, lifecycle.retire_finished(state, "j-a", 1.0))
     open_(state, "asking", restores=True)
     assert state.iterations["i-asking"].windows is None
     with pytest.raises(UnavailableError, match="is still read by asking"):

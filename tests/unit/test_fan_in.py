@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice.client.fan_in import FanIn
-from dataservice.pairs import LEAST_WORKERS
+from dataservice.stream_counts import LEAST_WORKERS
 
 
 def addresses(count: int) -> dict[str, str]:

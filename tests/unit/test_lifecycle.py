@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.dispatcher import decide, delivery, lifecycle, opening
+from dataservice.dispatcher import decide, leasing, lifecycle, opening
 from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory, merged
 from dataservice.dispatcher.invariants import check_invariants
@@ -97,20 +97,20 @@ class Cluster:
         request = LeaseWindows(
             worker_id="w1", iteration_id=iteration, reader_id=reader, count=count, sequence=0
         )
-        self.commit(delivery.lease_windows(self.state, request))
+        self.commit(leasing.lease_windows(self.state, request))
 
     def read(self, reader: str, iteration: str, *, final: bool = True) -> None:
         """The row of the only window, and that this is all of it unless `final` is False."""
         self.lease(reader, iteration)
         marks = (RowMark(0, 0, 1, final),)
         sync = Sync(reader_id=reader, iteration_id=iteration, consumed=marks)
-        self.commit(delivery.sync(self.state, sync))
+        self.commit(leasing.sync(self.state, sync))
 
     def leave(self, reader: str) -> None:
         self.now_s += 1.0
         job_id = lifecycle.job_of(self.state, reader)
         self.commit(decide.release_reader(self.state, reader, ()))
-        self.commit(lifecycle.settle(self.state, job_id, self.now_s))
+        self.commit(lifecycle.retire_finished(self.state, job_id, self.now_s))
 
     def epoch(self, reader: str, repetition: int, **more: object) -> None:
         """A reader comes, reads all, and goes."""
@@ -168,8 +168,8 @@ def test_a_late_joiner_of_a_run_gets_a_plain_end(cluster: Cluster) -> None:
     iteration = cluster.state.iterations[late.iteration_id]
     assert iteration.is_over_for("r3")
     sync = Sync(reader_id="r3", iteration_id=late.iteration_id)
-    cluster.commit(delivery.sync(cluster.state, sync))
-    assert delivery.answer_sync(cluster.state, sync).iteration_finished
+    cluster.commit(leasing.sync(cluster.state, sync))
+    assert leasing.answer_sync(cluster.state, sync).iteration_finished
     assert cluster.open("r4", 0, pid=4).iteration_id == late.iteration_id
     for reader in ("r3", "r4"):
         cluster.leave(reader)

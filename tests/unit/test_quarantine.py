@@ -8,9 +8,9 @@ from dataservice.client import quarantine as at_the_reader
 from dataservice.dataset.ledger import Ledger
 from dataservice.dispatcher import decide, quarantine
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.delivery import answer_sync, give_back, lease_windows, sync
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
+from dataservice.dispatcher.leasing import answer_sync, give_back, lease_windows, sync
 from dataservice.dispatcher.plans import RowMark, WindowPlan
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
@@ -296,7 +296,7 @@ def test_what_a_reader_makes_of_it() -> None:
     assert "on_error='skip'" in str(failure)
     ledger = Ledger()
     for _ in range(3):
-        at_the_reader.note(entries, ledger)
+        at_the_reader.count_omitted(entries, ledger)
     total = ledger.total()
     assert (total.splits, total.source_rows, total.files) == (1, 10, ("a.parquet",))
 

@@ -10,7 +10,7 @@ import pytest
 import dataservice as ds
 from dataservice.client.positions import ReaderPosition, rewind
 from dataservice.client.source import ServiceSource
-from dataservice.dataset.positions import LivePosition, check_saveable, settled
+from dataservice.dataset.positions import LivePosition, check_saveable, without_live_positions
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from dataservice.ranges import Consumed, Ranges
@@ -93,7 +93,7 @@ class Rows(LivePosition):
     def after(self, rows: int) -> Rows:
         return Rows(self.rows + rows)
 
-    def settle(self) -> State:
+    def to_json(self) -> State:
         return {"rows": self.rows}
 
 
@@ -168,7 +168,7 @@ def test_a_position_says_how_many_rows_are_used(
     check_saveable(dataset.node)
     with opened(dataset, monkeypatch) as stream:
         for wanted in rows:
-            assert rows_in(settled(stream.state())) == wanted
+            assert rows_in(without_live_positions(stream.state())) == wanted
             next(stream, None)
 
 
@@ -176,13 +176,16 @@ def test_counters_go_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(remote().take(11).enumerate().batch(4), monkeypatch) as stream:
         next(stream)
         taken = {"input": {"input": {"rows": 4}, "row": 0}, "left": 7}
-        assert settled(stream.state()) == {"input": {"input": taken, "next": 4}, "row": 0}
+        assert without_live_positions(stream.state()) == {
+            "input": {"input": taken, "next": 4},
+            "row": 0,
+        }
 
 
 def test_reading_ahead_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     with opened(remote().batch(3).prefetch(2), monkeypatch) as stream:
         for number in range(5):
-            assert rows_in(settled(stream.state())) == 3 * number
+            assert rows_in(without_live_positions(stream.state())) == 3 * number
             next(stream)
 
 
@@ -218,4 +221,4 @@ def test_row_operators_keep_positions(build: Any) -> None:
 
 def test_a_row_inside_something_unknown_is_refused() -> None:
     with pytest.raises(FailedPreconditionError, match="another cut or order"):
-        settled({"input": {"input": Rows(3), "left": 2}, "row": 1})
+        without_live_positions({"input": {"input": Rows(3), "left": 2}, "row": 1})

@@ -9,7 +9,7 @@ from dataservice.client.session import MAX_DAMAGED_STREAMS, SETTLE_S, ReadSessio
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
 from dataservice.errors import DataLossError, UnavailableError
-from dataservice.pairs import LEAST_WORKERS
+from dataservice.stream_counts import LEAST_WORKERS
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import NO_WINDOW, FrameKind, Header, RowSpan

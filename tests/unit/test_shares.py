@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from dataservice.dispatcher import decide, delivery, opening, shares
+from dataservice.dispatcher import decide, leasing, opening, shares
 from dataservice.dispatcher.requests import (
     Decision,
     RegisterDataset,
@@ -49,7 +49,7 @@ def divided() -> DispatcherState:
 
 
 def answer_of(state: DispatcherState) -> tuple[bool, bool, tuple[str, ...]]:
-    answer = delivery.answer_sync(state, Sync(reader_id="r1", iteration_id="i1"))
+    answer = leasing.answer_sync(state, Sync(reader_id="r1", iteration_id="i1"))
     return answer.ended, answer.iteration_finished, answer.missing
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.client.delivery import Delivery
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.service_stream import ServiceStream
 from dataservice.client.steps import Account, Step, StreamPosition
+from dataservice.client.taken_element import TakenElement
 from dataservice.dataset.receipts import Holder
 from dataservice.dataset.stream import RunContext
 from dataservice.runtime.interrupts import HeldInterrupts
@@ -94,9 +94,9 @@ class EndlessReader:
         self.taken = self.acknowledged = 0
         self.batch = pa.RecordBatch.from_pydict({"x": [1]})
 
-    def take(self, _interrupts: HeldInterrupts) -> Delivery:
+    def take(self, _interrupts: HeldInterrupts) -> TakenElement:
         self.taken += 1
-        return Delivery(self.batch, (span(0, self.taken - 1, self.taken),), 8)
+        return TakenElement(self.batch, (span(0, self.taken - 1, self.taken),), 8)
 
     def acknowledge(self, spans: Any) -> None:
         self.acknowledged += sum(part.rows for part in spans)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dataservice.client.worker_stream import WorkerStream
 
 
-class Delivery(NamedTuple):
+class TakenElement(NamedTuple):
     """One element and its spans, which go to the reader's `acknowledge` when it is consumed.
 
     `stream` is set if the stream must be told when the element is taken, since other readers get

@@ -27,7 +27,7 @@ from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
-from dataservice.pairs import workers_per_reader
+from dataservice.stream_counts import workers_per_reader
 from dataservice.vocabulary import IterationId, ReaderId, WorkerId
 
 _NOTHING_EVER = LeaseAnswer((), True)
