@@ -31,7 +31,7 @@ from dataservice.runtime.auth import resolve_token
 from dataservice.runtime.process import collect_seldom
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.worker.control import DispatcherLink
+from dataservice.worker.dispatcher_link import DispatcherLink
 
 _MODULE = "bench.dispatcher"
 _JOB = "all-files"

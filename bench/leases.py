@@ -47,7 +47,7 @@ from dataservice.sharding import Split, window_target_bytes, window_target_rows
 from dataservice.split_table import SplitTable
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.worker.control import DispatcherLink, StreamLeases
+from dataservice.worker.dispatcher_link import DispatcherLink, StreamLeases
 from dataservice.worker.leases import Lease, LeaseFeed
 
 _MODULE = "bench.leases"
@@ -133,12 +133,12 @@ class Stream:
 
     def _next(self) -> Lease | None:
         with self._feed.lock:
-            while not self._feed.is_over_held():
-                lease = self._feed.take_held()
+            while not self._feed.is_over_locked():
+                lease = self._feed.take_locked()
                 if lease is not None:
                     return lease
-                self._feed.news.wait(1.0)
-            self._feed.raise_failure_held()
+                self._feed.changed.wait(1.0)
+            self._feed.raise_failure_locked()
             return None
 
     def _report(self) -> None:

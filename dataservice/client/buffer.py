@@ -21,7 +21,7 @@ LOW_BYTES = 16 << 20
 
 
 class ElementBuffer(Generic[Item]):
-    """A bounded queue whose getters can also be woken by news other than an item."""
+    """A bounded queue whose getters can also be woken by other news than an item."""
 
     def __init__(self, max_items: int, max_bytes: int) -> None:
         self._max_items = max_items
@@ -30,7 +30,7 @@ class ElementBuffer(Generic[Item]):
         self._items: deque[tuple[Item, int]] = deque()
         self._bytes = 0
         self._closed = False
-        self._news = 0
+        self._wakes = 0
         self._lock = threading.Lock()
         self._not_full = threading.Condition(self._lock)
         self._not_empty = threading.Condition(self._lock)
@@ -67,10 +67,10 @@ class ElementBuffer(Generic[Item]):
         """Returns the next item; None after the time-out, after a `wake`, or once closed."""
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
-            news = self._news
+            wakes = self._wakes
             while not self._items:
                 remaining_s = deadline_s - time.monotonic()
-                if self._closed or self._news != news or remaining_s <= 0:
+                if self._closed or self._wakes != wakes or remaining_s <= 0:
                     return None
                 self._not_empty.wait(remaining_s)
             item, size_bytes = self._items.popleft()
@@ -94,7 +94,7 @@ class ElementBuffer(Generic[Item]):
     def wake(self) -> None:
         """Makes waiting getters return, so that they can check for other news."""
         with self._lock:
-            self._news += 1
+            self._wakes += 1
             self._not_empty.notify_all()
 
     def close(self) -> None:

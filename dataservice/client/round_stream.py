@@ -26,20 +26,20 @@ class RoundStream(WorkerStream):
         super().__init__(*args, **settings)
         self._asks: list[Ask] = []
         self._low = 0
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
 
     def ask(self, asks: Sequence[Ask], low: int) -> None:
         """Asks for further rounds. `low` is the low-water mark: all consumers are done below it."""
-        with self._news:
+        with self._changed:
             self._asks += asks
             self._low = low
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def drop(self) -> None:
         """Ends the stream without waiting; no more frames are passed on. Idempotent."""
         super().drop()
-        with self._news:
-            self._news.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def _converse(self, exchange: AnyExchange) -> None:
         due = 0
@@ -63,8 +63,8 @@ class RoundStream(WorkerStream):
 
         With `may_wait`, that is while no round is in flight, waits up to `_RECHECK_S` for an ask.
         """
-        with self._news:
+        with self._changed:
             if may_wait and not self._asks and not self._dropped:
-                self._news.wait(_RECHECK_S)
+                self._changed.wait(_RECHECK_S)
             asks, self._asks = self._asks, []
             return asks, self._low

@@ -127,10 +127,10 @@ class WorkLog:
             taken, self._sums = self._sums, {}
         return [[*place, s.name, s.batches, s.rows, s.time_s] for place, s in taken.items()]
 
-    def add(self, news: Sequence[Sequence[Any]]) -> None:
+    def add(self, times: Sequence[Sequence[Any]]) -> None:
         """Adds times that `take` of another log returned."""
         with self._lock:
-            for part, index, name, batches, rows, time_s in news:
+            for part, index, name, batches, rows, time_s in times:
                 more = OperatorStats(
                     name=str(name), batches=int(batches), rows=int(rows), time_s=float(time_s)
                 )

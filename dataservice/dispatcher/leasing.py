@@ -256,21 +256,21 @@ def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
 def consumed_facts(
     iteration: Iteration, reader_id: ReaderId, marks: tuple[RowMark, ...]
 ) -> list[ev.Event]:
-    """Returns the fact that rows were consumed, if any of the marks is news.
+    """Returns the fact that rows were consumed, if any of the marks is new.
 
     InvalidArgumentError for a mark of a window that was never leased, or with a negative row.
     """
     if iteration.windows is None:
         return []
     _check_marks(iteration.windows, marks)
-    news = tuple(mark for mark in marks if _is_news(iteration.windows, reader_id, mark))
-    if not news:
+    new = tuple(mark for mark in marks if _is_new(iteration.windows, reader_id, mark))
+    if not new:
         return []
-    consumed = ev.RowsConsumed(iteration_id=iteration.iteration_id, reader_id=reader_id, marks=news)
+    consumed = ev.RowsConsumed(iteration_id=iteration.iteration_id, reader_id=reader_id, marks=new)
     return [consumed]
 
 
-def _is_news(table: WindowTable, reader_id: ReaderId, mark: RowMark) -> bool:
+def _is_new(table: WindowTable, reader_id: ReaderId, mark: RowMark) -> bool:
     record = table.records.get(mark.window)
     if record is None or record.owner != reader_id:
         return False

@@ -148,13 +148,13 @@ def report(state: DispatcherState, request: WorkOnSnapshot) -> Decision:
         return Decision(())
     facts: list[Event] = []
     leased = set(snapshot.leased_to(request.worker_id))
-    news = tuple(written for written in request.written if written.window in leased)
-    if news:
+    new = tuple(written for written in request.written if written.window in leased)
+    if new:
         finished = ev.SnapshotWindowsFinished(
             snapshot_id=request.snapshot_id,
-            windows=tuple(written.window for written in news),
-            rows=tuple(sum(chunk.rows for chunk in written.chunks) for written in news),
-            chunks=tuple(tuple(chunk) for written in news for chunk in written.chunks),
+            windows=tuple(written.window for written in new),
+            rows=tuple(sum(chunk.rows for chunk in written.chunks) for written in new),
+            chunks=tuple(tuple(chunk) for written in new for chunk in written.chunks),
         )
         facts.append(finished)
     if request.error:

@@ -68,7 +68,7 @@ class LocalConnection:
         self._send_lock = threading.Lock()
         # Acquired directly and not through the condition, which is slower as it is Python code.
         self._lock = threading.RLock()
-        self._news = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._reading = False
         self._waiters = 0
         self._unanswered = 0
@@ -110,7 +110,7 @@ class LocalConnection:
         """Reads what the peer has sent, such as the segments that it gives back."""
         with self._lock:
             if len(self._inbox) < _MAX_UNCLAIMED:
-                self._read_held(deadline_s, wait=False)
+                self._read_locked(deadline_s, wait=False)
 
     def _send_as_text(
         self, kind: Kind, header: bytes, body: Any, released: int | None, deadline_s: float
@@ -154,9 +154,9 @@ class LocalConnection:
         """Returns a segment for `room` bytes, which then counts as lent, and whether it is new."""
         with self._lock:
             if len(self._inbox) < _MAX_UNCLAIMED and not self._pool.has_free(room):
-                self._read_held(deadline_s, wait=False)
+                self._read_locked(deadline_s, wait=False)
             while (place := self._pool.place(room)) is None:
-                self._read_held(deadline_s, wait=True)
+                self._read_locked(deadline_s, wait=True)
             for retired in place.retired:
                 self._own.pop(retired)
         for retired in place.retired:
@@ -194,7 +194,7 @@ class LocalConnection:
             while not self._inbox:
                 if self._peer_ended:
                     return None
-                self._read_held(deadline_s, wait=True)
+                self._read_locked(deadline_s, wait=True)
             return self._inbox.popleft()
 
     def await_close(self, deadline_s: float) -> None:
@@ -206,7 +206,7 @@ class LocalConnection:
             while True:
                 with self._lock:
                     self._inbox.clear()
-                    self._read_held(deadline_s, wait=True)
+                    self._read_locked(deadline_s, wait=True)
         except (UnavailableError, DeadlineExceededError, DataLossError) as ended:
             logger.debug("a connection came to its end: %s", ended)
 
@@ -214,7 +214,7 @@ class LocalConnection:
         """True if the peer closed its end, or this end was shut down; does not read."""
         return self._failure is not None or self._packets.is_gone()
 
-    def _read_held(self, deadline_s: float, *, wait: bool) -> None:
+    def _read_locked(self, deadline_s: float, *, wait: bool) -> None:
         """Reads what has arrived, with the lock held; with `wait`, waits until anything has.
 
         Leaves the reading to another thread if one is reading already. Releases the lock to wait.
@@ -243,14 +243,14 @@ class LocalConnection:
             self._reading = False
             self._unanswered = 0
             if self._waiters:
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def _wait_for_reader(self, deadline_s: float) -> None:
         """Waits until the thread that reads the socket has read something."""
         self._waiters += 1
         try:
             left_s = max(0.0, deadline_s - time.monotonic())
-            if not self._news.wait(min(left_s, threading.TIMEOUT_MAX)):
+            if not self._changed.wait(min(left_s, threading.TIMEOUT_MAX)):
                 raise DeadlineExceededError("nothing came from the peer in time")
         finally:
             self._waiters -= 1
@@ -320,7 +320,7 @@ class LocalConnection:
         with self._send_lock, self._lock:
             self._waiters += 1
             while self._reading:
-                self._news.wait(SLICE_S)
+                self._changed.wait(SLICE_S)
             self._waiters -= 1
             # Replaced, since the traceback of an error that was raised keeps bodies and this
             # connection alive.
@@ -331,4 +331,4 @@ class LocalConnection:
             for segment in self._own.values():
                 segment.forget_descriptor()
             self._own.clear()
-            self._news.notify_all()
+            self._changed.notify_all()

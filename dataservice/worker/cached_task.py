@@ -29,7 +29,7 @@ from dataservice.worker.cache import SlidingWindow
 from dataservice.worker.failures import outcome_of
 from dataservice.worker.outgoing import Frame
 from dataservice.worker.plan_thread import PlanThread
-from dataservice.worker.production import Patience
+from dataservice.worker.production import WaitTimer
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 
@@ -47,14 +47,14 @@ class CachedFrames:
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
         self.max_bytes = max_bytes
-        self.patience = Patience()
+        self.wait_timer = WaitTimer()
         self.omissions = Outbox()
         self._compression = compression
         self._window: SlidingWindow[Frame] = SlidingWindow(max_bytes)
         self._failure: Exception | None = None
         self._closed = False
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._wanted = threading.Condition(self._lock)
 
     @property
@@ -85,13 +85,13 @@ class CachedFrames:
         self._window.check_size(size_bytes)
         with self._lock:
             if not self._closed and not self._is_wanted(size_bytes):
-                with self.patience.waiting():
+                with self.wait_timer.waiting():
                     self._wait_until_wanted(size_bytes)
             if self._closed:
                 raise CancelledError("the cache was closed")
             self._window.add(frame, size_bytes)
             self.rows += frame.rows
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _wait_until_wanted(self, size_bytes: int) -> None:
         while not self._closed and not self._is_wanted(size_bytes):
@@ -121,14 +121,14 @@ class CachedFrames:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     return None
-                self._news.wait(left_s)
+                self._changed.wait(left_s)
 
     def end(self, failure: Exception | None = None) -> None:
         """Closes the window; trainers still get the elements in it, and then the failure."""
         with self._lock:
             self._failure = self._failure or failure or UnavailableError("the windows ended")
             self._closed = True
-            self._news.notify_all()
+            self._changed.notify_all()
             self._wanted.notify_all()
 
     def of_trainer(self, trainer: str) -> TrainerFrames:

@@ -95,14 +95,14 @@ class LeaseFeed:
     """A thread that keeps leases in store: at least `ahead`, more if they are used up quickly.
 
     `lock` guards the state of the feed and of its owner, so that the owner can wait for leases and
-    for its own work at once. The condition `news` uses this lock; it is notified when the
-    dispatcher grants leases or has none, and at the end. Methods whose names end in `_held` expect
-    the caller to hold the lock.
+    for its own work at once. The condition `changed` uses this lock; it is notified when the
+    dispatcher grants leases or has none, and at the end. Methods whose names end in `_locked`
+    expect the caller to hold the lock.
     """
 
     def __init__(self, ask: Ask, give_back: GiveBack, *, ahead: int, name: str) -> None:
         self.lock = threading.Lock()
-        self.news = threading.Condition(self.lock)
+        self.changed = threading.Condition(self.lock)
         self._needed = threading.Condition(self.lock)
         self._ask = ask
         self._give_back = give_back
@@ -124,7 +124,7 @@ class LeaseFeed:
         with self.lock:
             self._needed.notify_all()
 
-    def take_held(self) -> Lease | None:
+    def take_locked(self) -> Lease | None:
         """Takes the next lease out of the store; None if the store is empty."""
         if not self._leases:
             return None
@@ -134,19 +134,19 @@ class LeaseFeed:
             self._needed.notify()
         return lease
 
-    def is_dry_held(self) -> bool:
+    def is_dry_locked(self) -> bool:
         """True if the store is empty and the dispatcher had nothing more when last asked."""
         return not self._leases and (self._dry or self._ended)
 
-    def holds_any_held(self) -> bool:
+    def holds_any_locked(self) -> bool:
         """True if a lease is in store."""
         return bool(self._leases)
 
-    def is_over_held(self) -> bool:
+    def is_over_locked(self) -> bool:
         """True if no lease is in store and none will come, at the end or after a failed request."""
         return not self._leases and (self._ended or self._failure is not None)
 
-    def raise_failure_held(self) -> None:
+    def raise_failure_locked(self) -> None:
         """Raises the error that a request for leases failed with, if one did."""
         if self._failure is not None:
             raise self._failure
@@ -166,7 +166,7 @@ class LeaseFeed:
     def _fail(self, error: DataServiceError) -> None:
         with self.lock:
             self._failure = error
-            self.news.notify_all()
+            self.changed.notify_all()
 
     def _ask_once(self, stop: threading.Event) -> None:
         with self.lock:
@@ -181,7 +181,7 @@ class LeaseFeed:
             self._dry = not grant.leases
             self._ended = grant.ended
             self._not_before_s = time.monotonic() + grant.pause_s
-            self.news.notify_all()
+            self.changed.notify_all()
 
     def _may_ask(self) -> bool:
         return self._wanted() > 0 and time.monotonic() >= self._not_before_s
@@ -203,7 +203,7 @@ class LeaseFeed:
             unused = tuple(self._leases)
             self._leases.clear()
             self._ended = True
-            self.news.notify_all()
+            self.changed.notify_all()
         if not unused:
             return
         try:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataservice.errors import CancelledError, DataServiceError, NotFoundError
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.worker.control import DispatcherLink
+from dataservice.worker.dispatcher_link import DispatcherLink
 from dataservice.worker.production import ProductionMeter
 from dataservice.worker.service import WorkerService
 from dataservice.worker.snapshots import SnapshotWriters

@@ -23,7 +23,7 @@ from dataservice.runtime.frames import BatchEncoder, Compression, encode_batch
 from dataservice.runtime.message import Message
 from dataservice.runtime.shared_memory import Body
 from dataservice.wire.elements import RowSpan, elements_in, pack_bookmark, pack_data
-from dataservice.worker.production import Patience
+from dataservice.worker.production import WaitTimer
 from dataservice.worker.rebatch import Element
 
 _RECHECK_S = 1.0
@@ -58,7 +58,7 @@ class FrameSink(Protocol):
     """
 
     rows: int
-    patience: Patience
+    wait_timer: WaitTimer
     omissions: Outbox
 
     @property
@@ -165,7 +165,7 @@ class FrameBuffer:
 
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
-        self.patience = Patience()
+        self.wait_timer = WaitTimer()
         self.omissions = Outbox()
         self._compression = compression
         self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
@@ -182,7 +182,7 @@ class FrameBuffer:
         if more_follows:
             frame = frame._replace(more_follows=True)
         if not self._queue.try_put(frame, frame.size_bytes):
-            with self.patience.waiting():
+            with self.wait_timer.waiting():
                 self._wait_for_room(frame)
         self.rows += frame.rows
 

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.worker.control import DispatcherLink
+from dataservice.worker.dispatcher_link import DispatcherLink
 from dataservice.worker.task import Pipeline
 
 MAX_PIPELINES: Final = 64

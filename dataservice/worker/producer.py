@@ -39,7 +39,7 @@ class _Rows(NamedTuple):
     size_bytes: int
 
 
-class _Ticket:
+class _OpenWindow:
     """A window that is being computed: its rows so far, in order. Guarded by the feed's lock."""
 
     __slots__ = ("done", "end_row", "failure", "lease", "pieces")
@@ -77,13 +77,13 @@ class WindowProducer(Generic[Sink]):
         self._run = run
         self._feed = feed
         self._lock = feed.lock
-        self._news = feed.news
+        self._changed = feed.changed
         self._room = threading.Condition(feed.lock)
         self._pipeline = pipeline
         self._max_held_bytes = max(1, buffer_bytes // 2)
         self._max_parallel = threads
         self._held_bytes = 0
-        self._tickets: deque[_Ticket] = deque()
+        self._windows: deque[_OpenWindow] = deque()
         # Splits of the windows that the current element has rows of, to be named in errors.
         self._splits: dict[int, Sequence[Split]] = {}
         self._closed = False
@@ -108,19 +108,19 @@ class WindowProducer(Generic[Sink]):
     def close(self) -> None:
         """Stops without waiting. Idempotent."""
         with self._lock:
-            self._close_held()
+            self._close_locked()
         self._feed.stop()
         self.frames.discard()
 
-    def _close_held(self) -> None:
+    def _close_locked(self) -> None:
         """Closes the producer and drops all rows, as none will be sent."""
         self._closed = True
-        for ticket in self._tickets:
-            # Its thread runs on for a moment, and the error that ends it may refer to the ticket.
-            ticket.pieces.clear()
-        self._tickets.clear()
+        for window in self._windows:
+            # Its thread runs on for a moment, and the error that ends it may refer to the window.
+            window.pieces.clear()
+        self._windows.clear()
         self._held_bytes = 0
-        self._news.notify_all()
+        self._changed.notify_all()
         self._room.notify_all()
 
     def is_closed(self) -> bool:
@@ -132,53 +132,53 @@ class WindowProducer(Generic[Sink]):
             thread.stop(max(0.0, deadline_s - time.monotonic()))
 
     def _compute(self, _stop: threading.Event) -> None:
-        while (ticket := self._next_ticket()) is not None:
-            self._run_window(ticket)
+        while (window := self._next_window()) is not None:
+            self._run_window(window)
 
-    def _next_ticket(self) -> _Ticket | None:
-        """Waits for a lease and returns its ticket; None if no lease will come."""
+    def _next_window(self) -> _OpenWindow | None:
+        """Waits for a lease and returns its window; None if no lease will come."""
         with self._lock:
-            while not self._closed and not self._feed.is_over_held():
+            while not self._closed and not self._feed.is_over_locked():
                 # A reader that stalls must not hoard windows that others could have.
-                may_begin = len(self._tickets) <= self._max_parallel
-                lease = self._feed.take_held() if may_begin else None
+                may_begin = len(self._windows) <= self._max_parallel
+                lease = self._feed.take_locked() if may_begin else None
                 if lease is not None:
-                    ticket = _Ticket(lease)
-                    self._tickets.append(ticket)
-                    return ticket
-                self._news.wait(_RECHECK_S)
+                    window = _OpenWindow(lease)
+                    self._windows.append(window)
+                    return window
+                self._changed.wait(_RECHECK_S)
             return None
 
-    def _run_window(self, ticket: _Ticket) -> None:
-        failure = outcome_of(lambda: self._compute_window(ticket))
+    def _run_window(self, window: _OpenWindow) -> None:
+        failure = outcome_of(lambda: self._compute_window(window))
         with self._lock:
-            ticket.failure = failure
-            ticket.done = True
-            self._news.notify_all()
+            window.failure = failure
+            window.done = True
+            self._changed.notify_all()
 
-    def _compute_window(self, ticket: _Ticket) -> None:
-        rows = self._pipeline.run_window(ticket.lease, self.is_closed, self.frames.omissions)
+    def _compute_window(self, window: _OpenWindow) -> None:
+        rows = self._pipeline.run_window(window.lease, self.is_closed, self.frames.omissions)
         for batch, first_row in rows:
-            self._hold(ticket, batch, first_row)
+            self._hold(window, batch, first_row)
 
-    def _hold(self, ticket: _Ticket, batch: pa.RecordBatch, first_row: int) -> None:
+    def _hold(self, window: _OpenWindow, batch: pa.RecordBatch, first_row: int) -> None:
         """Stores rows; waits for room, except where they are the rows that have to go out next."""
-        rows = _Rows(ticket.lease, batch, first_row, encoded_bytes(batch))
+        rows = _Rows(window.lease, batch, first_row, encoded_bytes(batch))
         with self._lock:
-            while not self._closed and not self._has_room(ticket):
+            while not self._closed and not self._has_room(window):
                 self._room.wait(_RECHECK_S)
             if self._closed:
                 raise CancelledError("the stream was closed")
-            ticket.pieces.append(rows)
-            ticket.end_row = first_row + batch.num_rows
+            window.pieces.append(rows)
+            window.end_row = first_row + batch.num_rows
             self._held_bytes += rows.size_bytes
-            if ticket is self._tickets[0]:
-                self._news.notify_all()
+            if window is self._windows[0]:
+                self._changed.notify_all()
 
-    def _has_room(self, ticket: _Ticket) -> bool:
+    def _has_room(self, window: _OpenWindow) -> bool:
         if self._held_bytes < self._max_held_bytes:
             return True
-        return ticket is self._tickets[0] and not ticket.pieces
+        return window is self._windows[0] and not window.pieces
 
     def _assemble(self, _stop: threading.Event) -> None:
         self._end(outcome_of(self._store_elements))
@@ -198,7 +198,7 @@ class WindowProducer(Generic[Sink]):
         """Ends the frames, with the failure if there is one, and closes the producer."""
         self.frames.end(None if failure is None else reportable(failure))
         with self._lock:
-            self._close_held()
+            self._close_locked()
 
     def _elements(self) -> Iterator[Element]:
         rebatcher = self._pipeline.rebatcher(self._run)
@@ -207,7 +207,7 @@ class WindowProducer(Generic[Sink]):
         while (step := self._next_step(rebatcher)) is not _ENDED:
             if step is _FLUSH:
                 yield from rebatcher.flush()
-            elif isinstance(step, _Ticket):
+            elif isinstance(step, _OpenWindow):
                 lease = step.lease
                 yield from rebatcher.end_window(lease.window, lease.generation, step.end_row)
             elif isinstance(step, _Rows):
@@ -224,31 +224,31 @@ class WindowProducer(Generic[Sink]):
         """Waits for the next step: rows to add, a complete window, `_FLUSH` or `_ENDED`."""
         with self._lock:
             while not self._closed:
-                step = self._head_held()
-                self.more_follows = bool(self._tickets) or self._feed.holds_any_held()
+                step = self._head_locked()
+                self.more_follows = bool(self._windows) or self._feed.holds_any_locked()
                 if step is not None:
                     return step
-                if rebatcher.holds_anything and self._must_flush_held(rebatcher):
+                if rebatcher.holds_anything and self._must_flush_locked(rebatcher):
                     return _FLUSH
-                if not self._tickets and self._feed.is_over_held():
-                    self._feed.raise_failure_held()
+                if not self._windows and self._feed.is_over_locked():
+                    self._feed.raise_failure_locked()
                     return _ENDED
-                self._news.wait(_RECHECK_S)
+                self._changed.wait(_RECHECK_S)
             return _ENDED
 
-    def _must_flush_held(self, rebatcher: Rebatcher) -> bool:
+    def _must_flush_locked(self, rebatcher: Rebatcher) -> bool:
         """True if what the rebatcher holds has to go out although no rows come to complete it."""
-        nothing_leased = not self._tickets and self._feed.is_dry_held()
+        nothing_leased = not self._windows and self._feed.is_dry_locked()
         return nothing_leased or rebatcher.holds_only_ends or not rebatcher.is_batched
 
-    def _head_held(self) -> _Rows | _Ticket | None:
+    def _head_locked(self) -> _Rows | _OpenWindow | None:
         """Takes rows of the first window, or the complete window; None if neither is there.
 
         Raises the error that the window failed with, once all its rows were taken.
         """
-        if not self._tickets:
+        if not self._windows:
             return None
-        head = self._tickets[0]
+        head = self._windows[0]
         if head.pieces:
             rows = head.pieces.popleft()
             self._held_bytes -= rows.size_bytes
@@ -256,10 +256,10 @@ class WindowProducer(Generic[Sink]):
             return rows
         if not head.done:
             return None
-        self._tickets.popleft()
+        self._windows.popleft()
         # The next window may now exceed the limit, and another window may begin.
         self._room.notify_all()
-        self._news.notify_all()
+        self._changed.notify_all()
         if head.failure is not None:
             raise head.failure
         return head

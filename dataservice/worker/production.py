@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 
-class Patience:
+class WaitTimer:
     """The time that one thread has waited for readers, including a wait that has not ended."""
 
     def __init__(self) -> None:

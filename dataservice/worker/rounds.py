@@ -22,7 +22,7 @@ from dataservice.wire.elements import KEEPALIVE, RowSpan, asks_of, unpack
 from dataservice.worker.failures import outcome_of
 from dataservice.worker.outgoing import Channel, Frame, FrameSender, frame_of
 from dataservice.worker.plan_thread import PlanThread
-from dataservice.worker.production import Patience
+from dataservice.worker.production import WaitTimer
 from dataservice.worker.rebatch import Element
 from dataservice.worker.task import Pipeline
 
@@ -53,7 +53,7 @@ class RoundBuffer:
 
     def __init__(self, max_bytes: int) -> None:
         self.rows = 0
-        self.patience = Patience()
+        self.wait_timer = WaitTimer()
         self._max_bytes = max_bytes
         self._bytes = 0
         self._ahead: deque[tuple[NumberedElement, ...]] = deque()
@@ -62,7 +62,7 @@ class RoundBuffer:
         self._failure: Exception | None = None
         self._closed = False
         self._lock = threading.Lock()
-        self._news = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
 
     @property
     def size_bytes(self) -> int:
@@ -72,18 +72,18 @@ class RoundBuffer:
         """Stores the elements of a future round; waits for room. CancelledError once closed."""
         with self._lock:
             if not self._has_room():
-                with self.patience.waiting():
+                with self.wait_timer.waiting():
                     self._wait_for_room()
             if self._closed:
                 raise CancelledError("the rounds were given up")
             self._ahead.append(group)
             self._bytes += _size(group)
             self.rows += sum(element.frame.rows for element in group)
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _wait_for_room(self) -> None:
         while not self._closed and not self._has_room():
-            self._news.wait(_RECHECK_S)
+            self._changed.wait(_RECHECK_S)
 
     def _has_room(self) -> bool:
         # Consumers that wait must get a round, however many bytes the rounds given out still take.
@@ -103,7 +103,7 @@ class RoundBuffer:
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             while True:
-                group = self._group_held(number, generation)
+                group = self._group_locked(number, generation)
                 if group is not None:
                     return group[consumer] if group else _GONE
                 if self._failure is not None:
@@ -111,9 +111,9 @@ class RoundBuffer:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     return None
-                self._news.wait(left_s)
+                self._changed.wait(left_s)
 
-    def _group_held(self, number: int, generation: int) -> tuple[NumberedElement, ...] | None:
+    def _group_locked(self, number: int, generation: int) -> tuple[NumberedElement, ...] | None:
         """Returns the elements of a round; () if it is over, None if there are none yet."""
         known, group = self._given.get(number, (-1, ()))
         if number < self._low or generation < known:
@@ -125,7 +125,7 @@ class RoundBuffer:
         self._bytes -= _size(group)
         group = self._ahead.popleft()
         self._given[number] = (generation, group)
-        self._news.notify_all()
+        self._changed.notify_all()
         return group
 
     def release(self, low: int) -> None:
@@ -136,13 +136,13 @@ class RoundBuffer:
             self._low = low
             for number in [number for number in self._given if number < low]:
                 self._bytes -= _size(self._given.pop(number)[1])
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def end(self, failure: Exception) -> None:
         """Notes that no element follows, with the reason; elements in store still come out."""
         with self._lock:
             self._failure = self._failure or failure
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def discard(self) -> None:
         """Drops all elements and wakes all waiting threads."""
@@ -152,7 +152,7 @@ class RoundBuffer:
             self._ahead.clear()
             self._given.clear()
             self._bytes = 0
-            self._news.notify_all()
+            self._changed.notify_all()
 
 
 def _size(group: Iterable[NumberedElement]) -> int:

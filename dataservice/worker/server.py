@@ -25,7 +25,7 @@ from dataservice.runtime.local_address import NotLocalError
 from dataservice.runtime.local_server import LocalServer
 from dataservice.vocabulary import PROTOCOL, SHARED_MEMORY
 from dataservice.wire.elements import EXCHANGE
-from dataservice.worker.control import DispatcherLink
+from dataservice.worker.dispatcher_link import DispatcherLink
 from dataservice.worker.membership import Membership
 from dataservice.worker.service import WorkerService
 from dataservice.worker.snapshots import SnapshotWriters
@@ -57,7 +57,7 @@ class WorkerServer:
         self._failure: BaseException | None = None
         self._flight: FlightServer | None = None
         self._local: LocalServer | None = None
-        self._own: InProcessServer | None = None
+        self._in_process: InProcessServer | None = None
         self._service: WorkerService | None = None
         self._link: DispatcherLink | None = None
         self._snapshots: SnapshotWriters | None = None
@@ -126,8 +126,8 @@ class WorkerServer:
             threads=config.pipeline_threads,
             address=service.address,
         )
-        self._local = self._share_memory(service, token)
-        self._own = self._hand_over(service, token)
+        self._local = self._serve_shared_memory(service, token)
+        self._in_process = self._serve_in_process(service, token)
         if self._local is None or not is_loopback(config.host):
             # Some readers will use Flight; loading the kernel here saves the first one the wait.
             load_kernel()
@@ -143,7 +143,7 @@ class WorkerServer:
         end_with_program(self, WorkerServer.stop)
         self._membership.start()
 
-    def _share_memory(self, service: WorkerService, token: str) -> LocalServer | None:
+    def _serve_shared_memory(self, service: WorkerService, token: str) -> LocalServer | None:
         """Serves readers on this host through shared memory; None if ruled out or impossible.
 
         FailedPreconditionError if it is impossible although the configuration asks for it.
@@ -162,7 +162,7 @@ class WorkerServer:
             logger.info("readers on this host get elements through Flight: %s", reason)
             return None
 
-    def _hand_over(self, service: WorkerService, token: str) -> InProcessServer | None:
+    def _serve_in_process(self, service: WorkerService, token: str) -> InProcessServer | None:
         """Hands readers in this process elements unencoded; None if ruled out or impossible."""
         if self._config.data_transfer_protocol is not None:
             return None
@@ -213,7 +213,7 @@ class WorkerServer:
             self._membership.leave()
         if self._link is not None:
             self._link.close()
-        for listener in (self._own, self._local, self._flight):
+        for listener in (self._in_process, self._local, self._flight):
             if listener is not None:
                 listener.stop()
         if self._membership is not None:

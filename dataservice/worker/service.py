@@ -27,15 +27,15 @@ from dataservice.errors import (
 from dataservice.job_options import JobOptions
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.worker.cached_task import CachedFrames, CachedTask
-from dataservice.worker.control import DispatcherLink, StreamLeases
+from dataservice.worker.dispatcher_link import DispatcherLink, StreamLeases
 from dataservice.worker.failures import clearing_locals
+from dataservice.worker.flow_control import await_close, await_confirmation, send_frames
 from dataservice.worker.leases import LeaseFeed
 from dataservice.worker.outgoing import Channel, Frame, FrameBuffer, Sink
 from dataservice.worker.pipelines import Pipelines
 from dataservice.worker.producer import WindowProducer
 from dataservice.worker.producer_table import ProducerTable
 from dataservice.worker.production import ProducerCounters
-from dataservice.worker.pump import await_close, await_confirmation, pump
 from dataservice.worker.rounds import RoundProducer, serve_rounds
 from dataservice.worker.task import Pipeline
 from dataservice.worker.task_producer import BOOKMARK_EVERY_S, TaskProducer, tasks_of
@@ -103,7 +103,7 @@ class WorkerService:
             producers = self._producers.by_iteration()
         return [
             ProducerCounters(
-                iteration, id(producer), producer.frames.rows, producer.frames.patience.waited_s()
+                iteration, id(producer), producer.frames.rows, producer.frames.wait_timer.waited_s()
             )
             for iteration, producer in producers
         ]
@@ -163,7 +163,7 @@ class WorkerService:
         producer = self._new_windows(key, command, run=credit if credit > _LEAST_CREDIT else 1)
         try:
             producer.start()
-            pump(producer.frames, channel, credit)
+            send_frames(producer.frames, channel, credit)
         finally:
             self._drop_windows(key, producer)
 
@@ -218,7 +218,7 @@ class WorkerService:
         came_to_end = False
         producer.begin_stream()
         try:
-            pump(producer.frames, channel, int(command["credit"]), unconfirmed)
+            send_frames(producer.frames, channel, int(command["credit"]), unconfirmed)
             await_confirmation(channel, unconfirmed)
             came_to_end = True
         finally:
@@ -263,7 +263,7 @@ class WorkerService:
     def _stream_cached(self, command: dict[str, Any], channel: Channel) -> None:
         """Sends a trainer the elements that it has not had until the reader goes; never ends."""
         frames = self._cached_frames(command).of_trainer(str(command["trainer"]))
-        pump(frames, channel, int(command["credit"]))
+        send_frames(frames, channel, int(command["credit"]))
 
     def _cached_frames(self, command: dict[str, Any]) -> CachedFrames:
         """Returns the cache that all trainers of an iteration read; starts a producer if needed."""

@@ -30,7 +30,7 @@ from dataservice.errors import (
 from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.threads import StoppableThread
 from dataservice.wire import dispatcher_pb2 as pb
-from dataservice.worker.control import DispatcherLink, lease_of
+from dataservice.worker.dispatcher_link import DispatcherLink, lease_of
 from dataservice.worker.failures import reportable
 from dataservice.worker.leases import Lease
 from dataservice.worker.task import Pipeline
@@ -61,7 +61,7 @@ class SnapshotWriter:
         self._worker_id = worker_id
         self._snapshot_id = snapshot_id
         self._address = address
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         self._held: dict[int, Lease] = {}
         self._queue: deque[Lease] = deque()
         self._written: dict[int, tuple[Chunk, ...]] = {}
@@ -87,9 +87,9 @@ class SnapshotWriter:
     def request_stop(self) -> None:
         """Stops without waiting. Idempotent."""
         self._reporter.request_stop()
-        with self._news:
+        with self._changed:
             self._stopping = True
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def join(self, deadline_s: float) -> None:
         """After `request_stop`: waits for the threads until this time of the monotonic clock."""
@@ -162,22 +162,22 @@ class SnapshotWriter:
                 continue
             if reply.over:
                 return
-            with self._news:
+            with self._changed:
                 for message in reply.windows:
                     lease = lease_of(message)
                     self._held[lease.window] = lease
                     self._queue.append(lease)
-                self._news.notify_all()
+                self._changed.notify_all()
                 if not self._held:
                     # Other workers have the rest; a heartbeat's reply tells if some comes back.
                     return
-                self._news.wait_for(self._has_news, _PROGRESS_S)
+                self._changed.wait_for(self._must_report, _PROGRESS_S)
 
-    def _has_news(self) -> bool:
+    def _must_report(self) -> bool:
         return bool(self._written) or self._failure is not None or self._stopping
 
     def _report(self) -> pb.WorkOnSnapshotReply:
-        with self._news:
+        with self._changed:
             written, failure = dict(self._written), self._failure
             holding = [window for window in self._held if window not in written]
             count = 0 if failure else max(0, len(self._writers) + 1 - len(holding))
@@ -192,7 +192,7 @@ class SnapshotWriter:
             rows_under_way=rows,
         )
         reply = self._link.work_on_snapshot(request, self._is_stopping)
-        with self._news:
+        with self._changed:
             for window in written:
                 del self._written[window], self._held[window]
         return reply
@@ -239,27 +239,27 @@ class SnapshotWriter:
             except BaseException as error:
                 self._fail(error)
                 return
-            with self._news:
+            with self._changed:
                 self._written[lease.window] = chunks
                 self._rows_under_way.pop(lease.window, None)
-                self._news.notify_all()
+                self._changed.notify_all()
 
     def _next_lease(self) -> Lease | None:
-        with self._news:
+        with self._changed:
             while not self._stopping:
                 if self._queue:
                     return self._queue.popleft()
-                self._news.wait(_PROGRESS_S)
+                self._changed.wait(_PROGRESS_S)
         return None
 
     def _fail(self, error: BaseException) -> None:
         failure = reportable(error)
         if isinstance(failure, UserFunctionError):
             failure.worker = failure.worker or self._address
-        with self._news:
+        with self._changed:
             if not self._stopping:
                 self._failure = self._failure or failure
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def _write_window(self, lease: Lease) -> tuple[Chunk, ...]:
         """Writes the files of a window; up to `_ATTEMPTS` times while storage is unavailable."""
@@ -274,7 +274,7 @@ class SnapshotWriter:
         raise CancelledError("no attempt was made")
 
     def _note_rows(self, window: int, rows: int) -> None:
-        with self._news:
+        with self._changed:
             self._rows_under_way[window] = rows
 
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from dataservice.worker.control import DispatcherLink
+from dataservice.worker.dispatcher_link import DispatcherLink
 from dataservice.worker.snapshot_writer import SnapshotWriter
 from dataservice.worker.task import Pipeline
 

@@ -45,34 +45,34 @@ class Task(NamedTuple):
     """
 
     number: int = NO_WINDOW
-    had: Pairs = ()
+    received: Pairs = ()
     bookmark: Bookmark | None = None
     variant: str = ""
 
 
 def tasks_of(
-    told: Mapping[str, Pairs] | None,
+    received: Mapping[str, Pairs] | None,
     place: int | None,
     bookmarks: Mapping[str, Sequence[Any]] = MappingProxyType({}),
     *,
     worker_id: str = "",
     varied: bool = False,
 ) -> tuple[Task, ...]:
-    """Returns the tasks of a worker, from the rows that its reader has of each (`told`).
+    """Returns the tasks of a worker, from the rows that its reader has of each (`received`).
 
     A worker with a `place` in a list of workers runs the share of that place; without one, it runs
     all tasks that it is told of. If `varied`, each of them has a variant of its own, except for
-    number 0. If `told` is None, there is one task, which all readers share. DataLossError for a
+    number 0. If `received` is None, there is one task, which all readers share. DataLossError for a
     malformed bookmark.
     """
-    if told is None:
+    if received is None:
         return (Task(variant=worker_id),)
-    numbers = told if place is None else (str(place),)
+    numbers = received if place is None else (str(place),)
     try:
         return tuple(
             Task(
                 int(number),
-                told.get(number, ()),
+                received.get(number, ()),
                 Bookmark.from_json(bookmarks[number]) if number in bookmarks else None,
                 # The first pass has the order that the plan has without a service.
                 variant=number if varied and number != "0" else "",
@@ -160,10 +160,10 @@ class TaskProducer(PlanThread):
 
     def _rest_of(self, task: Task) -> Iterator[Element]:
         """Yields the elements of a task, or the parts of them that the reader lacks."""
-        had = Ranges(task.had)
+        received = Ranges(task.received)
         plan = None if task.number == NO_WINDOW else self._pipeline.positions_id(self._share)
-        bookmark = _usable(task, had, plan)
-        marker = Marker(task.number, plan, self._bookmark_every_s)
+        bookmark = _usable(task, received, plan)
+        bookmarks = BookmarkMaker(task.number, plan, self._bookmark_every_s)
         omitted = self.frames.omissions.page()
         restores = bookmark is not None
         with self._pipeline.open_whole(
@@ -175,14 +175,14 @@ class TaskProducer(PlanThread):
             variant=task.variant,
         ) as stream:
             row = 0 if bookmark is None else _restore(stream, bookmark)
-            mark = marker.at(row, stream)
+            mark = bookmarks.at(row, stream)
             while (batch := next(stream, None)) is not None:
                 begin, row = row, row + batch.num_rows
-                for first, end in had.missing(begin, row):
+                for first, end in received.missing(begin, row):
                     part = batch.slice(first - begin, end - first)
                     yield Element(part, (RowSpan(task.number, 0, first, end),), bookmark=mark)
                     mark = b""
-                mark = marker.at(row, stream) or mark
+                mark = bookmarks.at(row, stream) or mark
 
 
 def _beginning(frame: Frame) -> tuple[int, int]:
@@ -190,13 +190,13 @@ def _beginning(frame: Frame) -> tuple[int, int]:
     return frame.spans[0].window, frame.spans[0].first_row
 
 
-def _usable(task: Task, had: Ranges, plan: str | None) -> Bookmark | None:
+def _usable(task: Task, received: Ranges, plan: str | None) -> Bookmark | None:
     """Returns the bookmark of a task; None if the reader lacks rows before it.
 
     Also None, with a warning, if the bookmark is of another plan.
     """
     bookmark = task.bookmark
-    if bookmark is None or any(had.missing(0, bookmark.row)):
+    if bookmark is None or any(received.missing(0, bookmark.row)):
         return None
     if bookmark.plan != plan:
         logger.warning(
@@ -220,7 +220,7 @@ def _restore(stream: BatchStream, bookmark: Bookmark) -> int:
     return bookmark.row
 
 
-class Marker:
+class BookmarkMaker:
     """Makes a bookmark of a task every `every_s` seconds; none if `plan` is None.
 
     The interval doubles each time that a position is too large to send.

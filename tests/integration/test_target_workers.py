@@ -23,7 +23,9 @@ def two_hosts(
     config = ds.DispatcherConfig(**settings)
     with local_service(workers=local, config=config) as service:
         with monkeypatch.context() as patched:
-            patched.setattr("dataservice.worker.control.host_identity", lambda: "boot:another")
+            patched.setattr(
+                "dataservice.worker.dispatcher_link.host_identity", lambda: "boot:another"
+            )
             for _ in range(elsewhere):
                 service.add_worker()
         yield service

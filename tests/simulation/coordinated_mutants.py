@@ -128,15 +128,15 @@ def workers_give_each_consumer_what_comes_next(patch: Patch) -> None:
     def held(self: Any, _number: int, _generation: int) -> Any:
         if not self._ahead:
             return None
-        self._news.notify_all()
+        self._changed.notify_all()
         return self._ahead.popleft()
 
-    patch.setattr(RoundBuffer, "_group_held", held)
+    patch.setattr(RoundBuffer, "_group_locked", held)
 
 
 @mutant("C5")
 def workers_forget_rounds_that_somebody_has(patch: Patch) -> None:
-    original = RoundBuffer._group_held
+    original = RoundBuffer._group_locked
 
     def held(self: Any, number: int, generation: int) -> Any:
         known = number in self._given
@@ -144,4 +144,4 @@ def workers_forget_rounds_that_somebody_has(patch: Patch) -> None:
         self._low = max(self._low, number if known else 0)
         return group
 
-    patch.setattr(RoundBuffer, "_group_held", held)
+    patch.setattr(RoundBuffer, "_group_locked", held)

@@ -27,7 +27,7 @@ from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.ranges import Consumed, Ranges
 from dataservice.wire.elements import RowSpan
-from dataservice.worker.control import DispatcherLink, StreamLeases
+from dataservice.worker.dispatcher_link import DispatcherLink, StreamLeases
 from dataservice.worker.rebatch import Rebatcher
 from dataservice.worker.service import WorkerService
 from tests.simulation.dispatcher_node import Commits, DispatcherNode

@@ -35,7 +35,7 @@ from dataservice.dispatcher import (
 )
 from dataservice.dispatcher.plans import WindowPlan
 from dataservice.sharding import Split
-from dataservice.worker import control, leases, membership, producer, rebatch
+from dataservice.worker import dispatcher_link, leases, membership, producer, rebatch
 from dataservice.worker import service as worker_service
 from tests.simulation import stage
 from tests.simulation.base_scenario import FAULTS_UNTIL_S, Outcome, ServiceScenario
@@ -350,7 +350,7 @@ def staged() -> Iterator[None]:
         patch.setattr(client_reader, "WorkerStream", Stream)
         patch.setattr(joined_iteration, "decode_schema", lambda schema: schema)
         patch.setattr(worker_stream, "decode_batch", stage.decode_rows)
-        patch.setattr(control, "RpcClient", stage.Rpc)
+        patch.setattr(dispatcher_link, "RpcClient", stage.Rpc)
         patch.setattr(worker_service, "FrameBuffer", stage.Frames)
         patch.setattr(leases, "LONG_POLL_S", stage.LONG_POLL_S)
         quiet = (

@@ -153,11 +153,11 @@ def writers_outlive_their_snapshot(patch: Patch) -> None:
     def report(self: Any) -> Any:
         reply = original(self)
         if reply.over and not reply.marker:
-            self._news.wait(None)
+            self._changed.wait(None)
         return reply
 
     def locked(self: Any) -> Any:
-        with self._news:
+        with self._changed:
             return report(self)
 
     patch.setattr(SnapshotWriter, "_report", locked)

@@ -20,7 +20,7 @@ from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import RegisterDataset
 from dataservice.dispatcher.snapshot_handlers import SavingSettings
 from dataservice.sharding import Split
-from dataservice.worker import control, rebatch, snapshot_writer, window_files
+from dataservice.worker import dispatcher_link, rebatch, snapshot_writer, window_files
 from dataservice.worker import snapshots as worker_snapshots
 from tests.simulation import coordinated_nodes, scenario
 from tests.simulation import snapshot_nodes as nodes
@@ -305,7 +305,7 @@ def staged() -> Iterator[None]:
         patch.setattr(window_files, "_WHOLE_CHUNK_BYTES", 100)
         patch.setattr(rebatch, "concat_batches", columns.concat_batches)
         patch.setattr(rebatch, "encoded_bytes", columns.encoded_bytes)
-        patch.setattr(control, "RpcClient", nodes.Rpc)
+        patch.setattr(dispatcher_link, "RpcClient", nodes.Rpc)
         patch.setattr(client, "Connection", nodes.Connection)
         patch.setattr(nodes, "new_id", lambda prefix: f"{prefix}-{next_hex().hex}")
         patch.setattr("fsspec.core.url_to_fs", lambda path: (DISK.disk, path))

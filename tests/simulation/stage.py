@@ -20,7 +20,7 @@ from dataservice.client.connection import JoinRequest
 from dataservice.errors import CancelledError, FailedPreconditionError
 from dataservice.runtime.checksum import checksum
 from dataservice.wire.elements import pack_data
-from dataservice.worker.production import Patience
+from dataservice.worker.production import WaitTimer
 from tests.simulation.world import STAGE, Blocked
 
 LONG_POLL_S = 1.0
@@ -115,7 +115,7 @@ class Frames:
 
     def __init__(self, _max_bytes: int, _compression: str | None) -> None:
         self.rows = 0
-        self.patience = Patience()
+        self.wait_timer = WaitTimer()
         self.omissions = None
         self.size_bytes = 0
         self.queue: deque[tuple[bytes, bytes | None]] = deque()

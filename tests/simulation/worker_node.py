@@ -2,9 +2,9 @@
 
 Real: membership, the service's table of producers, leasing, the order of windows, re-batching,
 headers and checksums. Modelled, because the originals are loops that hold state across a wait: the
-leasing and assembling threads, `pump` with its credit, and the receiving loop of `WorkerStream`.
-Like TCP, a stream is in order and loses nothing unless it breaks; unlike TCP, it may deliver a
-frame twice. A cut delays the stream, and the reader notices the silence.
+leasing and assembling threads, `send_frames` with its credit, and the receiving loop of
+`WorkerStream`. Like TCP, a stream is in order and loses nothing unless it breaks; unlike TCP, it
+may deliver a frame twice. A cut delays the stream, and the reader notices the silence.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from dataservice.client.worker_stream import _TRANSIENT, StreamEvents, WorkerStr
 from dataservice.config import WorkerConfig
 from dataservice.errors import DataServiceError, NotFoundError, UnavailableError
 from dataservice.wire.elements import END, FrameKind, unpack
-from dataservice.worker.control import DispatcherLink
+from dataservice.worker.dispatcher_link import DispatcherLink
 from dataservice.worker.leases import Lease
 from dataservice.worker.membership import Membership
-from dataservice.worker.producer import _ENDED, _FLUSH, WindowProducer, _Ticket
+from dataservice.worker.producer import _ENDED, _FLUSH, WindowProducer, _OpenWindow
 from dataservice.worker.rebatch import Element, Rebatcher
 from dataservice.worker.service import WorkerService
 from dataservice.worker.snapshots import SnapshotWriters
@@ -137,7 +137,7 @@ class WorkerNode(Node):
         stream.key, stream.producer, stream.feed = key, producer, producer._feed
         stream.rebatcher = self._pipeline.rebatcher()
         stream.leasing = Task(self, lambda: _lease(stream), lambda: self.poke(stream))
-        for condition in (producer._news, producer._room, stream.feed._needed):
+        for condition in (producer._changed, producer._room, stream.feed._needed):
             condition.listener = lambda: self.poke(stream)
         self._turn(stream)
 
@@ -170,23 +170,23 @@ class WorkerNode(Node):
     def _begin_windows(self, stream: Stream) -> None:
         while stream.computing < stream.producer._max_parallel:
             try:
-                ticket = stream.producer._next_ticket()
+                window = stream.producer._next_window()
             except Blocked:
                 return
-            if ticket is None:
+            if window is None:
                 return
             stream.computing += 1
             seconds = self.compute_s * self.world.dice.uniform(0.2, 2.0)
-            self.world.at(seconds, self, self._compute, stream, ticket)
+            self.world.at(seconds, self, self._compute, stream, window)
 
-    def _compute(self, stream: Stream, ticket: _Ticket) -> None:
-        if ticket.lease.window == self.world.poison:
+    def _compute(self, stream: Stream, window: _OpenWindow) -> None:
+        if window.lease.window == self.world.poison:
             self.world.checker.poison_deaths += 1
             self.world.note("poisoned", self)
             self.crash()
             self.world.at(self.world.dice.choice((0.05, 0.5, 3.0)), None, self.restart)
             return
-        stream.producer._run_window(ticket)
+        stream.producer._run_window(window)
         stream.computing -= 1
         self.poke(stream)
 
@@ -260,7 +260,7 @@ def _elements(rebatcher: Rebatcher, step: Any) -> Iterator[Element]:
     if step is _FLUSH:
         return rebatcher.flush()
     lease = step.lease
-    if isinstance(step, _Ticket):
+    if isinstance(step, _OpenWindow):
         return rebatcher.end_window(lease.window, lease.generation, step.end_row)
     return rebatcher.add(step.batch, lease.window, lease.generation, step.first_row)
 

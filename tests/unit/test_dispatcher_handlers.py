@@ -125,7 +125,7 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         for _ in range(3):
             with pytest.raises(UnavailableError, match="being listed"):
                 open_reader(service, "r2")
-        with service.openings._listing_limit.alone("dataset other"):
+        with service.openings._listing_limit.exclusive("dataset other"):
             pass  # one lists, none waits
         may_plan.set()
         assert future.result(WAIT_S) == "i1"

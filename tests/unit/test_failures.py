@@ -15,8 +15,8 @@ import pytest
 
 from dataservice.errors import UnavailableError, UserFunctionError
 from dataservice.worker.failures import outcome_of, reportable
+from dataservice.worker.flow_control import send_frames
 from dataservice.worker.outgoing import FrameBuffer
-from dataservice.worker.pump import pump
 from dataservice.worker.rebatch import Element
 
 
@@ -120,6 +120,6 @@ def test_a_stream_that_is_given_up_keeps_nothing_of_its_last_frame() -> None:
     frames = FrameBuffer(1 << 20, None)
     frames.put(Element(pa.record_batch({"x": pc.random(10_000)}), ()), divisible=True)
     with contextlib.suppress(UnavailableError):
-        pump(frames, Reader(frames), 4)
+        send_frames(frames, Reader(frames), 4)
     assert pa.total_allocated_bytes() == before
     assert frames.size_bytes == 0

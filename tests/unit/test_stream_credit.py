@@ -12,8 +12,8 @@ from dataservice.errors import CancelledError
 from dataservice.runtime.message import Message
 from dataservice.wire.elements import FrameKind, RowSpan, pack_credit, unpack
 from dataservice.worker import outgoing
+from dataservice.worker.flow_control import send_frames
 from dataservice.worker.outgoing import FrameBuffer
-from dataservice.worker.pump import pump
 from dataservice.worker.rebatch import Element
 
 
@@ -57,7 +57,7 @@ def frames_of(*sizes: int) -> FrameBuffer:
 
 def test_a_frame_larger_than_the_credit_left_is_sent_and_its_lack_is_owed() -> None:
     reader = Reader([8, 8, 8])
-    pump(frames_of(5, 16, 1), reader, credit=16)
+    send_frames(frames_of(5, 16, 1), reader, credit=16)
     # 16 - 5 - 16 = -5: eight more leave credit for the last.
     assert reader.events == [("sent", 5), ("sent", 16), ("credit", 8), ("sent", 1)]
 
@@ -65,7 +65,7 @@ def test_a_frame_larger_than_the_credit_left_is_sent_and_its_lack_is_owed() -> N
 def test_nothing_is_sent_without_credit() -> None:
     reader = Reader([3])
     with pytest.raises(CancelledError, match="the reader has gone"):
-        pump(frames_of(4, 4), reader, credit=1)
+        send_frames(frames_of(4, 4), reader, credit=1)
     # 1 - 4 + 3 = 0.
     assert reader.events == [("sent", 4), ("credit", 3)]
 

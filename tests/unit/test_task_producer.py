@@ -160,8 +160,8 @@ def check_each_bookmark(pipeline: Pipeline, share: Share | None = None) -> None:
     for index, (_, span, bookmark) in enumerate(whole):
         assert bookmark is not None
         assert bookmark.row == span.first_row
-        had = ((0, span.first_row),) if span.first_row else ()
-        assert marked(pipeline, Task(2, had, bookmark, "2"), share=share) == whole[index:]
+        received = ((0, span.first_row),) if span.first_row else ()
+        assert marked(pipeline, Task(2, received, bookmark, "2"), share=share) == whole[index:]
 
 
 @pytest.mark.parametrize("policy", [ds.ShardingPolicy.FILE, ds.ShardingPolicy.DATA])
@@ -198,7 +198,7 @@ def noting(path: pathlib.Path) -> Callable[[dict[str, np.ndarray]], dict[str, np
 
 
 @pytest.mark.parametrize(
-    ("had", "plan", "begins"),
+    ("received", "plan", "begins"),
     [
         (((0, 40),), None, 32),
         (((0, 32), (36, 40)), None, 32),
@@ -207,7 +207,7 @@ def noting(path: pathlib.Path) -> Callable[[dict[str, np.ndarray]], dict[str, np
     ],
 )
 def test_rows_before_a_bookmark_are_made_again_only_where_they_must(
-    tmp_path: pathlib.Path, had: Pairs, plan: str | None, begins: int
+    tmp_path: pathlib.Path, received: Pairs, plan: str | None, begins: int
 ) -> None:
     note = tmp_path / "rows"
     pipeline = pipeline_of(ds.Dataset.range(64).batch(8).map(noting(note)))
@@ -216,9 +216,9 @@ def test_rows_before_a_bookmark_are_made_again_only_where_they_must(
     if plan is not None:
         bookmark = bookmark._replace(plan=plan)
     note.write_text("")
-    rest = marked(pipeline, Task(0, had, bookmark))
+    rest = marked(pipeline, Task(0, received, bookmark))
     assert [row for ids, *_ in rest for row in ids] == [
-        r for r in range(64) if r not in Ranges(had)
+        r for r in range(64) if r not in Ranges(received)
     ]
     assert list(map(int, note.read_text().split())) == list(range(begins, 64))
 

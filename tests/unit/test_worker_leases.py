@@ -79,10 +79,10 @@ def test_calls_are_few_for_many_tiny_windows() -> None:
     feed.start()
     got = []
     with feed.lock:
-        while not feed.is_over_held():
-            lease = feed.take_held()
+        while not feed.is_over_locked():
+            lease = feed.take_locked()
             if lease is None:
-                assert feed.news.wait(TIMEOUT_S)
+                assert feed.changed.wait(TIMEOUT_S)
             else:
                 got.append(lease.window)
     assert got == list(range(5_000))
@@ -101,7 +101,7 @@ def test_a_feed_that_may_not_wait_asks_no_sooner_than_it_was_told() -> None:
     feed = LeaseFeed(ask, lambda _leases: None, ahead=3, name="test")
     feed.start()
     with feed.lock:
-        assert feed.news.wait_for(feed.is_over_held, TIMEOUT_S)
+        assert feed.changed.wait_for(feed.is_over_locked, TIMEOUT_S)
     assert all(after - before >= pause_s for before, after in pairwise(asked_s))
 
 
@@ -117,4 +117,4 @@ def test_a_feed_that_pauses_stops_at_once() -> None:
     assert paused.wait(TIMEOUT_S)
     feed.stop()
     with feed.lock:
-        assert feed.news.wait_for(feed.is_over_held, TIMEOUT_S)
+        assert feed.changed.wait_for(feed.is_over_locked, TIMEOUT_S)

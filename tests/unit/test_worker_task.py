@@ -233,7 +233,7 @@ def test_a_defect_in_a_compute_thread_ends_the_stream_with_its_error() -> None:
     def defect() -> None:
         raise KeyError("defect")
 
-    producer._feed.take_held = defect  # type: ignore[method-assign, assignment]
+    producer._feed.take_locked = defect  # type: ignore[method-assign, assignment]
     producer.start()
     with pytest.raises(KeyError, match="defect"):
         producer.frames.get(TIMEOUT_S)
@@ -246,8 +246,8 @@ def test_leases_in_store_are_given_back_when_the_stream_ends() -> None:
     feed = LeaseFeed(dispatcher.ask, dispatcher.give_back, ahead=3, name="test")
     feed.start()
     with feed.lock:
-        assert feed.news.wait_for(lambda: len(dispatcher.leases) == len(leases) - 3, TIMEOUT_S)
-        assert feed.take_held() == leases[0]
+        assert feed.changed.wait_for(lambda: len(dispatcher.leases) == len(leases) - 3, TIMEOUT_S)
+        assert feed.take_locked() == leases[0]
     feed.stop()
     assert dispatcher.given_back.wait(TIMEOUT_S)
     assert leases[1:3] == dispatcher.returned[:2]

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 1.0
 
 
-def pump(
+def send_frames(
     frames: FrameSource, channel: Channel, credit: int, unconfirmed: deque[Frame] | None = None
 ) -> None:
     """Sends frames as they come, keep-alives while none comes, and then the end.
