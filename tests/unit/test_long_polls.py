@@ -11,29 +11,29 @@ from dataservice.dispatcher.long_polls import LongPolls
 
 
 def test_so_many_may_wait_and_no_more() -> None:
-    polls = LongPolls(2, 100.0)
-    with polls.slot() as first, polls.slot() as second, polls.slot() as third:
+    long_polls = LongPolls(2, 100.0)
+    with long_polls.slot() as first, long_polls.slot() as second, long_polls.slot() as third:
         assert first.take()
         assert first.take(), "its own slot, not another one"
         assert second.take()
         assert not third.take()
         first.leave()
         assert third.take()
-    assert polls.taken == 0
+    assert long_polls.taken == 0
 
 
 def test_a_seat_is_given_back_whatever_ends_the_wait() -> None:
-    polls = LongPolls(1, 100.0)
-    with pytest.raises(ZeroDivisionError), polls.slot() as slot:
+    long_polls = LongPolls(1, 100.0)
+    with pytest.raises(ZeroDivisionError), long_polls.slot() as slot:
         assert slot.take() / 0
-    assert polls.taken == 0
+    assert long_polls.taken == 0
 
 
 def test_who_does_not_wait_takes_no_seat() -> None:
-    polls = LongPolls(1, 100.0)
-    with polls.slot():
-        assert polls.taken == 0
-    assert polls.taken == 0
+    long_polls = LongPolls(1, 100.0)
+    with long_polls.slot():
+        assert long_polls.taken == 0
+    assert long_polls.taken == 0
 
 
 def test_one_who_finds_no_seat_does_not_come_again_at_once() -> None:
@@ -42,11 +42,11 @@ def test_one_who_finds_no_seat_does_not_come_again_at_once() -> None:
 
 @pytest.mark.parametrize("polls", [100, 1_000, 2_500])
 def test_however_many_are_sent_away_so_many_come_again_in_a_second(polls: int) -> None:
-    polls, due_s, seen = LongPolls(0, 100.0), [0.0] * polls, []
+    long_polls, due_s, seen = LongPolls(0, 100.0), [0.0] * polls, []
     while len(seen) < 20 * polls:
         now_s = due_s[0]
         seen.append(now_s)
-        heapq.heapreplace(due_s, now_s + polls.pause_s(now_s))
+        heapq.heapreplace(due_s, now_s + long_polls.pause_s(now_s))
     later = [now_s for now_s in seen if now_s > 1.0]
     assert len(later) / (later[-1] - later[0]) < 101.0
     gaps = [after - before for before, after in pairwise(later)]
@@ -54,14 +54,14 @@ def test_however_many_are_sent_away_so_many_come_again_in_a_second(polls: int) -
 
 
 def test_nobody_is_sent_away_for_long_however_many_there_are() -> None:
-    polls = LongPolls(0, 100.0)
-    pauses_s = [polls.pause_s(0.0) for _ in range(10_000)]
+    long_polls = LongPolls(0, 100.0)
+    pauses_s = [long_polls.pause_s(0.0) for _ in range(10_000)]
     assert max(pauses_s) <= 30.0
     assert min(pauses_s) >= 0.5
 
 
 def test_a_rush_that_is_over_is_forgotten() -> None:
-    polls = LongPolls(0, 100.0)
+    long_polls = LongPolls(0, 100.0)
     for _ in range(2_000):
-        polls.pause_s(0.0)
-    assert polls.pause_s(60.0) == 0.5
+        long_polls.pause_s(0.0)
+    assert long_polls.pause_s(60.0) == 0.5
