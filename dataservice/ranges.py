@@ -117,7 +117,7 @@ class Consumed:
     done: Ranges = field(default_factory=Ranges)
     rows: dict[int, int] = field(default_factory=dict)
 
-    def note(self, window: int, row: int) -> None:
+    def record(self, window: int, row: int) -> None:
         """Records that rows [0, row) of a window are consumed; never lowers what is recorded."""
         if row > self.rows.get(window, 0) and window not in self.done:
             self.rows[window] = row
@@ -135,14 +135,14 @@ class Consumed:
             return
         self.done.discard(window, window + 1)
         self.rows.pop(window, None)
-        self.note(window, row)
+        self.record(window, row)
 
     def merge(self, other: Consumed) -> None:
         """Adds everything that is consumed in `other`."""
         for first, end in other.done.pairs():
             self.finish(first, end)
         for window, row in other.rows.items():
-            self.note(window, row)
+            self.record(window, row)
 
     def end(self) -> int:
         """Returns the index of the last window in `done` or `rows` plus one, or 0 without any."""
@@ -170,7 +170,7 @@ class Consumed:
             for window, row in encoded["rows"]:
                 if _integer(window) < 0 or _integer(row) < 1:
                     raise ValueError(f"row {row} of window {window}")
-                consumed.note(window, row)
+                consumed.record(window, row)
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"malformed position in windows: {error!r}") from error
         return consumed

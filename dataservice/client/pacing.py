@@ -40,20 +40,20 @@ class Pacing:
             waits.append(GROUP_S)
         return self._last_s + min(waits)
 
-    def note_interval(self, least_s: float) -> None:
-        """Notes the least interval that the dispatcher wants between calls without news."""
+    def record_interval(self, least_s: float) -> None:
+        """Records the least interval that the dispatcher wants between calls without news."""
         self._heartbeat_s = max(self._own_s, least_s)
         self._idle_first_s = max(IDLE_FIRST_S, _IDLE_FIRST_PART * least_s)
         self._idle_max_s = max(IDLE_MAX_S, _IDLE_MAX_PART * least_s)
 
-    def note_call(self, now_s: float, *, idle: bool) -> None:
-        """Notes that a call was made, and whether the reader was idle then."""
+    def record_call(self, now_s: float, *, idle: bool) -> None:
+        """Records that a call was made, and whether the reader was idle then."""
         longer_s = max(2 * self._idle_s, self._idle_first_s)
         self._idle_s = min(longer_s, self._idle_max_s) if idle else self._idle_first_s
         self._was_idle = idle
         self._last_s = now_s
 
-    def note_arrival(self) -> None:
-        """Notes that something arrived, so that the next idle period begins with short pauses."""
+    def record_arrival(self) -> None:
+        """Records that something arrived, so that the next idle period begins with short pauses."""
         self._idle_s = self._idle_first_s
         self._was_idle = False

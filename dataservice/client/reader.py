@@ -159,14 +159,14 @@ class ServiceReader:
         taken = self._buffer.get(0.0) if self._failure is None else None
         if taken is None:
             taken = self._wait_for_element(interrupts)
-            self.statistics.note_wait(time.monotonic() - started_s)
+            self.statistics.record_wait(time.monotonic() - started_s)
         if taken is None:
             return None
         with self._lock:
-            self._session.note_taken()
+            self._session.record_taken()
         if taken.stream is not None:
-            taken.stream.note_taken(taken.spans)
-        self.statistics.note_element(taken.batch.num_rows, taken.size_bytes)
+            taken.stream.record_taken(taken.spans)
+        self.statistics.record_element(taken.batch.num_rows, taken.size_bytes)
         return taken
 
     def acknowledge(self, spans: Sequence[RowSpan]) -> None:
@@ -249,7 +249,7 @@ class ServiceReader:
                 on_broken=self._on_broken,
                 on_failure=self._on_failure,
                 on_end=self._on_end,
-                on_missed=self.statistics.note_missed,
+                on_missed=self.statistics.record_missed,
                 on_omitted=self.statistics.omissions.record_all,
                 on_bookmark=self._on_bookmark,
             ),
@@ -262,7 +262,7 @@ class ServiceReader:
         return stream
 
     def _on_open(self, stream: WorkerStream, protocol: str) -> None:
-        self.statistics.note_protocol(stream.address, protocol)
+        self.statistics.record_protocol(stream.address, protocol)
 
     def _on_frame(
         self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int
@@ -301,7 +301,7 @@ class ServiceReader:
             accepted = self._session.accept(stream, header)
             rows = None if batch is None else new_rows(batch, header, accepted)
             chunks = sequencer.add(accepted.spans, rows)
-            self._session.note_sequenced(len(chunks), waits=sequencer.holds_anything)
+            self._session.record_sequenced(len(chunks), waits=sequencer.holds_anything)
             self._wake_if_idle()
         elements = [
             TakenElement(chunk.batch, (chunk.span,), encoded_bytes(chunk.batch)) for chunk in chunks
@@ -317,17 +317,17 @@ class ServiceReader:
         task, bookmark = decode_bookmark(encoded)
         with self._lock:
             if self._tasks is not None:
-                self._tasks.note_bookmark(task, bookmark)
+                self._tasks.record_bookmark(task, bookmark)
 
     def _on_end(self, stream: WorkerStream) -> None:
         with self._lock:
-            self._session.note_end(stream)
+            self._session.record_end(stream)
             self._wakeup.notify_all()
 
     def _on_broken(self, stream: WorkerStream, error: DataServiceError) -> None:
         logger.info("the stream from worker %s broke: %s", stream.address, error)
         with self._lock:
-            may_retry = self._session.note_broken(stream, error, time.monotonic())
+            may_retry = self._session.record_broken(stream, error, time.monotonic())
             self._wakeup.notify_all()
         if not may_retry:
             self._on_failure(error)

@@ -121,8 +121,8 @@ class RoundReader:
                 self._wake_if_sooner()
         if taken is None:
             taken = self._wait_for_round(interrupts)
-            self.statistics.note_wait(time.monotonic() - started_s)
-        self.statistics.note_element(taken.batch.num_rows, taken.size_bytes)
+            self.statistics.record_wait(time.monotonic() - started_s)
+        self.statistics.record_element(taken.batch.num_rows, taken.size_bytes)
         return taken
 
     def _wait_for_round(self, interrupts: HeldInterrupts) -> TakenElement:
@@ -184,7 +184,7 @@ class RoundReader:
         return stream
 
     def _on_open(self, stream: WorkerStream, protocol: str) -> None:
-        self.statistics.note_protocol(stream.address, protocol)
+        self.statistics.record_protocol(stream.address, protocol)
 
     def _on_frame(
         self, stream: WorkerStream, header: Header, batch: pa.RecordBatch | None, size_bytes: int
@@ -194,7 +194,7 @@ class RoundReader:
         with self._lock:
             if stream.is_dropped():
                 return
-            self._streams.note_frame(stream)
+            self._streams.record_frame(stream)
             self._tracker.receive(stream.worker_id, span.window, span.generation, item, size_bytes)
             if self._takers and self._tracker.has_next():
                 self._arrivals.notify_all()
@@ -205,7 +205,7 @@ class RoundReader:
         with self._lock:
             self._damaged += isinstance(error, DataLossError)
             self._tracker.forget_worker(stream.worker_id)
-            self._streams.note_broken(stream, error, time.monotonic())
+            self._streams.record_broken(stream, error, time.monotonic())
             self._wakeup.notify_all()
             gives_up = self._damaged > MAX_DAMAGED_STREAMS
         if gives_up:
@@ -270,8 +270,8 @@ class RoundReader:
         blocks = tuple(Block(b.first, b.end, b.worker_id, b.generation) for b in reply.blocks)
         answer = Answer(blocks, reply.version, reply.complete, reply.low, reply.begin, reply.roll)
         progress = self._tracker.apply_answer(report, answer)
-        self._pacing.note_call(now_s, progress=progress)
-        self._pacing.note_interval(reply.heartbeat_interval_ms / 1_000)
+        self._pacing.record_call(now_s, progress=progress)
+        self._pacing.record_interval(reply.heartbeat_interval_ms / 1_000)
         self._streams.update({w.worker_id: w.address for w in reply.workers}, now_s)
         self._ask()
         is_told = report.roll == reply.roll

@@ -254,11 +254,11 @@ class RoundPacing:
             pauses_s.append(GROUP_S)
         return self._last_s + min(pauses_s)
 
-    def note_interval(self, least_s: float) -> None:
-        """Notes the least interval that the dispatcher wants between calls without news."""
+    def record_interval(self, least_s: float) -> None:
+        """Records the least interval that the dispatcher wants between calls without news."""
         self._heartbeat_s = max(self._own_s, least_s)
 
-    def note_call(self, now_s: float, *, progress: bool) -> None:
-        """Notes that a call was answered, and whether the answer changed anything."""
+    def record_call(self, now_s: float, *, progress: bool) -> None:
+        """Records that a call was answered, and whether the answer changed anything."""
         self._poll_s = POLL_FIRST_S if progress else min(2 * self._poll_s, POLL_MAX_S)
         self._last_s = now_s

@@ -151,7 +151,7 @@ class ServiceStream(BatchStream, SteppedSource):
                 raise StopIteration from None
             raise
         if taken is None:
-            self._note_end(reader)
+            self._record_end(reader)
             raise StopIteration
         step = Step(self._last.number + 1, taken.batch.num_rows, taken.spans)
         with self._lock:
@@ -248,7 +248,7 @@ class ServiceStream(BatchStream, SteppedSource):
         rewind(consumed, later)
         return consumed, peers
 
-    def _note_end(self, reader: ServiceReader) -> None:
+    def _record_end(self, reader: ServiceReader) -> None:
         """Closes the reader if no more elements can come and no receipts are awaited.
 
         First fetches what a position at the end needs, since an operator that reads ahead may also

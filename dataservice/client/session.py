@@ -89,14 +89,15 @@ class ReadSession:
     # What comes in and goes out
 
     def accept(self, stream: WorkerStream, header: Header) -> Accepted:
-        """Returns what is new in a frame; `note_taken` must follow for each element with new rows.
+        """Returns what is new in a frame.
 
-        Raises DataLossError if rows before the frame are missing.
+        `record_taken` must follow for each element with new rows. Raises DataLossError if rows
+        before the frame are missing.
         """
         accepted = self._receive(stream.worker_id, header)
         self._ended = False
-        self.streams.note_frame(stream, more_follows=header.more_follows)
-        self._pacing.note_arrival()
+        self.streams.record_frame(stream, more_follows=header.more_follows)
+        self._pacing.record_arrival()
         if accepted.slices and header.rows:
             if not self._sequenced:
                 self._outstanding += elements_in(accepted.rows, header.element_rows)
@@ -109,13 +110,13 @@ class ReadSession:
             return self._tasks.receive(worker_id, header.spans)
         return self._tracker.receive(worker_id, header.spans, divisible=header.divisible)
 
-    def note_sequenced(self, ready: int, *, waits: bool) -> None:
-        """Notes that the turn of `ready` more elements has come; `waits`: others are held back."""
+    def record_sequenced(self, ready: int, *, waits: bool) -> None:
+        """Records that the turn of `ready` more elements came; `waits`: others are held back."""
         self._outstanding += ready
         self._waits_for_turn = waits
 
-    def note_taken(self) -> None:
-        """Notes that an accepted element was taken."""
+    def record_taken(self) -> None:
+        """Records that an accepted element was taken."""
         self._outstanding -= 1
 
     def consume(self, spans: Iterable[RowSpan]) -> None:
@@ -162,18 +163,18 @@ class ReadSession:
         """True if the whole iteration is done, for all of its readers; once true, stays true."""
         return self._finished
 
-    def note_end(self, stream: WorkerStream) -> None:
-        """Notes that a worker has nothing more."""
-        self.streams.note_end(stream)
+    def record_end(self, stream: WorkerStream) -> None:
+        """Records that a worker has nothing more."""
+        self.streams.record_end(stream)
         if self._tasks is not None:
-            self._tasks.note_end(stream.worker_id)
-        self._pacing.note_arrival()
+            self._tasks.record_end(stream.worker_id)
+        self._pacing.record_arrival()
 
-    def note_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> bool:
-        """Notes a lost stream; returns False if too many streams were damaged to try again."""
+    def record_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> bool:
+        """Records a lost stream; returns False if too many streams were damaged to try again."""
         self._damaged += isinstance(error, DataLossError)
         self._tracker.fence_source(stream.worker_id)
-        self.streams.note_broken(stream, error, now_s)
+        self.streams.record_broken(stream, error, now_s)
         self._urgent = True
         return self._damaged <= MAX_DAMAGED_STREAMS
 
@@ -183,7 +184,7 @@ class ReadSession:
         self._fan_in.readers = joined.readers
         if self._is_shared:
             self._settled_s = now_s + SETTLE_S
-        self._pacing.note_interval(joined.heartbeat_interval_ms / 1_000)
+        self._pacing.record_interval(joined.heartbeat_interval_ms / 1_000)
         self._update_streams(now_s)
 
     def _update_streams(self, now_s: float) -> None:
@@ -253,8 +254,8 @@ class ReadSession:
             self._ended = True
         if reply.iteration_finished and not self._outstanding and self._nothing_can_come():
             self._finished = True
-        self._pacing.note_call(now_s, idle=call.idle)
-        self._pacing.note_interval(reply.heartbeat_interval_ms / 1_000)
+        self._pacing.record_call(now_s, idle=call.idle)
+        self._pacing.record_interval(reply.heartbeat_interval_ms / 1_000)
         self._update_streams(now_s)
         return self._ended or self._finished
 

@@ -29,21 +29,21 @@ class ReadStatistics:
         self.omissions = omissions or Ledger()
         self._protocols: dict[str, str] = {}
 
-    def note_element(self, rows: int, size_bytes: int) -> None:
+    def record_element(self, rows: int, size_bytes: int) -> None:
         with self._lock:
             self.rows += rows
             self._elements += 1
             self._bytes += size_bytes
 
-    def note_protocol(self, address: str, protocol: str) -> None:
+    def record_protocol(self, address: str, protocol: str) -> None:
         with self._lock:
             self._protocols[address] = protocol
 
-    def note_wait(self, seconds: float) -> None:
+    def record_wait(self, seconds: float) -> None:
         with self._lock:
             self._wait_s += seconds
 
-    def note_missed(self, elements: int) -> None:
+    def record_missed(self, elements: int) -> None:
         """Counts elements that were evicted from the cross-trainer cache before they were taken."""
         with self._lock:
             self.missed += elements

@@ -62,21 +62,21 @@ class StreamTable(Generic[Stream]):
                 stream = self._open_stream(worker_id, address)
                 self._slots[worker_id] = Slot(stream, slot.attempts + 1, slot.error)
 
-    def note_frame(self, stream: WorkerStream, *, more_follows: bool = False) -> None:
-        """Notes that rows arrived, so the worker is well, and whether it announced more frames."""
+    def record_frame(self, stream: WorkerStream, *, more_follows: bool = False) -> None:
+        """Records that rows arrived, so the worker is well, and whether more frames follow."""
         slot = self._slots.get(stream.worker_id)
         if slot is not None and slot.stream is stream:
             slot.attempts = 0
             slot.more_follows = more_follows
 
-    def note_end(self, stream: WorkerStream) -> None:
-        """Notes that the worker has nothing more for this reader."""
+    def record_end(self, stream: WorkerStream) -> None:
+        """Records that the worker has nothing more for this reader."""
         slot = self._slots.get(stream.worker_id)
         if slot is not None and slot.stream is stream:
             slot.has_ended = True
 
-    def note_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> None:
-        """Notes that the stream broke, so that rows leased to it may not arrive."""
+    def record_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> None:
+        """Records that the stream broke, so that rows leased to it may not arrive."""
         slot = self._slots.get(stream.worker_id)
         if slot is not None and slot.stream is stream:
             slot.broken_s = now_s

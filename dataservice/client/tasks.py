@@ -121,8 +121,8 @@ class TaskTracker:
         numbers = self._received if self._is_static else self._numbers[worker]
         return {str(number): self._received[number].pairs() for number in numbers}
 
-    def note_bookmark(self, number: int, bookmark: Bookmark) -> None:
-        """Notes a point from which a task can go on once all rows before it were consumed."""
+    def record_bookmark(self, number: int, bookmark: Bookmark) -> None:
+        """Records a point from which a task can go on once all rows before it were consumed."""
         known = self._bookmarks.setdefault(number, [])
         if known and bookmark.row <= known[-1].row:
             return
@@ -163,8 +163,8 @@ class TaskTracker:
         for span in spans:
             self._consumed.setdefault(span.window, Ranges()).add(span.first_row, span.end_row)
 
-    def note_end(self, worker: str) -> None:
-        """Notes that a worker has produced its tasks; sets the totals of tasks without a gap."""
+    def record_end(self, worker: str) -> None:
+        """Records that a worker has produced its tasks; sets the totals of tasks without a gap."""
         for number in self._numbers.get(worker, ()):
             received = self._received[number]
             if len(received) == received.end():

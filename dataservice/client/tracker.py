@@ -253,7 +253,7 @@ class Tracker:
             if window.is_consumed():
                 consumed.finish(index, index + 1)
             elif window.generation >= 0:
-                consumed.note(index, window.consumed)
+                consumed.record(index, window.consumed)
         return consumed
 
     def all_marks(self) -> tuple[RowMark, ...]:

@@ -121,8 +121,8 @@ class WorkerStream:
         """Starts receiving."""
         self._thread.start()
 
-    def note_taken(self, spans: Sequence[RowSpan]) -> None:
-        """Notes that a frame was taken, so that no other reader may get it."""
+    def record_taken(self, spans: Sequence[RowSpan]) -> None:
+        """Records that a frame was taken, so that no other reader may get it."""
         self._taken.append((spans[0].window, spans[0].first_row))
 
     def leave(self, timeout_s: float) -> None:

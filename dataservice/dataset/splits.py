@@ -144,7 +144,7 @@ def transform_batch(
                 began_s = time.perf_counter()
                 batch = step(batch, location)
                 if times is not None:
-                    times.note(key, batch.num_rows, time.perf_counter() - began_s)
+                    times.add_batch(key, batch.num_rows, time.perf_counter() - began_s)
         return batch
 
     return apply

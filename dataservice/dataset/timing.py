@@ -65,7 +65,7 @@ class OperatorTimes:
         """Returns the entry of an operator; None if the plan has no operator of that key."""
         return self._entries.get(key)
 
-    def note(self, key: int, rows: int, time_s: float) -> None:
+    def add_batch(self, key: int, rows: int, time_s: float) -> None:
         """Adds a batch of an operator that runs without a stream of its own."""
         entry = self._entries[key]
         entry.batches += 1

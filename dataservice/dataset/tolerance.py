@@ -60,7 +60,7 @@ def narrowed(transform: Transform, kind: str, context: RunContext) -> Transform:
                 raise
         failures: list[tuple[int, UserFunctionError]] = []
         parts = list(_survivors(transform, batch, 0, location, context, failures))
-        note_failures(context, kind, failures, location)
+        record_failures(context, kind, failures, location)
         return concat_batches(parts) if parts else batch.slice(0, 0)
 
     return apply
@@ -129,7 +129,7 @@ class RowGuard:
             return LEFT_OUT
 
 
-def note_failures(
+def record_failures(
     context: RunContext,
     kind: str,
     failures: list[tuple[int, UserFunctionError]],

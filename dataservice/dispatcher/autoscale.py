@@ -63,7 +63,7 @@ class _Mean:
     rows_total: int = 0
     trainer: str = ""
 
-    def note(self, rows_per_s: float, share: float, now_s: float) -> None:
+    def add(self, rows_per_s: float, share: float, now_s: float) -> None:
         keep = math.exp(-(now_s - self.last_s) / HORIZON_S)
         # Normalised by the total weight so far, or the first reports would count too little.
         weight = self.weight * keep + (1.0 - keep)
@@ -92,7 +92,7 @@ class Autoscale:
         self._reads: dict[ReaderId, IterationId] = {}
         self._makes: dict[WorkerId, set[IterationId]] = {}
 
-    def note_reader(
+    def record_reader(
         self,
         iteration_id: IterationId,
         reader_id: ReaderId,
@@ -109,10 +109,10 @@ class Autoscale:
             readers[reader_id] = _Mean(now_s, now_s, rows_total=rows_total, trainer=trainer)
         elif now_s > mean.last_s:
             rows_per_s = max(0, rows_total - mean.rows_total) / (now_s - mean.last_s)
-            mean.note(rows_per_s, wait_share, now_s)
+            mean.add(rows_per_s, wait_share, now_s)
             mean.rows_total = rows_total
 
-    def note_worker(
+    def record_worker(
         self, worker_id: WorkerId, production: Iterable[Production], now_s: float
     ) -> None:
         """Records what a worker made since its last report; drops it from all other iterations."""
@@ -124,7 +124,7 @@ class Autoscale:
             if worker_id not in workers:
                 workers[worker_id] = _Mean(now_s, now_s)
             elif now_s > workers[worker_id].last_s:
-                workers[worker_id].note(part.rows_per_s, part.busy_share, now_s)
+                workers[worker_id].add(part.rows_per_s, part.busy_share, now_s)
 
     def drop_reader(self, reader_id: ReaderId) -> None:
         """Forgets a reader that is gone."""

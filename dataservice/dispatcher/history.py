@@ -27,7 +27,7 @@ class JobHistory:
     older: list[tuple[int, int]] = field(default_factory=list)
     idle_since_s: float | None = None
 
-    def note_end(self, repetition: int, programs: tuple[str, ...]) -> None:
+    def record_end(self, repetition: int, programs: tuple[str, ...]) -> None:
         """Records the end of a repetition; if it ended before, the earlier programs stay noted."""
         if self.has_ended(repetition):
             return

@@ -45,17 +45,17 @@ class Reports:
         self.omitted: dict[IterationId, dict[ReaderId, Omitted]] = {}
         self.autoscale = Autoscale()
 
-    def note_worker(self, worker_id: WorkerId, report: WorkerReport, now_s: float) -> None:
+    def record_worker(self, worker_id: WorkerId, report: WorkerReport, now_s: float) -> None:
         """Records the report in a worker's heartbeat."""
         self.workers[worker_id] = report
-        self.autoscale.note_worker(worker_id, report.production, now_s)
+        self.autoscale.record_worker(worker_id, report.production, now_s)
 
-    def note_reader(
+    def record_reader(
         self, iteration_id: IterationId, reader_id: ReaderId, report: ReaderReport, now_s: float
     ) -> None:
         """Records the report in a reader's sync."""
         self.readers[reader_id] = report
-        self.autoscale.note_reader(
+        self.autoscale.record_reader(
             iteration_id,
             reader_id,
             report.rows_consumed,
@@ -63,9 +63,9 @@ class Reports:
             now_s,
             report.trainer_id,
         )
-        self.note_omitted(iteration_id, reader_id, report.omitted)
+        self.record_omitted(iteration_id, reader_id, report.omitted)
 
-    def note_omitted(
+    def record_omitted(
         self, iteration_id: IterationId, reader_id: ReaderId, omitted: Omitted
     ) -> None:
         """Records what a reader left out; kept after it has gone, since people ask at the end."""

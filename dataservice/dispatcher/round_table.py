@@ -123,7 +123,7 @@ class RoundTable:
         self.received[index] = self.consumed[index] = first_round
         self.newcomers.add(index)
         self.roll += 1
-        self._note_progress()
+        self._record_progress()
 
     def leave(self, reader_id: ReaderId) -> None:
         """Removes a reader from the consumers; its progress is kept."""
@@ -163,9 +163,9 @@ class RoundTable:
     def _mark(self, index: int, received: int, consumed: int) -> None:
         self.received[index] = max(self.received[index], received, consumed)
         self.consumed[index] = max(self.consumed[index], consumed)
-        self._note_progress()
+        self._record_progress()
 
-    def _note_progress(self) -> None:
+    def _record_progress(self) -> None:
         self.complete = max(self.complete, min(self.received))
         self.blocks = [block for block in self.blocks if block.end > self.low]
 

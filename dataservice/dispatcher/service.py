@@ -164,7 +164,7 @@ class DispatcherService:
             self._renew_worker(worker_id)
             self._commit(self._soft_state.evidence.on_heartbeat(self._state, worker_id, number))
             self._commit(rounds.trust(self._state, worker_id, iteration_ids))
-            self._soft_state.reports.note_worker(worker_id, report, self._clock.now_s())
+            self._soft_state.reports.record_worker(worker_id, report, self._clock.now_s())
             answer = HeartbeatAnswer(
                 decide.ended_iterations(self._state, iteration_ids),
                 self.snapshots.work_for(worker_id, snapshot_ids),
@@ -199,7 +199,7 @@ class DispatcherService:
                     break
                 self._store.wait_for_change(request.iteration_id, left_s)
                 decide.check_worker(self._state, request.worker_id)
-            self._soft_state.note_denial(request)
+            self._soft_state.record_denial(request)
             return LeaseAnswer((), False, pause_s)
 
     def _try_lease(self, request: LeaseWindows) -> LeaseAnswer:
@@ -252,7 +252,7 @@ class DispatcherService:
         with self._transaction():
             iteration_id = self._state.iteration_of_reader.get(reader_id)
             if iteration_id is not None:
-                self._soft_state.reports.note_omitted(iteration_id, reader_id, omitted)
+                self._soft_state.reports.record_omitted(iteration_id, reader_id, omitted)
             job_id = lifecycle.job_of(self._state, reader_id)
             self._commit(decide.release_reader(self._state, reader_id, consumed))
             self._commit(lifecycle.retire_finished(self._state, job_id, self._wall_clock()))
@@ -311,5 +311,5 @@ class DispatcherService:
         self.presence.renew_reader(reader_id, now_s)
         self.owners.stop_waiting_for(reader_id)
         if report is not None:
-            self._soft_state.reports.note_reader(iteration_id, reader_id, report, now_s)
+            self._soft_state.reports.record_reader(iteration_id, reader_id, report, now_s)
         return iteration

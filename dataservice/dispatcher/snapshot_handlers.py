@@ -102,7 +102,7 @@ class SnapshotHandlers:
             marker = self._commit(saving.lease_marker(self._state, request))
             snapshot = saving.find(self._state, request.snapshot_id)
             over = snapshot.is_closed or snapshot.awaits_marker
-            self._note(snapshot, request, 0 if over else rows_under_way)
+            self._record_report(snapshot, request, 0 if over else rows_under_way)
             return WorkAnswer(leases, over, marker)
 
     def work_for(self, worker_id: WorkerId, active: Sequence[SnapshotId]) -> tuple[SnapshotId, ...]:
@@ -125,7 +125,7 @@ class SnapshotHandlers:
         with self._transaction():
             self._commit(saving.cancel(self._state, snapshot_id))
 
-    def _note(self, snapshot: Snapshot, request: WorkOnSnapshot, rows: int) -> None:
+    def _record_report(self, snapshot: Snapshot, request: WorkOnSnapshot, rows: int) -> None:
         """Logs the end of a snapshot, and keeps the worker's rows of unfinished windows."""
         if request.error and snapshot.error == request.error:
             logger.error(

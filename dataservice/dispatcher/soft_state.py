@@ -51,7 +51,7 @@ class SoftState:
         denied = self._denied.get(request.reader_id, {}).get(request.worker_id, 0)
         return 0 < request.sequence <= denied
 
-    def note_denial(self, request: LeaseWindows) -> None:
+    def record_denial(self, request: LeaseWindows) -> None:
         """Records that the worker's request was answered with nothing."""
         denied = self._denied.setdefault(request.reader_id, {})
         denied[request.worker_id] = max(request.sequence, denied.get(request.worker_id, 0))

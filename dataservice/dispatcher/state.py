@@ -200,7 +200,7 @@ class DispatcherState:
             iteration = self.iterations.pop(iteration_id)
             self.involvement.drop_iteration(iteration_id)
             for reader_id in iteration.readers:
-                self._note_departure(reader_id, f"its job {job.name or job.job_id} was deleted")
+                self._record_departure(reader_id, f"its job {job.name or job.job_id} was deleted")
 
     def _create_iteration(self, event: ev.IterationCreated) -> None:
         job = self.jobs[event.job_id]
@@ -221,7 +221,7 @@ class DispatcherState:
         self.involvement.drop_iteration(event.iteration_id)
         del self.jobs[iteration.job_id].iterations[iteration.repetition]
         for reader_id in iteration.readers:
-            self._note_departure(
+            self._record_departure(
                 reader_id, "another reader loaded a saved position, from which its job went on"
             )
 
@@ -231,7 +231,7 @@ class DispatcherState:
             self.involvement.drop_iteration(event.iteration_id)
             job = self.jobs[iteration.job_id]
             del job.iterations[iteration.repetition]
-            job.history.note_end(iteration.repetition, iteration.programs)
+            job.history.record_end(iteration.repetition, iteration.programs)
 
     def _recall_iteration(self, event: ev.IterationRecalled) -> None:
         self.jobs[event.job_id].iterations[event.repetition] = event.iteration_id
@@ -239,7 +239,7 @@ class DispatcherState:
             event.iteration_id, event.job_id, event.repetition, finished=True
         )
 
-    def _note_idle(self, event: ev.JobIdled) -> None:
+    def _record_idle(self, event: ev.JobIdled) -> None:
         self.jobs[event.job_id].history.idle_since_s = event.at_s
 
     def _plan_windows(self, event: ev.WindowsPlanned) -> None:
@@ -285,7 +285,7 @@ class DispatcherState:
             return
         iteration = self.iterations[iteration_id]
         del iteration.readers[reader_id]
-        self._note_departure(reader_id, reason)
+        self._record_departure(reader_id, reason)
         if iteration.windows is not None:
             iteration.windows.forget_reader(reader_id)
             iteration.finish_if_done()
@@ -295,7 +295,7 @@ class DispatcherState:
             # Without a name, no other reader can ever find the job.
             self._delete_job(ev.JobDeleted(job_id=iteration.job_id))
 
-    def _note_departure(self, reader_id: ReaderId, reason: str) -> None:
+    def _record_departure(self, reader_id: ReaderId, reason: str) -> None:
         self.iteration_of_reader.pop(reader_id, None)
         self.departed[reader_id] = reason
         while len(self.departed) > DEPARTED_READERS_KEPT:
@@ -397,7 +397,7 @@ _APPLY: dict[type[ev.Event], Callable[[DispatcherState, Any], None]] = {
     ev.JobCreated: DispatcherState._create_job,
     ev.JobDeleted: DispatcherState._delete_job,
     ev.IterationCreated: DispatcherState._create_iteration,
-    ev.JobIdled: DispatcherState._note_idle,
+    ev.JobIdled: DispatcherState._record_idle,
     ev.IterationCollected: DispatcherState._collect_iteration,
     ev.IterationRetired: DispatcherState._retire_iteration,
     ev.IterationRecalled: DispatcherState._recall_iteration,

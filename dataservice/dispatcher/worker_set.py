@@ -60,15 +60,15 @@ class WorkerSet:
         """Adds a worker. Idempotent."""
         if worker_id not in self._ids:
             self._ids.add(worker_id)
-            self._note(worker_id)
+            self._record_change(worker_id)
 
     def drop(self, worker_id: WorkerId) -> None:
         """Removes a worker. Idempotent."""
         if worker_id in self._ids:
             self._ids.remove(worker_id)
-            self._note(worker_id)
+            self._record_change(worker_id)
 
-    def _note(self, worker_id: WorkerId) -> None:
+    def _record_change(self, worker_id: WorkerId) -> None:
         self._changes.append(_Change(self.version, worker_id))
         self.version ^= _digest(worker_id)
 

@@ -35,13 +35,13 @@ class HeldInterrupts:
         self._came = self._was_let_through = False
         self._holds = can_hold()
         if self._holds:
-            _signal.signal(_signal.SIGINT, self._note)
+            _signal.signal(_signal.SIGINT, self._on_signal)
         return self
 
     def __exit__(self, *_exc: object) -> None:
         if not self._holds:
             return
-        if _signal.getsignal(_signal.SIGINT) == self._note:
+        if _signal.getsignal(_signal.SIGINT) == self._on_signal:
             _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         self._holds = False
         if self._came:
@@ -66,7 +66,7 @@ class HeldInterrupts:
         """True if `error` is an interrupt raised by `let_through`, where no rows could be lost."""
         return self._was_let_through and isinstance(error, KeyboardInterrupt)
 
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         # `_holds` is False if other code saved this handler and restored it after the block ended.
         if self._holds and not self._came:
             self._came = True

@@ -58,7 +58,7 @@ def compile_together(folder: str) -> None:
         locators[:0] = [_of_folder(os.path.abspath(folder), base) for base in bases]
 
 
-def note_compiled(warm_up: Callable[[], None]) -> None:
+def record_compiled(warm_up: Callable[[], None]) -> None:
     """Notes, for later processes, that the cache contains all functions that `warm_up` calls."""
     note = _note_of(warm_up)
     if note is not None and not is_compiled(warm_up):
@@ -66,7 +66,7 @@ def note_compiled(warm_up: Callable[[], None]) -> None:
 
 
 def is_compiled(warm_up: Callable[[], None]) -> bool:
-    """True if `note_compiled` was called, for the files as they are and a machine like this."""
+    """True if `record_compiled` was called, for the files as they are and a machine like this."""
     note = _note_of(warm_up)
     return note is not None and note.load(_machine()) is True
 

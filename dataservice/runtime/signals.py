@@ -27,7 +27,7 @@ class StopSignals:
         self._came: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._once = once
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._note)
+            signal.signal(number, self._on_signal)
 
     def is_set(self) -> bool:
         """True if a signal has come."""
@@ -41,7 +41,7 @@ class StopSignals:
             return False
         return True
 
-    def _note(self, number: int, _frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, _frame: FrameType | None) -> None:
         if self._once:
             signal.signal(number, signal.SIG_DFL)
         self._came.put(number)

@@ -71,11 +71,11 @@ class StoreSize:
         self._taken = 0
         self._since_s: float | None = None
 
-    def note_taken(self) -> None:
+    def record_taken(self) -> None:
         """Counts a lease that was handed out."""
         self._taken += 1
 
-    def note_granted(self, now_s: float, *, held: int) -> None:
+    def record_granted(self, now_s: float, *, held: int) -> None:
         """Adapts `count`, when new leases come, to how long those taken since last time lasted.
 
         `held` is the number of leases that were left in store.
@@ -128,7 +128,7 @@ class LeaseFeed:
         """Takes the next lease out of the store; None if the store is empty."""
         if not self._leases:
             return None
-        self._store.note_taken()
+        self._store.record_taken()
         lease = self._leases.popleft()
         if self._wanted():
             self._needed.notify()
@@ -176,7 +176,7 @@ class LeaseFeed:
             count, wait_s = self._wanted(), LONG_POLL_S if self._dry else 0.0
         grant = self._ask(count, wait_s)
         with self.lock:
-            self._store.note_granted(time.monotonic(), held=len(self._leases))
+            self._store.record_granted(time.monotonic(), held=len(self._leases))
             self._leases.extend(grant.leases)
             self._dry = not grant.leases
             self._ended = grant.ended

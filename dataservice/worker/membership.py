@@ -82,7 +82,7 @@ class Membership:
         )
         self._service.rejoin(reply.worker_id, (reply.place, reply.places))
         self._snapshots.give_up()
-        self._note_interval(reply.heartbeat_interval_ms)
+        self._record_interval(reply.heartbeat_interval_ms)
         logger.info("worker %s serves at %s", reply.worker_id, self._service.address)
 
     def _run(self, stop: threading.Event) -> None:
@@ -121,7 +121,7 @@ class Membership:
         if reply.ended_iteration_ids:
             self._service.end_iterations(set(reply.ended_iteration_ids))
         self._snapshots.work_on(request.worker_id, reply.snapshot_ids)
-        self._note_interval(reply.heartbeat_interval_ms)
+        self._record_interval(reply.heartbeat_interval_ms)
 
-    def _note_interval(self, least_ms: int) -> None:
+    def _record_interval(self, least_ms: int) -> None:
         self.pause_s = max(self._interval_s, least_ms / 1_000)

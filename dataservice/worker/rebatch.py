@@ -99,7 +99,7 @@ class Rebatcher:
                 count = min(target - self._held_rows, left)
             self._pieces.append(batch.slice(offset, count))
             self._held_rows += count
-            self._note(window, generation, first_row + offset, first_row + offset + count)
+            self._add_span(window, generation, first_row + offset, first_row + offset + count)
             offset += count
             if self._held_rows >= target:
                 yield self._emit()
@@ -125,7 +125,7 @@ class Rebatcher:
                 self._pieces.clear()
             yield self._emit()
 
-    def _note(self, window: int, generation: int, first_row: int, end_row: int) -> None:
+    def _add_span(self, window: int, generation: int, first_row: int, end_row: int) -> None:
         last = self._spans[-1] if self._spans else None
         if last is not None and last.window == window and last.end_row == first_row:
             self._spans[-1] = last._replace(end_row=end_row)

@@ -153,7 +153,7 @@ class WorkerService:
             self._stream_windows(command, channel)
             await_close(channel)
         elif "taken" in command:
-            self._note_taken(command)
+            self._record_taken(command)
         else:
             self._stream_task(command, channel)
 
@@ -224,12 +224,12 @@ class WorkerService:
         finally:
             producer.end_stream(unconfirmed, came_to_end=came_to_end)
 
-    def _note_taken(self, command: dict[str, Any]) -> None:
+    def _record_taken(self, command: dict[str, Any]) -> None:
         with self._lock:
             self._check_identity(command)
             producer = self._producers.tasks.get(command["iteration"])
         if isinstance(producer, TaskProducer):
-            producer.note_taken((int(task), int(row)) for task, row in command["taken"])
+            producer.record_taken((int(task), int(row)) for task, row in command["taken"])
 
     def _shared_task(self, command: dict[str, Any]) -> TaskProducer:
         pipeline = self._pipeline(command)

@@ -131,7 +131,7 @@ class SnapshotWriter:
                 self._pipeline,
                 self._schema,
                 is_stopping=self._is_stopping,
-                note_rows=self._note_rows,
+                record_rows=self._record_rows,
             )
         except (NotFoundError, UnavailableError, CancelledError):
             raise
@@ -273,7 +273,7 @@ class SnapshotWriter:
                 self._reporter.stop_event.wait(_PAUSE_S)
         raise CancelledError("no attempt was made")
 
-    def _note_rows(self, window: int, rows: int) -> None:
+    def _record_rows(self, window: int, rows: int) -> None:
         with self._changed:
             self._rows_under_way[window] = rows
 

@@ -122,8 +122,8 @@ class TaskProducer(PlanThread):
         with self._lock:
             self._streams += 1
 
-    def note_taken(self, beginnings: Iterable[tuple[int, int]]) -> None:
-        """Notes which frames a leaving reader has taken, each as (task, first row)."""
+    def record_taken(self, beginnings: Iterable[tuple[int, int]]) -> None:
+        """Records which frames a leaving reader has taken, each as (task, first row)."""
         with self._lock:
             self._taken.update(beginnings)
 

@@ -27,7 +27,7 @@ _WHOLE_CHUNK_BYTES: Final = 64 << 20
 class WindowFiles:
     """The files of the windows of one snapshot. Thread-safe: each thread writes another window.
 
-    `note_rows` is called with a window and how many of its rows were made so far.
+    `record_rows` is called with a window and how many of its rows were made so far.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class WindowFiles:
         schema: pa.Schema,
         *,
         is_stopping: Callable[[], bool],
-        note_rows: Callable[[int, int], None],
+        record_rows: Callable[[int, int], None],
     ) -> None:
         self._folder = folder
         self._task = task
         self._pipeline = pipeline
         self._schema = schema
         self._is_stopping = is_stopping
-        self._note_rows = note_rows
+        self._record_rows = record_rows
         # Logs what on_error="skip" leaves out.
         self._omissions = Ledger()
 
@@ -65,7 +65,7 @@ class WindowFiles:
         for batch, first_row in self._pipeline.run_window(
             lease, self._is_stopping, self._omissions
         ):
-            self._note_rows(lease.window, first_row + batch.num_rows)
+            self._record_rows(lease.window, first_row + batch.num_rows)
             for element in rebatcher.add(batch, lease.window, lease.generation, first_row):
                 yield element.batch
         for element in rebatcher.flush():
@@ -85,7 +85,7 @@ class WindowFiles:
         for batch in self._pipeline.run_whole(0, self._is_stopping, omitted=self._omissions.page()):
             yield batch
             rows += batch.num_rows
-            self._note_rows(0, rows)
+            self._record_rows(0, rows)
 
 
 def _in_parts(

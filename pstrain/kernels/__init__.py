@@ -40,7 +40,7 @@ def warm_up(name: str) -> bool:
     getattr(module, _WARM_UP)()
     # Where Numba is told to compile nothing, there is none.
     if kernels:
-        kernel_cache.note_compiled(getattr(module, _WARM_UP))
+        kernel_cache.record_compiled(getattr(module, _WARM_UP))
     return _compiled(kernels) > before
 
 

@@ -33,12 +33,12 @@ PROGRAM = (
 )
 NOTING = """
 import sys
-from dataservice.runtime.kernel_cache import compile_together, is_compiled, note_compiled
+from dataservice.runtime.kernel_cache import compile_together, is_compiled, record_compiled
 if {is_told}:
     compile_together({folder!r})
 from warming import warm_up
 was_compiled = is_compiled(warm_up)
-note_compiled(warm_up)
+record_compiled(warm_up)
 print(was_compiled, is_compiled(warm_up))
 """
 WARMING = "def warm_up():\n    pass\n"

@@ -100,11 +100,11 @@ def a_shortened_journal_forgets_who_came_back(patch: Patch) -> None:
 
 @mutant("C1", "C3", "I5", "fails")
 def complete_rounds_move_too(patch: Patch) -> None:
-    def note_progress(self: RoundTable) -> None:
+    def record_progress(self: RoundTable) -> None:
         self.complete = min(self.received)
         self.blocks = [block for block in self.blocks if block.end > self.low]
 
-    patch.setattr(RoundTable, "_note_progress", note_progress)
+    patch.setattr(RoundTable, "_record_progress", record_progress)
 
 
 @mutant("C1", "C3")

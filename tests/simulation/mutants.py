@@ -359,7 +359,7 @@ def positions_count_what_was_only_received(patch: Patch) -> None:
             if window.is_received():
                 counted.finish(index, index + 1)
             elif window.generation >= 0:
-                counted.note(index, window.received)
+                counted.record(index, window.received)
         return counted
 
     patch.setattr(Tracker, "consumed", consumed)

@@ -33,9 +33,9 @@ def recorded(
         now_s = 100.0 + second
         for reader, (rate, wait) in readers.items():
             trainer = (trainers or {}).get(reader, "")
-            autoscale.note_reader(iteration, reader, int(rate * second), wait, now_s, trainer)
+            autoscale.record_reader(iteration, reader, int(rate * second), wait, now_s, trainer)
         for worker, (rate, busy) in workers.items():
-            autoscale.note_worker(worker, [Production(iteration, rate, busy)], now_s)
+            autoscale.record_worker(worker, [Production(iteration, rate, busy)], now_s)
     return autoscale
 
 
@@ -103,16 +103,16 @@ def test_who_is_gone_counts_no_more() -> None:
     autoscale.drop_worker("a")
     assert enough(autoscale, 5) is None
     recorded({}, {"a": (1_000, 1.0)}, into=autoscale)
-    autoscale.note_worker("a", [], 200.0)
+    autoscale.record_worker("a", [], 200.0)
     assert enough(autoscale, 5) is None, "it makes nothing of the iteration any more"
 
 
 def test_one_slow_step_moves_little_and_a_new_pace_counts_in_time() -> None:
     autoscale = recorded({"r": (4_000, 0.0)}, {"a": (1_000, 1.0)})
-    autoscale.note_reader("i1", "r", 4_000 * 30, 0.0, 131.0)
+    autoscale.record_reader("i1", "r", 4_000 * 30, 0.0, 131.0)
     assert enough(autoscale, 4) == 4
     for second in range(2, 60):
-        autoscale.note_reader("i1", "r", 4_000 * 30 + 500 * second, 0.0, 130.0 + second)
+        autoscale.record_reader("i1", "r", 4_000 * 30 + 500 * second, 0.0, 130.0 + second)
     assert enough(autoscale, 4) == 1
 
 

@@ -103,7 +103,7 @@ class Model:
             if row == DONE:
                 consumed.finish(index, index + 1)
             else:
-                consumed.note(index, row)
+                consumed.record(index, row)
         return consumed
 
 

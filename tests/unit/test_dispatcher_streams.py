@@ -112,7 +112,7 @@ def test_what_was_denied_to_a_reader_is_forgotten_with_it() -> None:
     # Also one that went with its job, which is no fact of its own.
     soft_state = SoftState(Presence(10.0, 60.0, 0.0))
     request = LeaseWindows(worker_id="w", iteration_id="i", reader_id="r", count=1, sequence=2)
-    soft_state.note_denial(request)
+    soft_state.record_denial(request)
     assert soft_state.was_denied(request)
     soft_state.forget_readers(["r"])
     assert not soft_state.was_denied(request)

@@ -196,17 +196,17 @@ def test_nobody_is_silent_while_the_dispatcher_stands_still_however_short_that_i
 
 def test_readers_speak_less_often_when_asked_to_and_never_more_often_than_their_own() -> None:
     pacing = Pacing(1.0, 0.0)
-    pacing.note_interval(8.0)
+    pacing.record_interval(8.0)
     assert pacing.due_s(urgent=False, idle=False, has_unreported=False) == 8.0
     assert pacing.due_s(urgent=False, idle=False, has_unreported=True) < 1.0
     assert pacing.due_s(urgent=True, idle=False, has_unreported=False) == 0.0
-    pacing.note_interval(0.02)
+    pacing.record_interval(0.02)
     assert pacing.due_s(urgent=False, idle=False, has_unreported=False) == 1.0
 
 
 def test_consumers_of_rounds_speak_less_often_when_asked_to() -> None:
     pacing = RoundPacing(1.0, 0.0)
-    pacing.note_call(0.0, progress=True)
-    pacing.note_interval(8.0)
+    pacing.record_call(0.0, progress=True)
+    pacing.record_interval(8.0)
     assert pacing.due_s(urgent=False, waits=False, unreported=0, window=8) == 8.0
     assert pacing.due_s(urgent=False, waits=True, unreported=0, window=8) < 1.0

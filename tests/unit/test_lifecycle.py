@@ -314,7 +314,7 @@ def test_a_private_job_goes_with_its_reader(cluster: Cluster) -> None:
 def test_an_ended_repetition_stays_ended(repetitions: list[int]) -> None:
     history = JobHistory()
     for repetition in repetitions:
-        history.note_end(repetition, ())
+        history.record_end(repetition, ())
     assert {r for r in range(70) if history.has_ended(r)} == set(repetitions)
     assert history.count() == len(set(repetitions))
     assert history.older == merged(history.older)

@@ -24,7 +24,7 @@ def test_a_reader_that_has_run_dry_asks_at_once_then_ever_more_slowly() -> None:
     pacing, now_s, gaps = Pacing(1.0, 0.0), 0.0, []
     assert pacing.due_s(urgent=False, idle=True, has_unreported=True) == 0.0
     for _ in range(12):
-        pacing.note_call(now_s, idle=True)
+        pacing.record_call(now_s, idle=True)
         due_s = pacing.due_s(urgent=False, idle=True, has_unreported=False)
         gaps.append(due_s - now_s)
         now_s = due_s
@@ -38,10 +38,10 @@ def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(clients: int
     """Half of the clients are readers, all idle from one moment on."""
     interval_s = clients / HEARTBEATS_PER_S
     pacing, now_s, calls_s = Pacing(1.0, 0.0), 0.0, []
-    pacing.note_interval(interval_s)
+    pacing.record_interval(interval_s)
     for _ in range(30):
         now_s = pacing.due_s(urgent=False, idle=True, has_unreported=False)
-        pacing.note_call(now_s, idle=True)
+        pacing.record_call(now_s, idle=True)
         calls_s.append(now_s)
     within_s = 4 * interval_s
     calls = clients / 2 * sum(call_s <= within_s for call_s in calls_s)
@@ -51,6 +51,6 @@ def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(clients: int
 def test_data_make_the_next_idle_moment_fast_again() -> None:
     pacing = Pacing(1.0, 0.0)
     for _ in range(8):
-        pacing.note_call(0.0, idle=True)
-    pacing.note_call(5.0, idle=False)
+        pacing.record_call(0.0, idle=True)
+    pacing.record_call(5.0, idle=False)
     assert pacing.due_s(urgent=False, idle=True, has_unreported=False) == 5.0

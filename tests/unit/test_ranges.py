@@ -14,7 +14,9 @@ from dataservice.ranges import Consumed, Ranges
 
 CHANGES = st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 8)), max_size=25)
 NOTES = st.lists(
-    st.tuples(st.sampled_from(["note", "finish", "rewind"]), st.integers(0, 9), st.integers(0, 6)),
+    st.tuples(
+        st.sampled_from(["record", "finish", "rewind"]), st.integers(0, 9), st.integers(0, 6)
+    ),
     max_size=20,
 )
 ALL = 99
@@ -47,8 +49,8 @@ def applied(notes: list[tuple[str, int, int]]) -> tuple[Consumed, dict[int, int]
     """The value, and a model of it: the rows consumed of each window, ALL for those done."""
     consumed, model = Consumed(), dict.fromkeys(range(10), 0)
     for what, window, row in notes:
-        if what == "note":
-            consumed.note(window, row)
+        if what == "record":
+            consumed.record(window, row)
             model[window] = max(model[window], row)
         elif what == "finish":
             consumed.finish(window, window + 1)

@@ -116,12 +116,12 @@ def test_when_a_consumer_speaks() -> None:
     pacing = RoundPacing(1.0, 0.0)
     quiet: dict[str, Any] = {"urgent": False, "waits": False, "unreported": 0, "window": 16}
     assert pacing.due_s(**quiet) == 0.0, "the first call is due at once"
-    pacing.note_call(10.0, progress=True)
+    pacing.record_call(10.0, progress=True)
     assert pacing.due_s(**quiet) == 11.0
     assert pacing.due_s(**{**quiet, "unreported": 1}) == 10.0 + GROUP_S
     assert pacing.due_s(**{**quiet, "unreported": 4}) == 10.0 + MIN_GAP_S
     assert pacing.due_s(**{**quiet, "waits": True}) == 10.0 + POLL_FIRST_S
-    pacing.note_call(20.0, progress=False)
+    pacing.record_call(20.0, progress=False)
     assert pacing.due_s(**{**quiet, "waits": True}) == 20.0 + 2 * POLL_FIRST_S
 
 

@@ -82,7 +82,7 @@ def test_any_arrival_gives_one_sequence(data: st.DataObject) -> None:
     starts = [data.draw(st.integers(0, size)) for size in sizes]
     base = Consumed()
     for window, start in enumerate(starts):
-        base.note(window, start)
+        base.record(window, start)
     sequencer = Sequencer(base, 4)
     parts = {
         window: _parts(data, window, starts[window], size) for window, size in enumerate(sizes)

@@ -62,7 +62,7 @@ class Reader:
         return span
 
     def use(self, span: RowSpan) -> None:
-        self.session.note_taken()
+        self.session.record_taken()
         self.session.consume([span])
 
     def call(self, now_s: float = 0.0, **reply: object) -> pb.SyncRequest:
@@ -85,7 +85,7 @@ def test_a_reader_is_waited_on_while_a_taker_finds_nothing() -> None:
     reader.frame(4, 8)
     assert not reader.session.is_waited_on(), "an element is there"
     reader.session.end_wait()
-    reader.session.note_taken()
+    reader.session.record_taken()
     assert not reader.session.is_waited_on()
 
 
@@ -94,7 +94,7 @@ def test_workers_are_out_of_reach_until_they_are_heard() -> None:
         reader = Reader(policy, "a", "b")
         assert reader.session.out_of_reach() == {}, "nobody has tried"
         for stream in tuple(reader.opened):
-            reader.session.note_broken(stream, UnavailableError(f"no {stream.address}"), 0.0)
+            reader.session.record_broken(stream, UnavailableError(f"no {stream.address}"), 0.0)
         assert reader.session.out_of_reach() == {"a:1": "no a:1", "b:1": "no b:1"}
         reader.call(workers=members("a", "b"), now_s=5.0)
         assert len(reader.opened) == 4, "the streams were opened anew"
@@ -134,9 +134,9 @@ def test_what_a_stream_promised_is_forgotten_with_it(how: str) -> None:
     reader.session.begin_wait()
     reader.use(reader.frame(0, 4, final=True, more=True))
     if how == "ended":
-        reader.session.note_end(reader.opened[0])
+        reader.session.record_end(reader.opened[0])
     elif how == "broken":
-        reader.session.note_broken(reader.opened[0], UnavailableError("gone"), 0.0)
+        reader.session.record_broken(reader.opened[0], UnavailableError("gone"), 0.0)
     else:
         reader.join("b")
     assert reader.session.is_idle()
@@ -178,12 +178,12 @@ def test_finished_tasks_may_have_elements_on_their_way() -> None:
     reader.session.begin_wait()
     reader.call(ended=True, iteration_finished=True, workers=members("a", "b"))
     assert not reader.session.take_end()
-    reader.session.note_end(reader.opened[0])
+    reader.session.record_end(reader.opened[0])
     reader.frame(0, 4, window=NO_WINDOW)
-    reader.session.note_end(reader.opened[1])
+    reader.session.record_end(reader.opened[1])
     reader.call(ended=True, iteration_finished=True, workers=members("a", "b"))
     assert not reader.session.take_end()
-    reader.session.note_taken()
+    reader.session.record_taken()
     reader.call(ended=True, iteration_finished=True, workers=members("a", "b"))
     assert reader.session.take_end()
 
@@ -200,7 +200,7 @@ def test_a_call_says_what_was_consumed_once() -> None:
 def test_a_broken_stream_is_reported_at_once_with_what_it_had_sent() -> None:
     reader = Reader(DYNAMIC, "a", "b")
     reader.frame(0, 4)
-    reader.session.note_broken(reader.opened[0], UnavailableError("gone"), 5.0)
+    reader.session.record_broken(reader.opened[0], UnavailableError("gone"), 5.0)
     assert reader.session.time_to_call(5.0) <= 0
     request = reader.call(5.0, workers=members("a", "b"))
     assert list(request.broken_worker_ids) == ["a"]
@@ -210,7 +210,7 @@ def test_a_broken_stream_is_reported_at_once_with_what_it_had_sent() -> None:
 
 def test_a_worker_gets_a_new_stream_only_after_the_dispatcher_knows_and_some_time() -> None:
     reader = Reader(DYNAMIC, "a")
-    reader.session.note_broken(reader.opened[0], UnavailableError("gone"), 5.0)
+    reader.session.record_broken(reader.opened[0], UnavailableError("gone"), 5.0)
     reader.join("a", now_s=60.0)
     assert len(reader.opened) == 1
     reader.call(5.01, workers=members("a"))
@@ -238,7 +238,7 @@ def test_fences_are_answered_in_the_next_call() -> None:
 def test_a_reader_that_has_all_rows_says_so_before_it_has_used_them() -> None:
     reader = Reader(DYNAMIC, "a")
     reader.frame(0, 4, final=True)
-    reader.session.note_taken()
+    reader.session.record_taken()
     reader.session.begin_wait()
     request = reader.call(workers=members("a"))
     assert [(m.window, m.row, m.final) for m in request.released] == [(0, 4, True)]
@@ -248,7 +248,7 @@ def test_a_reader_that_has_all_rows_says_so_before_it_has_used_them() -> None:
 def test_only_damage_that_does_not_stop_is_given_up(error: Exception) -> None:
     reader = Reader(DYNAMIC, "a")
     retried = [
-        reader.session.note_broken(reader.opened[0], error, 0.0)
+        reader.session.record_broken(reader.opened[0], error, 0.0)
         for _ in range(MAX_DAMAGED_STREAMS + 1)
     ]
     assert all(retried[:-1])
@@ -288,7 +288,7 @@ def test_a_reader_of_many_has_streams_to_some_workers() -> None:
     first = reader.opened[0]
     reader.call(workers=many, readers=40)
     assert len(reader.opened) == LEAST_WORKERS
-    reader.session.note_broken(first, UnavailableError("broken"), 0.0)
+    reader.session.record_broken(first, UnavailableError("broken"), 0.0)
     reader.call(workers=many, readers=40)
     assert len(reader.opened) == LEAST_WORKERS + 1, "another for the one that cannot be heard"
     reader.call(workers=many, readers=4)

@@ -110,12 +110,12 @@ def test_a_log_gives_away_what_is_new_once_and_in_the_order_of_the_plan() -> Non
     runs = [OperatorTimes(["range", "map"], [1, 2]) for _ in range(2)]
     tail = OperatorTimes(["batch_map"], [3])
     worker.watch(9, tail)
-    tail.note(3, 7, 0.25)
+    tail.add_batch(3, 7, 0.25)
     for times in runs:
         worker.watch(0, times)
-        times.note(2, 10, 1.0)
+        times.add_batch(2, 10, 1.0)
         reader.add(json.loads(json.dumps(worker.take())))
-    runs[0].note(1, 4, 0.5)
+    runs[0].add_batch(1, 4, 0.5)
     worker.retire(runs[0])
     worker.retire(runs[1])
     reader.add(worker.take())

@@ -284,7 +284,7 @@ def test_frames_that_a_reader_took_before_it_left_come_to_nobody_else() -> None:
     first, second = task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)
     assert first is not None
     assert second is not None
-    task.note_taken([(first.spans[0].window, 0)])
+    task.record_taken([(first.spans[0].window, 0)])
     task.end_stream([first, second], came_to_end=False)
     assert task.frames.get(TIMEOUT_S) is second
 
@@ -297,7 +297,7 @@ def test_a_frame_that_begins_as_one_that_was_taken_is_of_another_task() -> None:
     assert first is not None
     assert second is not None
     assert second.spans[0].first_row == first.spans[0].first_row
-    task.note_taken([(0, 0)])
+    task.record_taken([(0, 0)])
     task.end_stream([first, second], came_to_end=False)
     assert task.frames.get(TIMEOUT_S) is second
 

@@ -66,7 +66,7 @@ def test_a_position_has_what_was_used_up_and_not_what_came_later() -> None:
     tracker.receive("a", [span(0, 8, 12)])
     assert tracker.marks() == (TaskMark(0, ((0, 8),), None),)
     assert tracker.marks([spans[1:]]) == (TaskMark(0, ((0, 4),), None),)
-    tracker.note_end("a")
+    tracker.record_end("a")
     tracker.consume([span(0, 8, 12)])
     (mark,) = tracker.marks()
     assert mark == TaskMark(0, ((0, 12),), 12)
@@ -77,7 +77,7 @@ def test_the_size_of_a_task_is_known_only_without_a_gap() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     take(tracker, "a", span(0, 4, 8))
-    tracker.note_end("a")
+    tracker.record_end("a")
     assert tracker.marks() == (TaskMark(0, ((4, 8),), None),)
 
 
@@ -115,14 +115,14 @@ def bookmark(row: int) -> Bookmark:
 def test_a_position_has_the_newest_bookmark_that_leaves_nothing_out() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
-    tracker.note_bookmark(0, bookmark(4))
-    tracker.note_bookmark(0, bookmark(8))
+    tracker.record_bookmark(0, bookmark(4))
+    tracker.record_bookmark(0, bookmark(8))
     assert [mark.bookmark for mark in tracker.marks()] == [None]
     spans = take(tracker, "a", span(0, 0, 4), span(0, 4, 9))
     assert [mark.bookmark for mark in tracker.marks()] == [bookmark(8)]
     assert [mark.bookmark for mark in tracker.marks([spans[1:]])] == [bookmark(4)]
     take(tracker, "a", span(0, 10, 12))
-    tracker.note_bookmark(0, bookmark(12))
+    tracker.record_bookmark(0, bookmark(12))
     assert [mark.bookmark for mark in tracker.marks()] == [bookmark(8)], "row 9 is missing"
     assert tracker.stream_command("a") == {
         "tasks": {"0": ((0, 9), (10, 12))},
@@ -136,8 +136,8 @@ def test_a_task_that_is_over_needs_no_bookmark() -> None:
     tracker.assign_passes(["a"])
     for row in range(2, 10, 2):
         spans = take(tracker, "a", span(0, row - 2, row))
-        tracker.note_bookmark(0, bookmark(row))
-    tracker.note_end("a")
+        tracker.record_bookmark(0, bookmark(row))
+    tracker.record_end("a")
     assert [mark.bookmark for mark in tracker.marks()] == [None]
     assert [mark.bookmark for mark in tracker.marks([spans])] == [bookmark(6)]
 
@@ -145,7 +145,7 @@ def test_a_task_that_is_over_needs_no_bookmark() -> None:
 def test_bookmarks_survive_a_life_without_new_ones() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
-    tracker.note_bookmark(0, bookmark(4))
+    tracker.record_bookmark(0, bookmark(4))
     take(tracker, "a", span(0, 0, 5))
     encoded = json.loads(json.dumps([mark.to_json() for mark in tracker.marks()]))
     again = TaskTracker(OFF, [TaskMark.from_json(item) for item in encoded])
@@ -166,11 +166,11 @@ def test_a_reader_keeps_few_bookmarks_and_always_one_that_it_can_use() -> None:
     tracker = TaskTracker(OFF)
     tracker.assign_passes(["a"])
     for row in range(1, 200):
-        tracker.note_bookmark(0, bookmark(row))
+        tracker.record_bookmark(0, bookmark(row))
     assert tracker.stream_command("a")["bookmarks"] == {}, "nothing was received"
     for row in range(400):
         take(tracker, "a", span(0, row, row + 1))
-        tracker.note_bookmark(0, bookmark(row + 1))
+        tracker.record_bookmark(0, bookmark(row + 1))
         (mark,) = tracker.marks()
         assert mark.bookmark is not None
     assert mark.bookmark == bookmark(400)
@@ -203,7 +203,7 @@ class Made:
         """What is new of the next frame, of one behind it, or of one that comes once more."""
         queue = self.queues[worker]
         if not queue:
-            self.tracker.note_end(worker)
+            self.tracker.record_end(worker)
             return ()
         frame = queue.pop(min(int(displaced), len(queue) - 1))
         if again:

@@ -17,10 +17,10 @@ def store_after(window_s: float, *, grants: int, least: int = 3) -> int:
     """The size of a store whose windows take `window_s` each, asked for when half are left."""
     store, now_s = StoreSize(least), 0.0
     for _ in range(grants):
-        store.note_granted(now_s, held=store.count // 2)
+        store.record_granted(now_s, held=store.count // 2)
         taken = max(1, store.count - store.count // 2)
         for _ in range(taken):
-            store.note_taken()
+            store.record_taken()
         now_s += taken * window_s
     return store.count
 
@@ -45,24 +45,24 @@ def test_a_store_shrinks_when_its_windows_become_larger() -> None:
     store = StoreSize(3)
     store.count = MAX_STORE
     for grant in range(12):
-        store.note_granted(grant * 1.0, held=1)
-        store.note_taken()
+        store.record_granted(grant * 1.0, held=1)
+        store.record_taken()
     assert store.count == 3
 
 
 def test_a_store_that_runs_out_before_the_answer_grows_however_slow_the_dispatcher() -> None:
     store = StoreSize(3)
-    store.note_granted(0.0, held=0)
+    store.record_granted(0.0, held=0)
     for _ in range(3):
-        store.note_taken()
-    store.note_granted(5.0, held=0)
+        store.record_taken()
+    store.record_granted(5.0, held=0)
     assert store.count == 6
 
 
 def test_nothing_taken_says_nothing() -> None:
     store = StoreSize(3)
     for grant in range(5):
-        store.note_granted(grant * 100.0, held=0)
+        store.record_granted(grant * 100.0, held=0)
     assert store.count == 3
 
 

@@ -27,7 +27,7 @@ from dataservice.dataset.padded_columns import (
 from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
-from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, note_failures
+from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, record_failures
 from dataservice.errors import InvalidTypeError, SchemaError
 from dataservice.runtime.arguments import check_choice
 
@@ -78,7 +78,7 @@ class Map(InferringOperator):
         def apply(batch: pa.RecordBatch, location: Callable[[], str]) -> pa.RecordBatch:
             guard.begin()
             result = apply_all(batch, location)
-            note_failures(context, self.kind, guard.failures, location)
+            record_failures(context, self.kind, guard.failures, location)
             return result
 
         return apply
