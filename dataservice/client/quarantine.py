@@ -1,6 +1,6 @@
 """How a reader treats windows in quarantine: given up because they killed their workers.
 
-Responsible for the error or for counting the missing rows. Pure but for the ledger that it writes
+Responsible for the error or for counting the missing rows. Pure but for the log that it writes
 to; knows no streams. Invariant: windows missing from an epoch are either an error at its end or, if
 the user asked for that, counted as left out.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dataservice.dataset.ledger import Ledger
+from dataservice.dataset.omission_log import OmissionLog
 from dataservice.errors import QuarantinedError
 from dataservice.job_options import JobOptions
 from dataservice.omissions import Omitted
@@ -18,7 +18,7 @@ from dataservice.wire import dispatcher_pb2 as pb
 _NAMED = 10
 
 
-def count_omitted(entries: Sequence[pb.Quarantined], omissions: Ledger) -> None:
+def count_omitted(entries: Sequence[pb.Quarantined], omissions: OmissionLog) -> None:
     """Counts the windows as left out, each once."""
     for entry in entries:
         path = entry.path if entry.HasField("path") else None
@@ -40,7 +40,11 @@ def failure(entries: Sequence[pb.Quarantined]) -> QuarantinedError:
 
 
 def check_quarantined(
-    entries: Sequence[pb.Quarantined], options: JobOptions, omissions: Ledger, *, has_ended: bool
+    entries: Sequence[pb.Quarantined],
+    options: JobOptions,
+    omissions: OmissionLog,
+    *,
+    has_ended: bool,
 ) -> QuarantinedError | None:
     """Returns the error to raise, if any; counts windows that the user agreed to leave out.
 

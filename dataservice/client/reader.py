@@ -43,7 +43,7 @@ from dataservice.client.worker_stream import (
 )
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
-from dataservice.dataset.ledger import Ledger
+from dataservice.dataset.omission_log import OmissionLog
 from dataservice.errors import CancelledError, DataServiceError
 from dataservice.ranges import Consumed
 from dataservice.runtime.identity import host_identity
@@ -69,7 +69,7 @@ class ServiceReader:
     def __init__(
         self,
         spec: ReadSpec,
-        omissions: Ledger | None = None,
+        omissions: OmissionLog | None = None,
         interrupts: HeldInterrupts = NO_INTERRUPTS,
     ) -> None:
         """Joins; `interrupts` may end the wait for that. `omissions` records what is left out."""

@@ -48,7 +48,7 @@ class ServiceStream(BatchStream, SteppedSource):
 
     `plan` is the fingerprint of the dataset's plan; `seeds` are its seeds that were drawn because
     the user gave none. An element counts as consumed, and is not replayed, once it was returned;
-    if the run has a holder, once a position after the element was acknowledged.
+    if the run has `receipt_sources`, once a position after the element was acknowledged.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ServiceStream(BatchStream, SteppedSource):
         self._given_seeds = seeds
         self.is_repeatable = spec.options.ordered
         self._context = context
-        self._ledger = None if context.omitted is None else context.omitted.ledger
+        self._omissions = None if context.omitted is None else context.omitted.log
         self._origin = Origin()
         self._lock = threading.Lock()
         self._reader: ServiceReader | None = None
@@ -68,13 +68,13 @@ class ServiceStream(BatchStream, SteppedSource):
         self._seeds: tuple[int, ...] | None = None
         self._last = Step()
         # An account keeps all later steps in memory, so there is one only if receipts advance it.
-        self._account = None if context.holder is None else Account(self._last)
-        self._holder = context.holder
+        self._account = None if context.receipt_sources is None else Account(self._last)
+        self._receipt_sources = context.receipt_sources
         self._has_ended = False
         self._is_over = False  # no more elements can come, and the reader is closed
         self._closed = False
-        if context.holder is not None:
-            context.holder.add(self)
+        if context.receipt_sources is not None:
+            context.receipt_sources.add(self)
 
     def join(self) -> ServiceReader:
         """Returns the reader; joins the job first unless it has joined already."""
@@ -83,7 +83,7 @@ class ServiceStream(BatchStream, SteppedSource):
                 if self._closed:
                     raise FailedPreconditionError("the iterator is closed; make a new one")
                 spec = self._spec_to_join()
-                self._reader = ServiceReader(spec, self._ledger, self._context.interrupts)
+                self._reader = ServiceReader(spec, self._omissions, self._context.interrupts)
                 self._finalizer = weakref.finalize(self, abandon, self._reader)
                 end_with_program(self._reader, ServiceReader.close)
                 self._check_seeds(self._reader)
@@ -92,8 +92,8 @@ class ServiceStream(BatchStream, SteppedSource):
 
     def _spec_to_join(self) -> ReadSpec:
         spec = self._spec
-        if self._holder is not None:
-            spec = replace(spec, owner=self._holder.owner)
+        if self._receipt_sources is not None:
+            spec = replace(spec, owner=self._receipt_sources.owner)
         if self._position is not None:
             dataset_id = self._with_seeds(self._position.seeds)
             spec = replace(spec, position=self._position, dataset_id=dataset_id)
@@ -158,7 +158,7 @@ class ServiceStream(BatchStream, SteppedSource):
             self._has_ended = False
             self._last.next = step
             self._last = step
-        if self._holder is None:
+        if self._receipt_sources is None:
             reader.acknowledge(taken.spans)
         return taken.batch
 
@@ -183,7 +183,7 @@ class ServiceStream(BatchStream, SteppedSource):
             spans = self._account.advance(position)
         reader.acknowledge(spans)
         if self._closed and self.is_settled():
-            self.let_go()
+            self.abandon()
 
     def marks(self, position: StreamPosition) -> dict[str, Any] | None:
         with self._lock:
@@ -264,7 +264,7 @@ class ServiceStream(BatchStream, SteppedSource):
                 self._base = None
             return
         self._base = base
-        if self._holder is None and reader.is_over:
+        if self._receipt_sources is None and reader.is_over:
             self._is_over = True
             reader.close()
 
@@ -313,9 +313,9 @@ class ServiceStream(BatchStream, SteppedSource):
         with self._lock:
             self._closed = True
         if self.is_settled():
-            self.let_go()
+            self.abandon()
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         with self._lock:
             self._closed = True
             reader = self._reader

@@ -3,7 +3,7 @@
 Responsible for describing the job. Opening the node makes the stream that reads the run's epoch as
 repetition of the job, so operators after `distribute` run in the reading process. Knows plans, but
 holds no connection. Invariant: a position saved with one node fits every node that differs from it
-only in `loose` fields.
+only in `outside_fingerprint` fields.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class ServiceSource(Node):
     """
 
     kind: ClassVar[str] = "service"
-    loose: ClassVar[frozenset[str]] = frozenset(
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset(
         {
             *("target", "dataset_id", "seeds", "elements", "job_name", "timeout_s", "protocol"),
             *("max_elements", "buffer_bytes", "consumer_index", "trainer_id", "target_workers"),

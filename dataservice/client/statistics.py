@@ -10,13 +10,13 @@ import threading
 import time
 from typing import Any
 
-from dataservice.dataset.ledger import Ledger
+from dataservice.dataset.omission_log import OmissionLog
 
 
 class ReadStatistics:
     """The counters of one reader; `as_dict` returns a snapshot."""
 
-    def __init__(self, omissions: Ledger | None = None) -> None:
+    def __init__(self, omissions: OmissionLog | None = None) -> None:
         self._lock = threading.Lock()
         self._started_s = time.monotonic()
         self.rows = 0
@@ -26,7 +26,7 @@ class ReadStatistics:
         self._wait_s = 0.0
         self._told_wait_s = 0.0
         self._told_s = self._started_s
-        self.omissions = omissions or Ledger()
+        self.omissions = omissions or OmissionLog()
         self._protocols: dict[str, str] = {}
 
     def record_element(self, rows: int, size_bytes: int) -> None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dataservice.dataset import operators as ops
 from dataservice.dataset import static_sharding
-from dataservice.dataset.foreign_names import TellingType, no_attribute
+from dataservice.dataset.foreign_names import HintingType, no_attribute
 from dataservice.dataset.formed_iterator import FormedIterator
 from dataservice.dataset.identity import identity_of, node_of_identity
 from dataservice.dataset.iterator import DatasetIterator
@@ -34,7 +34,7 @@ from dataservice.dataset.numpy_views import NumpyViews, to_rows
 from dataservice.dataset.operator_methods import OperatorMethods, nodes_of
 from dataservice.dataset.operators.nested import given_to_functions
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.receipts import Holder
+from dataservice.dataset.receipts import ReceiptSources
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.source_methods import SourceMethods
 from dataservice.dataset.statistics import DatasetStats, StatsCounter
@@ -50,7 +50,7 @@ from dataservice.vocabulary import ShardingPolicy
 
 
 @given_to_functions
-class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
+class Dataset(SourceMethods, OperatorMethods, metaclass=HintingType):
     """A lazy, immutable description of rows with one schema; the from_* methods create one."""
 
     def __init__(self, node: Node) -> None:
@@ -242,8 +242,8 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         call of `release_readers` for that owner. With `restores`, nothing is read before a position
         is loaded, so that a job which others have read to its end can be moved back to it.
         """
-        holder = None if owner is None else Holder(owner)
-        return DatasetIterator(self._node, epoch, self._stats, holder, restores=restores)
+        receipt_sources = None if owner is None else ReceiptSources(owner)
+        return DatasetIterator(self._node, epoch, self._stats, receipt_sources, restores=restores)
 
     def numpy(self) -> FormedIterator:
         """Iterates over one pass as dicts of arrays, without copies where the types allow it.

@@ -40,7 +40,7 @@ def no_attribute(name: str, owner: Any) -> NoReturn:
     raise AttributeError(f"a Dataset has no attribute {name!r}{hint}", name=name, obj=owner)
 
 
-class TellingType(type):
+class HintingType(type):
     """A metaclass whose errors for unknown names give hints, as for Dataset.from_tensors(...)."""
 
     if not TYPE_CHECKING:  # type checkers should still report unknown names

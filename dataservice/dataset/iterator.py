@@ -20,15 +20,15 @@ import pyarrow as pa
 
 from dataservice.dataset.anchor import Anchor
 from dataservice.dataset.identity import identity_of, node_of_identity
-from dataservice.dataset.ledger import Ledger
 from dataservice.dataset.node import Node, unrepeatable, walk
+from dataservice.dataset.omission_log import OmissionLog
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.positions import (
     check_saveable,
     goes_on_after_interrupt,
     without_live_positions,
 )
-from dataservice.dataset.receipts import Holder, Receipt
+from dataservice.dataset.receipts import Receipt, ReceiptSources
 from dataservice.dataset.statistics import StatsCounter
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.dataset.timing import OperatorTimes, WorkLog
@@ -44,8 +44,8 @@ Form = TypeVar("Form")
 class DatasetIterator:
     """An iterator over the record batches of one pass. Threads that share it take turns.
 
-    With a `holder`, rows of a data service count as consumed once a receipt was acknowledged.
-    With `restores`, nothing is read before a position is loaded.
+    With `receipt_sources`, rows of a data service count as consumed once a receipt was
+    acknowledged. With `restores`, nothing is read before a position is loaded.
     """
 
     def __init__(
@@ -53,16 +53,16 @@ class DatasetIterator:
         node: Node,
         epoch: int,
         stats: StatsCounter,
-        holder: Holder | None = None,
+        receipt_sources: ReceiptSources | None = None,
         *,
         restores: bool = False,
     ) -> None:
-        self._holder = holder
+        self._receipt_sources = receipt_sources
         self._node = node
         self._epoch = epoch
         self._stats = stats
         self._own = StatsCounter()
-        self._omissions = Ledger()
+        self._omissions = OmissionLog()
         self._began_s = time.perf_counter()
         self._ended_s: float | None = None  # when the last batch was handed over
         self._failure: Exception | None = None
@@ -95,9 +95,9 @@ class DatasetIterator:
             cancelled=closed.is_set,
             threads=available_cores(),
             times=times,
-            omitted=self._omissions.page(),
+            omitted=self._omissions.open_run(),
             restores=restores,
-            holder=self._holder,
+            receipt_sources=self._receipt_sources,
             interrupts=self._interrupts,
         )
         return plan.run(context)
@@ -293,23 +293,23 @@ class DatasetIterator:
 
         At the end of the pass it is also for rows that made no element. If the position of an
         operator after `distribute` cannot be saved, it may be for some rows of later elements too.
-        Raises FailedPreconditionError for an iterator without a holder.
+        Raises FailedPreconditionError for an iterator without `receipt_sources`.
         """
-        if self._holder is None:
+        if self._receipt_sources is None:
             raise FailedPreconditionError("this iterator has no holder: its rows are used up")
-        return self._holder.receipt(self._state())
+        return self._receipt_sources.receipt(self._state())
 
     @property
     def services(self) -> list[str]:
         """The targets of the data services that wait for receipts of this iterator."""
-        return [] if self._holder is None else self._holder.services
+        return [] if self._receipt_sources is None else self._receipt_sources.services
 
     def close(self) -> None:
         """Releases files and threads; idempotent."""
         self._failure = self._failed_at = None
         self._give_up()
-        if self._holder is not None:
-            self._holder.let_go()
+        if self._receipt_sources is not None:
+            self._receipt_sources.abandon()
 
     def _give_up(self) -> None:
         self._closed.set()

@@ -48,7 +48,7 @@ class Node(ABC):
 
     kind: ClassVar[str]
     # Parameters that may change without making saved positions invalid.
-    loose: ClassVar[frozenset[str]] = frozenset()
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset()
     variadic: ClassVar[str | None] = None
     # True if a first input of the same kind runs as a part of this node, so that a chain of such
     # nodes adds no depth.

@@ -24,7 +24,7 @@ def padded_names(schema: pa.Schema) -> list[str]:
 
 
 def as_lists(
-    padded: Collection[str], given: Mapping[str, np.ndarray], returned: Mapping[str, Any]
+    padded: Collection[str], inputs: Mapping[str, np.ndarray], returned: Mapping[str, Any]
 ) -> tuple[dict[str, pa.Array], list[str]]:
     """Converts n-D arrays that a function made from a batch with `padded` columns to lists.
 
@@ -33,8 +33,8 @@ def as_lists(
     """
     if not padded:
         return {}, []
-    passed = {id(given[name]) for name in padded}
-    others = {id(values) for values in given.values()}
+    passed = {id(inputs[name]) for name in padded}
+    others = {id(values) for values in inputs.values()}
     made = {
         name: _lists(values, name)
         for name, values in returned.items()

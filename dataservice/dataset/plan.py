@@ -241,14 +241,16 @@ def fingerprint(root: Node) -> str:
     """Returns a digest that identifies a plan in saved positions: equal if a program runs again.
 
     Of functions only the names count, of tables only the schema and the number of rows; parameters
-    that a node lists in `loose` do not count.
+    that a node lists in `outside_fingerprint` do not count.
     """
     listed = []
     nodes = walk(root)
     indices = {id(node): index for index, node in enumerate(nodes)}
     for node in nodes:
         outlined = {
-            name: _outline(value) for name, value in parameters(node) if name not in node.loose
+            name: _outline(value)
+            for name, value in parameters(node)
+            if name not in node.outside_fingerprint
         }
         listed.append([node.kind, [indices[id(child)] for child in node.inputs], outlined])
     digest = hashlib.sha256(json.dumps(listed, sort_keys=True).encode())

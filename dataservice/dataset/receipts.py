@@ -31,7 +31,7 @@ class HeldSource(ABC):
         """True if all rows handed out were acknowledged."""
 
     @abstractmethod
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Closes the stream at once, whatever was acknowledged."""
 
 
@@ -77,7 +77,7 @@ class Receipt:
         return [mark for mark in marks if mark is not None]
 
 
-class Holder:
+class ReceiptSources:
     """The sources of one pipeline whose rows wait for receipts.
 
     `owner` is the name under which `release_readers` reports on this process if it is lost.
@@ -109,10 +109,10 @@ class Holder:
         """The targets of the services that the sources read."""
         return sorted({getattr(source, "target", "") for source in self._sources} - {""})
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         """Closes the sources; rows that were not acknowledged go to other readers."""
         for source in self._sources:
-            source.let_go()
+            source.abandon()
         self._sources.clear()
 
 

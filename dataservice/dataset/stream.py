@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 
 import pyarrow as pa
 
-from dataservice.dataset.ledger import Page
-from dataservice.dataset.receipts import Holder
+from dataservice.dataset.omission_log import RunOmissions
+from dataservice.dataset.receipts import ReceiptSources
 from dataservice.dataset.timing import OperatorTimes
 from dataservice.errors import CancelledError, FailedPreconditionError
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts
@@ -56,10 +56,10 @@ class RunContext:
     sources below a shuffle. `cancelled` is polled between batches. `threads` above 1 lets Arrow
     decode columns in parallel. `times` gathers the time of each operator, `omitted` the rows that
     are left out. With `restores`, a position is restored before anything is read, so that sources
-    need not start reading. With a `holder`, rows of a data service count as consumed when their
-    receipt is acknowledged. `interrupts` lets an interrupt through while no stream has rows in
-    hand. `sample_rows` is about how many rows of a sample functions are tried on, or 0 if only the
-    schema is needed.
+    need not start reading. With `receipt_sources`, rows of a data service count as consumed when
+    their receipt is acknowledged. `interrupts` lets an interrupt through while no stream has rows
+    in hand. `sample_rows` is about how many rows of a sample functions are tried on, or 0 if only
+    the schema is needed.
     """
 
     epoch: int = 0
@@ -69,9 +69,9 @@ class RunContext:
     window: int | None = None
     split_order: tuple[int, int] | None = None
     times: OperatorTimes | None = None
-    omitted: Page | None = None
+    omitted: RunOmissions | None = None
     restores: bool = False
-    holder: Holder | None = None
+    receipt_sources: ReceiptSources | None = None
     interrupts: HeldInterrupts = NO_INTERRUPTS
     sample_rows: int = 0
 

@@ -16,7 +16,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dataservice.dataset.ledger import Outbox
+from dataservice.dataset.omission_log import OmissionOutbox
 from dataservice.dataset.static_sharding import Share
 from dataservice.errors import (
     CancelledError,
@@ -48,7 +48,7 @@ class CachedFrames:
         self.rows = 0
         self.max_bytes = max_bytes
         self.wait_timer = WaitTimer()
-        self.omissions = Outbox()
+        self.omissions = OmissionOutbox()
         self._compression = compression
         self._window: SlidingWindow[Frame] = SlidingWindow(max_bytes)
         self._failure: Exception | None = None
@@ -180,8 +180,8 @@ class CachedTask(PlanThread):
         self.frames.end(outcome_of(self._store_elements) or _no_end(self.frames.rows))
 
     def _store_elements(self) -> None:
-        # A job with a cache has one repetition, so its epoch is 0 and its page has no key.
-        omitted = self.frames.omissions.page()
+        # A job with a cache has one repetition, so its epoch is 0 and its run has no key.
+        omitted = self.frames.omissions.open_run()
         for batch in self._pipeline.run_whole(
             0, self.is_closed, self._share, omitted, variant=self._variant
         ):

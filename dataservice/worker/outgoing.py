@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import pyarrow as pa
 
 from dataservice.dataset.columns import encoded_bytes
-from dataservice.dataset.ledger import Outbox
+from dataservice.dataset.omission_log import OmissionOutbox
 from dataservice.errors import CancelledError, DeadlineExceededError, UnavailableError
 from dataservice.runtime.bounded_queue import BoundedQueue
 from dataservice.runtime.checksum import checksum
@@ -59,7 +59,7 @@ class FrameSink(Protocol):
 
     rows: int
     wait_timer: WaitTimer
-    omissions: Outbox
+    omissions: OmissionOutbox
 
     @property
     def size_bytes(self) -> int: ...
@@ -166,7 +166,7 @@ class FrameBuffer:
     def __init__(self, max_bytes: int, compression: Compression | None) -> None:
         self.rows = 0
         self.wait_timer = WaitTimer()
-        self.omissions = Outbox()
+        self.omissions = OmissionOutbox()
         self._compression = compression
         self._queue: BoundedQueue[Frame] = BoundedQueue(_MAX_FRAMES, max_bytes)
         self._failure: Exception | None = None

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from dataservice.dataset.ledger import Ledger, Page
 from dataservice.dataset.node import Node, unrepeatable, walk
+from dataservice.dataset.omission_log import OmissionLog, RunOmissions
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.seeds import varied_seeds
@@ -111,13 +111,13 @@ class Pipeline:
         return Rebatcher(linear.batch_size, drop_remainder=linear.drop_remainder, run=run)
 
     def run_window(
-        self, lease: Lease, cancelled: Cancelled, omissions: Ledger | None = None
+        self, lease: Lease, cancelled: Cancelled, omissions: OmissionLog | None = None
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
         """Yields record batches of a window, from the lease's start, each with its first row.
 
         `omissions` records everything that is left out of the window, also before that start.
         """
-        page = None if omissions is None else omissions.page(str(lease.window))
+        omitted = None if omissions is None else omissions.open_run(str(lease.window))
         number = lease.splits[0].segment if lease.splits else 0
         segments = self._linear.segments[number : number + 1]
         nodes = [node for part in segments for node in (part.source, *part.operators)]
@@ -129,7 +129,7 @@ class Pipeline:
                 lease.splits,
                 epoch=lease.epoch,
                 window_index=lease.window_in_epoch,
-                context=self._context(lease.epoch, cancelled, page, times),
+                context=self._context(lease.epoch, cancelled, omitted, times),
             ) as stream,
         ):
             for batch in stream:
@@ -143,7 +143,7 @@ class Pipeline:
         self,
         cancelled: Cancelled,
         splits_of: Callable[[int], Sequence[Split]],
-        omissions: Ledger | None,
+        omissions: OmissionLog | None,
     ) -> Callable[[Element], Element]:
         """Returns the function that applies the plan's operators after `batch` to an element.
 
@@ -152,11 +152,11 @@ class Pipeline:
         """
         if self.is_divisible:
             return lambda element: element
-        page = None if omissions is None else omissions.page()
+        omitted = None if omissions is None else omissions.open_run()
         times = times_of(self._linear.batch_operators)
         if omissions is not None:
             omissions.work.watch(_TAIL, times)
-        transform = transform_batch(self._linear, self._context(0, cancelled, page, times))
+        transform = transform_batch(self._linear, self._context(0, cancelled, omitted, times))
 
         def finish(element: Element) -> Element:
             if element.batch is None:
@@ -171,7 +171,7 @@ class Pipeline:
         epoch: int,
         cancelled: Cancelled,
         share: Share | None = None,
-        omitted: Page | None = None,
+        omitted: RunOmissions | None = None,
         *,
         variant: str = "",
     ) -> Iterator[pa.RecordBatch]:
@@ -188,15 +188,15 @@ class Pipeline:
         epoch: int,
         cancelled: Cancelled,
         share: Share | None = None,
-        omitted: Page | None = None,
+        omitted: RunOmissions | None = None,
         *,
         restores: bool = False,
         variant: str = "",
     ) -> Iterator[BatchStream]:
         """Opens the stream of `run_whole`; with `restores` the caller restores a position first."""
         node = self._whole(share, variant)
-        ledger = None if omitted is None else omitted.ledger
-        with _timed(walk(node), 0, ledger) as times:
+        omissions = None if omitted is None else omitted.log
+        with _timed(walk(node), 0, omissions) as times:
             context = self._context(epoch, cancelled, omitted, times)
             with node.run(replace(context, restores=restores)) as stream:
                 yield stream
@@ -236,7 +236,7 @@ class Pipeline:
         self,
         epoch: int,
         cancelled: Cancelled,
-        omitted: Page | None,
+        omitted: RunOmissions | None,
         times: OperatorTimes | None,
     ) -> RunContext:
         return RunContext(
@@ -251,15 +251,15 @@ class Pipeline:
 
 @contextmanager
 def _timed(
-    nodes: Sequence[Node], part: int, ledger: Ledger | None
+    nodes: Sequence[Node], part: int, omissions: OmissionLog | None
 ) -> Iterator[OperatorTimes | None]:
-    """Gathers the operators' times of a run in the ledger's log of work; None without a ledger."""
-    if ledger is None:
+    """Gathers the operators' times of a run in ``omissions.work``; None without omissions."""
+    if omissions is None:
         yield None
         return
     times = times_of(nodes)
-    ledger.work.watch(part, times)
+    omissions.work.watch(part, times)
     try:
         yield times
     finally:
-        ledger.work.retire(times)
+        omissions.work.retire(times)

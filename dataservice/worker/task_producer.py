@@ -164,7 +164,7 @@ class TaskProducer(PlanThread):
         plan = None if task.number == NO_WINDOW else self._pipeline.positions_id(self._share)
         bookmark = _usable(task, received, plan)
         bookmarks = BookmarkMaker(task.number, plan, self._bookmark_every_s)
-        omitted = self.frames.omissions.page()
+        omitted = self.frames.omissions.open_run()
         restores = bookmark is not None
         with self._pipeline.open_whole(
             self._epoch,

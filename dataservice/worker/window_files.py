@@ -12,7 +12,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from dataservice.dataset.ledger import Ledger
+from dataservice.dataset.omission_log import OmissionLog
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_format import Chunk
 from dataservice.wire import dispatcher_pb2 as pb
@@ -47,7 +47,7 @@ class WindowFiles:
         self._is_stopping = is_stopping
         self._record_rows = record_rows
         # Logs what on_error="skip" leaves out.
-        self._omissions = Ledger()
+        self._omissions = OmissionLog()
 
     def write(self, lease: Lease) -> tuple[Chunk, ...]:
         """Writes the files of a window and puts them under their final names; none without rows."""
@@ -82,7 +82,9 @@ class WindowFiles:
 
     def _elements(self) -> Iterator[pa.RecordBatch]:
         rows = 0
-        for batch in self._pipeline.run_whole(0, self._is_stopping, omitted=self._omissions.page()):
+        for batch in self._pipeline.run_whole(
+            0, self._is_stopping, omitted=self._omissions.open_run()
+        ):
             yield batch
             rows += batch.num_rows
             self._record_rows(0, rows)

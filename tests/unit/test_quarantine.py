@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dataservice.client import quarantine as at_the_reader
-from dataservice.dataset.ledger import Ledger
+from dataservice.dataset.omission_log import OmissionLog
 from dataservice.dispatcher import decide, quarantine
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants
@@ -294,10 +294,10 @@ def test_what_a_reader_makes_of_it() -> None:
     assert isinstance(failure, DataLossError)
     assert "'a.parquet' rows 0..9" in str(failure)
     assert "on_error='skip'" in str(failure)
-    ledger = Ledger()
+    log = OmissionLog()
     for _ in range(3):
-        at_the_reader.count_omitted(entries, ledger)
-    total = ledger.total()
+        at_the_reader.count_omitted(entries, log)
+    total = log.total()
     assert (total.splits, total.source_rows, total.files) == (1, 10, ("a.parquet",))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dataservice.dataset.receipts import HeldPosition, HeldSource, Holder
+from dataservice.dataset.receipts import HeldPosition, HeldSource, ReceiptSources
 
 
 class Source(HeldSource):
@@ -24,7 +24,7 @@ class Source(HeldSource):
     def is_settled(self) -> bool:
         return self.is_acknowledged
 
-    def let_go(self) -> None:
+    def abandon(self) -> None:
         self.is_closed = True
 
 
@@ -48,22 +48,22 @@ class Position(HeldPosition):
 def test_a_source_that_may_go_on_after_its_end_stays_known() -> None:
     """It gives out what a lost reader of its job had left, which waits for receipts as all does."""
     first, second = Source("first"), Source("second")
-    holder = Holder("owner")
-    holder.add(first)
+    sources = ReceiptSources("owner")
+    sources.add(first)
     first.has_come_to_end = True
     for _ in range(2):
-        holder.receipt([first.state()]).acknowledge()
-        assert holder.services == ["first"]
+        sources.receipt([first.state()]).acknowledge()
+        assert sources.services == ["first"]
     first.has_come_to_end = first.is_acknowledged = False
-    holder.receipt([first.state()])
-    assert holder.services == ["first"]
+    sources.receipt([first.state()])
+    assert sources.services == ["first"]
     first.has_come_to_end = True
-    holder.add(second)
+    sources.add(second)
     for known in (["first", "second"], ["second"]):
-        receipt = holder.receipt([second.state()])
-        assert holder.services == known
+        receipt = sources.receipt([second.state()])
+        assert sources.services == known
         receipt.acknowledge()
     assert first.is_acknowledged
-    assert holder.receipt([]).is_empty
-    holder.let_go()
+    assert sources.receipt([]).is_empty
+    sources.abandon()
     assert (first.is_closed, second.is_closed) == (False, True)

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice import Dataset
-from dataservice.dataset.ledger import Ledger, Outbox
+from dataservice.dataset.omission_log import OmissionLog, OmissionOutbox
 from dataservice.dataset.operators import base
 from dataservice.dataset.splits import linearise
 from dataservice.dataset.stream import RunContext
@@ -232,14 +232,14 @@ def test_a_tolerant_plan_keeps_zipped_inputs_aligned() -> None:
 
 
 def test_a_run_that_is_repeated_is_counted_once() -> None:
-    ledger = Ledger()
+    log = OmissionLog()
     for _ in range(3):
-        page = ledger.page("7")
-        page.function_rows(2, "map", "two")
-        page.split("a.parquet", 10, "torn")
-    ledger.page("8").function_rows(1, "map", "one")
-    ledger.add(Omitted.of_split("b.parquet", None, "gone"))
-    assert ledger.total() == Omitted(
+        run = log.open_run("7")
+        run.function_rows(2, "map", "two")
+        run.split("a.parquet", 10, "torn")
+    log.open_run("8").function_rows(1, "map", "one")
+    log.add(Omitted.of_split("b.parquet", None, "gone"))
+    assert log.total() == Omitted(
         function_rows=3,
         source_rows=10,
         splits=2,
@@ -250,38 +250,38 @@ def test_a_run_that_is_repeated_is_counted_once() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.sampled_from("xy"))))
 def test_a_total_is_that_of_the_last_pages(notes: list[tuple[str, int, str]]) -> None:
-    ledger, pages = Ledger(), dict[str, Omitted]()
+    log, pages = OmissionLog(), dict[str, Omitted]()
     for key, rows, word in notes:
         pages[key] = Omitted.of_split(word, rows, word)
-        ledger.record(key, pages[key])
-        total, expected = ledger.total(), sum(pages.values(), NOTHING)
+        log.record(key, pages[key])
+        total, expected = log.total(), sum(pages.values(), NOTHING)
         assert (total.splits, total.source_rows) == (expected.splits, expected.source_rows)
         assert set(total.files) == set(expected.files)
         assert set(total.messages) == set(expected.messages)
 
 
 def test_a_total_is_not_added_up_anew_for_each_page() -> None:
-    ledger, added = Ledger(), mock.Mock(side_effect=Omitted.__add__)
+    log, added = OmissionLog(), mock.Mock(side_effect=Omitted.__add__)
     for window in range(100):
-        ledger.record(str(window), Omitted.of_function(1, f"{window}"))
+        log.record(str(window), Omitted.of_function(1, f"{window}"))
     with mock.patch.object(Omitted, "__add__", lambda one, other: added(one, other)):
         for rows in range(2, 12):
-            ledger.record("7", Omitted.of_function(rows, "7"))
-            assert ledger.total().function_rows == 99 + rows
+            log.record("7", Omitted.of_function(rows, "7"))
+            assert log.total().function_rows == 99 + rows
     assert added.call_count <= 20
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 9)), max_size=60))
 def test_an_outbox_hands_over_all_that_it_was_told(notes: list[tuple[str, int]]) -> None:
-    outbox, ledger = Outbox(), Ledger()
+    outbox, log = OmissionOutbox(), OmissionLog()
     for key, rows in notes:
         outbox.record(key, Omitted.of_function(rows, key))
         outbox.add(Omitted.of_function(1, "more"))
         if rows == 1:
-            ledger.record_all(outbox.take() or b"[]")
+            log.record_all(outbox.take() or b"[]")
     while (taken := outbox.take()) is not None:
-        ledger.record_all(taken)
-    assert ledger.total().function_rows == len(notes) + sum(dict(notes).values())
+        log.record_all(taken)
+    assert log.total().function_rows == len(notes) + sum(dict(notes).values())
 
 
 @given(st.integers(0, 200), st.integers(0, 200))
@@ -305,5 +305,5 @@ def test_failures_are_found_without_telling_one_inside_another() -> None:
         assert sys.exc_info()[1] is None
         raise UserFunctionError(f"on {batch.num_rows} rows")
 
-    transform = narrowed(fails, "map", RunContext(omitted=Ledger().page()))
+    transform = narrowed(fails, "map", RunContext(omitted=OmissionLog().open_run()))
     assert transform(pa.record_batch({"id": range(64)}), lambda: "").num_rows == 0

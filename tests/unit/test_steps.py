@@ -14,7 +14,7 @@ from dataservice.client.read_spec import ReadSpec
 from dataservice.client.service_stream import ServiceStream
 from dataservice.client.steps import Account, Step, StreamPosition
 from dataservice.client.taken_element import TakenElement
-from dataservice.dataset.receipts import Holder
+from dataservice.dataset.receipts import ReceiptSources
 from dataservice.dataset.stream import RunContext
 from dataservice.runtime.interrupts import HeldInterrupts
 from dataservice.vocabulary import ShardingPolicy
@@ -115,12 +115,12 @@ def steps_of(stream: ServiceStream, of: EndlessReader) -> int:
     return sum(type(known) is Step for known in gc.get_objects()) - before
 
 
-@pytest.mark.parametrize("holder", [None, Holder("owner")])
+@pytest.mark.parametrize("receipt_sources", [None, ReceiptSources("owner")])
 def test_elements_that_are_used_up_are_forgotten(
-    holder: Holder | None, monkeypatch: pytest.MonkeyPatch
+    receipt_sources: ReceiptSources | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = ReadSpec(target="here:1", dataset_id="d", policy=ShardingPolicy.DYNAMIC)
-    stream = ServiceStream(spec, RunContext(holder=holder))
+    stream = ServiceStream(spec, RunContext(receipt_sources=receipt_sources))
     reader = EndlessReader()
     monkeypatch.setattr(stream, "join", lambda: reader)
     monkeypatch.setattr(stream, "_reader", reader)

@@ -14,7 +14,7 @@ import pytest
 import dataservice as ds
 from dataservice.dataset.arrow_arrays import to_arrow
 from dataservice.dataset.numpy_views import to_function
-from dataservice.dataset.passed_columns import as_given
+from dataservice.dataset.unchanged_columns import restore_unchanged
 from dataservice.errors import SchemaError
 
 TYPES = {
@@ -266,7 +266,9 @@ def test_numbers_that_only_pass_through_a_function_are_not_made_anew() -> None:
     batch = pa.record_batch({"a": [1, 2, 3], "f": [0.5, None, 2.5]}).slice(1)
     given = to_function(batch)
     given["f"][1] = 7.0
-    passed, _ = as_given(batch, given, {"other": given["a"], "new": given["a"] + 1, **given})
+    passed, _ = restore_unchanged(
+        batch, given, {"other": given["a"], "new": given["a"] + 1, **given}
+    )
     assert passed["other"].equals(batch["a"])
     assert to_arrow(passed["other"], "other") is passed["other"]
     assert isinstance(passed["new"], np.ndarray)

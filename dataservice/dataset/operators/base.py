@@ -97,7 +97,7 @@ class RowOperator(Operator):
     def sample(self, context: RunContext) -> pa.RecordBatch:
         began_s = time.monotonic()
         sample = self.input.sample(context)
-        found = self.tried(sample, context)
+        found = self.transform_sample(sample, context)
         for rows in _FURTHER_ROWS:
             if found.num_rows or not (sample.num_rows and context.sample_rows):
                 break
@@ -109,15 +109,15 @@ class RowOperator(Operator):
             # Looks further because a function above may fail on no rows, or return other types.
             began_s = time.monotonic()
             sample = self.input.sample(context.sampling(rows))
-            found = self.tried(sample, context)
+            found = self.transform_sample(sample, context)
         wanted = max(SAMPLE_ROWS, context.sample_rows)
-        return found.slice(0, wanted) if found.num_rows else self.emptied(sample, context)
+        return found.slice(0, wanted) if found.num_rows else self.empty_sample(sample, context)
 
-    def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+    def transform_sample(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
         """Returns what the operator makes of a sample of its input."""
         return self.guarded(context)(sample, lambda: _sample_of(self, sample.num_rows))
 
-    def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+    def empty_sample(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
         """Returns what stands for a sample of which the operator leaves no row."""
         # Not guarded: if a function fails on all rows there is no schema, so its error is raised.
         return self.transform(context)(sample, lambda: _sample_of(self, sample.num_rows))
@@ -134,7 +134,7 @@ class FunctionOperator(RowOperator):
     it runs again.
     """
 
-    loose: ClassVar[frozenset[str]] = frozenset({"deterministic"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"deterministic"})
     on_error: str = dataclasses.field(default="raise", kw_only=True)
     deterministic: bool = dataclasses.field(default=True, kw_only=True)
 

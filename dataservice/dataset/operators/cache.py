@@ -44,7 +44,7 @@ class Cache(Operator):
     """
 
     kind: ClassVar[str] = "cache"
-    loose: ClassVar[frozenset[str]] = frozenset({"path"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"path"})
     path: str | None = None
 
     def __post_init__(self) -> None:

@@ -25,7 +25,7 @@ class Enumerate(Operator):
     """
 
     kind: ClassVar[str] = "enumerate"
-    loose: ClassVar[frozenset[str]] = frozenset({"start"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"start"})
     name: str = "index"
     start: int = 0
 

@@ -49,13 +49,13 @@ class Filter(FunctionOperator):
 
         return apply
 
-    def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+    def transform_sample(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
         # The schema is that of the input, and the function may fail on no rows.
         if self.function.expression is None and not sample.num_rows:
             return sample
-        return super().tried(sample, context)
+        return super().transform_sample(sample, context)
 
-    def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
+    def empty_sample(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:  # noqa: ARG002
         # For the functions above, rows that the filter drops are better than no rows.
         return sample.slice(0, SAMPLE_ROWS)
 

@@ -58,7 +58,7 @@ class Interleave(Operator):
     """
 
     kind: ClassVar[str] = "interleave"
-    loose: ClassVar[frozenset[str]] = frozenset({"deterministic"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"deterministic"})
     function: Function
     cycle_length: int = 1
     block_length: int = 1

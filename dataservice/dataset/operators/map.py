@@ -24,10 +24,10 @@ from dataservice.dataset.padded_columns import (
     padded_names,
     plain_schema_with_marks,
 )
-from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.plain_types import plain_batch, plain_schema
 from dataservice.dataset.stream import RunContext, Transform
 from dataservice.dataset.tolerance import LEFT_OUT, RowGuard, record_failures
+from dataservice.dataset.unchanged_columns import restore_unchanged
 from dataservice.errors import InvalidTypeError, SchemaError
 from dataservice.runtime.arguments import check_choice
 
@@ -109,18 +109,22 @@ class Map(InferringOperator):
             return super().sample(context.sampling())
         return rows_of_known(self.schema, super().sample, context, self.kind)
 
-    def tried(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+    def transform_sample(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
         is_known = self.schema is not None and not sample.num_rows
-        return self.emptied(sample, context) if is_known else super().tried(sample, context)
+        return (
+            self.empty_sample(sample, context)
+            if is_known
+            else super().transform_sample(sample, context)
+        )
 
-    def emptied(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
+    def empty_sample(self, sample: pa.RecordBatch, context: RunContext) -> pa.RecordBatch:
         if self.schema is not None:
             return no_rows(self.schema)
         if self.format == "rows" and not sample.num_rows:
             # Without rows the function would not be called, and its columns would stay unknown.
             made_up = made_up_row(sample.schema)
             return self.transform(context)(made_up, lambda: _MADE_UP).slice(0, 0)
-        return super().emptied(sample, context)
+        return super().empty_sample(sample, context)
 
 
 @register_node
@@ -151,7 +155,7 @@ def _numpy_call() -> _Call:
                 + (" without entries" if isinstance(result, Mapping) else "")
                 + _dataset_hint(result)
             )
-        passed, kinds = as_given(batch, given, result, views.extended)
+        passed, kinds = restore_unchanged(batch, given, result, views.extended)
         lists, padded = as_lists(views.padded, given, result)
         made = from_numpy({**passed, **lists}, expected, what=_returned(kind), kinds=kinds)
         return marked(made, padded, expected)

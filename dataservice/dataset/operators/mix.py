@@ -96,7 +96,7 @@ class SampleFromDatasets(Mix):
     """
 
     kind: ClassVar[str] = "sample_from_datasets"
-    loose: ClassVar[frozenset[str]] = frozenset({"drawn_seed"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"drawn_seed"})
     weights: tuple[float, ...] | None = None
     seed: int | None = None
     drawn_seed: int | None = None

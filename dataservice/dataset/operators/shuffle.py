@@ -38,7 +38,7 @@ class Shuffle(Operator):
 
     kind: ClassVar[str] = "shuffle"
     # A seed that was drawn differs each time the program runs; saved positions carry it.
-    loose: ClassVar[frozenset[str]] = frozenset({"drawn_seed"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"drawn_seed"})
     buffer_size: int
     seed: int | None = None
     drawn_seed: int | None = None

@@ -24,8 +24,8 @@ from dataservice.dataset.padded_columns import (
     padded_names,
     plain_schema_with_marks,
 )
-from dataservice.dataset.passed_columns import as_given
 from dataservice.dataset.stream import RunContext, Transform
+from dataservice.dataset.unchanged_columns import restore_unchanged
 from dataservice.errors import InvalidTypeError, MissingColumnError, SchemaError
 
 
@@ -38,7 +38,9 @@ class WithColumn(InferringOperator):
     """
 
     kind: ClassVar[str] = "with_column"
-    loose: ClassVar[frozenset[str]] = InferringOperator.loose | {"schema"}
+    outside_fingerprint: ClassVar[frozenset[str]] = InferringOperator.outside_fingerprint | {
+        "schema"
+    }
     name: str
     function: Function
     schema: pa.Schema | None = dataclasses.field(default=None, kw_only=True)
@@ -115,7 +117,7 @@ class WithColumn(InferringOperator):
             given = views.of(batch)
             result = call_user(function, dict(given), "with_column", location)
             returned = {self.name: result}
-            passed, kinds = as_given(batch, given, returned, views.extended)
+            passed, kinds = restore_unchanged(batch, given, returned, views.extended)
             lists, padded = as_lists(views.padded, given, returned)
             value = lists.get(self.name, passed[self.name])
             values = to_arrow(value, self.name, kinds.get(self.name))

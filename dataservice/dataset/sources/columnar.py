@@ -112,7 +112,7 @@ class ColumnarSource(Source):
                 remedy = "name a file first in which it has values"
             raise SchemaError(
                 f"the files differ: column {field.name!r} is of type {field.type} in "
-                f"{self.reference.told_by(field.name)!r}, and {path!r} {has}; {remedy}"
+                f"{self.reference.path_of_type(field.name)!r}, and {path!r} {has}; {remedy}"
             )
 
 

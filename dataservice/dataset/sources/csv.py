@@ -120,7 +120,7 @@ class CsvSource(WholeFilesSource):
     def reference(self) -> Reference:
         """The first file with rows, and the types found in its first block."""
         files = self.files()
-        first = first_readable(files, self.on_error, self._infer, _tells_types)
+        first = first_readable(files, self.on_error, self._infer, _has_some_type)
         return completed(first, None, files, self._infer, self.on_error)
 
     def _infer(self, file: InputFile) -> Reference:
@@ -288,7 +288,7 @@ def _require_text(path: str, inferred: pa.Schema) -> None:
             )
 
 
-def _tells_types(inferred: Reference) -> bool:
+def _has_some_type(inferred: Reference) -> bool:
     return not all(pa.types.is_null(kind) for kind in inferred.schema.types)
 
 

@@ -56,15 +56,15 @@ def first_readable(
     files: Iterable[InputFile],
     on_error: str,
     read: Callable[[InputFile], T],
-    tells: Callable[[T], bool] = lambda _: True,
+    is_enough: Callable[[T], bool] = lambda _: True,
 ) -> T:
     """Returns the result of `read` for the first file; with "skip", for the first readable one.
 
-    If `tells` rejects that result, returns the first result that it accepts, if there is one.
+    If `is_enough` rejects that result, returns the first result that it accepts, if there is one.
     FailedPreconditionError if no file is readable.
     """
     failure: SourceError | None = None
-    silent: list[T] = []
+    rejected: list[T] = []
     for file in files:
         try:
             found = read(file)
@@ -73,11 +73,11 @@ def first_readable(
                 raise
             failure = failure or error
             continue
-        if tells(found):
+        if is_enough(found):
             return found
-        silent = silent or [found]
-    if silent:
-        return silent[0]
+        rejected = rejected or [found]
+    if rejected:
+        return rejected[0]
     raise FailedPreconditionError(
         f"none of the files can be read on this machine; the first error: {failure}"
     )

@@ -49,7 +49,7 @@ class GeneratorSource(Source):
     """
 
     kind: ClassVar[str] = "generator"
-    loose: ClassVar[frozenset[str]] = frozenset({"deterministic"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"deterministic"})
     function: Function
     schema: pa.Schema
     format: str | None = None

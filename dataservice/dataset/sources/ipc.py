@@ -57,7 +57,7 @@ class IpcSource(ColumnarSource):
 
     kind: ClassVar[str] = "ipc"
     suffixes: ClassVar[tuple[str, ...]] = (".arrow", ".feather", ".ipc", ".arrows")
-    loose: ClassVar[frozenset[str]] = frozenset({"memory_map"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"memory_map"})
     paths: tuple[str, ...]
     columns: tuple[str, ...] | None = None
     memory_map: bool = True

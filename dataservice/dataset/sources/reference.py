@@ -26,16 +26,16 @@ _THREADS: Final = 16
 class Reference(NamedTuple):
     """The first file and the whole schema.
 
-    `told_elsewhere` has, for each column whose type another file has told, the path of that file.
+    `type_sources` has, for each column whose type another file has told, the path of that file.
     """
 
     path: str
     schema: pa.Schema
-    told_elsewhere: Mapping[str, str] = MappingProxyType({})
+    type_sources: Mapping[str, str] = MappingProxyType({})
 
-    def told_by(self, column: str) -> str:
+    def path_of_type(self, column: str) -> str:
         """Returns the path of the file that told the type of `column`."""
-        return self.told_elsewhere.get(column, self.path)
+        return self.type_sources.get(column, self.path)
 
 
 def fits(found: pa.DataType, expected: pa.DataType) -> bool:
@@ -89,7 +89,7 @@ def completed(
         for field in schema
         if (wanted is None or field.name in wanted) and lacks_type(field.type)
     }
-    told: dict[str, str] = {}
+    type_sources: dict[str, str] = {}
     for other in _read_ahead(others, read, on_error) if untyped else ():
         for name in sorted(untyped):
             kind = _type_in(other.schema, name)
@@ -97,11 +97,11 @@ def completed(
             if kind is None or lacks_type(kind) or not fits(schema.field(index).type, kind):
                 continue
             schema = schema.set(index, pa.field(name, kind))
-            told[name] = other.path
+            type_sources[name] = other.path
             untyped.remove(name)
         if not untyped:
             break
-    return Reference(path, schema, told)
+    return Reference(path, schema, type_sources)
 
 
 def _type_in(schema: pa.Schema, name: str) -> pa.DataType | None:
@@ -114,7 +114,7 @@ def _read_ahead(
 ) -> Iterator[Reference]:
     """Yields the results of `read` for the first `_MAX_LOOKED_AT` files, in order; uses threads."""
 
-    def look(file: InputFile) -> Reference | None:
+    def try_read(file: InputFile) -> Reference | None:
         try:
             return read(file)
         except (SourceError, SchemaError):
@@ -125,4 +125,4 @@ def _read_ahead(
     bounded = itertools.islice(files, _MAX_LOOKED_AT)
     with ThreadPoolExecutor(_THREADS) as pool:
         while some := list(itertools.islice(bounded, _THREADS)):
-            yield from filter(None, pool.map(look, some))
+            yield from filter(None, pool.map(try_read, some))

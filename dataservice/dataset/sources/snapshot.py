@@ -37,7 +37,7 @@ class SnapshotSource(Source):
 
     kind: ClassVar[str] = "snapshot"
     reads_files: ClassVar[bool] = True
-    loose: ClassVar[frozenset[str]] = frozenset({"path", "storage_options"})
+    outside_fingerprint: ClassVar[frozenset[str]] = frozenset({"path", "storage_options"})
     path: str
     snapshot_id: str
     schema: pa.Schema

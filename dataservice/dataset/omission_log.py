@@ -1,8 +1,8 @@
-"""Adds up omissions: a ledger for each pass over the data, a page for each run of a part of it.
+"""Adds up omissions: a log for each pass over the data, an entry for each run of a part of it.
 
 The same notes also carry the time that operators take in other processes. Thread-safe. Knows
-nothing of operators. Invariant: a repeated run replaces its page, so that the omissions of a window
-that is replayed are counted once.
+nothing of operators. Invariant: a repeated run replaces its entry, so that the omissions of a
+window that is replayed are counted once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataservice.omissions import NOTHING, Omitted
 
 logger = logging.getLogger(__name__)
 
-_PAGES_KEPT: Final = 10_000
+_RUNS_KEPT: Final = 10_000
 _PLACES_LOGGED: Final = 20
 _NOTES_AT_ONCE: Final = 16
 _UNREPEATED: Final = "+"
@@ -28,12 +28,12 @@ _WORK: Final = "work"
 _WORK_EVERY_S: Final = 0.1
 
 
-class Ledger:
+class OmissionLog:
     """The omissions of all runs of a pass."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pages: OrderedDict[str, Omitted] = OrderedDict()
+        self._runs: OrderedDict[str, Omitted] = OrderedDict()
         self._older = NOTHING
         # Cached, since it is read many times a second; None if it has to be added up anew.
         self._total: Omitted | None = NOTHING
@@ -41,12 +41,12 @@ class Ledger:
         self._is_told = False
         self.work = WorkLog()
 
-    def page(self, key: str | None = None) -> Page:
-        """Returns a page for a run that begins; its omissions replace those recorded under `key`.
+    def open_run(self, key: str | None = None) -> RunOmissions:
+        """Begins a run, whose omissions replace those recorded under `key`.
 
         Without a key, the run is never repeated.
         """
-        return Page(self, key)
+        return RunOmissions(self, key)
 
     def add(self, omitted: Omitted) -> None:
         """Adds an omission that is final, since its run is never repeated."""
@@ -57,20 +57,20 @@ class Ledger:
     def record(self, key: str, omitted: Omitted) -> None:
         """Records all omissions of a run so far, in place of those recorded under its key."""
         with self._lock:
-            before = self._pages.pop(key, NOTHING)
-            self._pages[key] = omitted
+            before = self._runs.pop(key, NOTHING)
+            self._runs[key] = omitted
             self._total = self._exchanged(before, omitted)
-            # A page that is this many pages old belongs to a run that is not replayed any more.
-            if len(self._pages) > _PAGES_KEPT:
-                self._older += self._pages.popitem(last=False)[1]
+            # An entry that is this many runs old belongs to a run that is not replayed any more.
+            if len(self._runs) > _RUNS_KEPT:
+                self._older += self._runs.popitem(last=False)[1]
 
     def _exchanged(self, before: Omitted, omitted: Omitted) -> Omitted | None:
-        """Returns the total with one page in place of another, or None to add it up anew."""
+        """Returns the total with one entry in place of another, or None to add it up anew."""
         known = self._total
         return known if known is None else known.exchanged(before, omitted)
 
     def record_all(self, notes: bytes) -> None:
-        """Records the notes that `Outbox.take` returned, perhaps in another process."""
+        """Records the notes that `OmissionOutbox.take` returned, perhaps in another process."""
         for key, encoded in json.loads(notes):
             if key == _WORK:
                 self.work.add(encoded)
@@ -85,7 +85,7 @@ class Ledger:
         """Returns the sum over all runs."""
         with self._lock:
             if self._total is None:
-                self._total = sum(self._pages.values(), self._older)
+                self._total = sum(self._runs.values(), self._older)
             return self._total
 
     def announce_total(self) -> None:
@@ -106,11 +106,11 @@ class Ledger:
         logger.warning("left out, as on_error='skip' asks: %s%s", message, rest)
 
 
-class Page:
+class RunOmissions:
     """The omissions of one run. Thread-safe only if it has no key."""
 
-    def __init__(self, ledger: Ledger, key: str | None) -> None:
-        self.ledger = ledger
+    def __init__(self, log: OmissionLog, key: str | None) -> None:
+        self.log = log
         self._key = key
         self._omitted = NOTHING
 
@@ -123,16 +123,16 @@ class Page:
         self._add(Omitted.of_split(path, rows, message), path or message, message)
 
     def _add(self, omitted: Omitted, place: str, message: str) -> None:
-        self.ledger.announce(place, message)
+        self.log.announce(place, message)
         if self._key is None:
-            self.ledger.add(omitted)
+            self.log.add(omitted)
             return
         self._omitted += omitted
-        self.ledger.record(self._key, self._omitted)
+        self.log.record(self._key, self._omitted)
 
 
-class Outbox(Ledger):
-    """A ledger whose pages are sent to another process, and forgotten once they are taken."""
+class OmissionOutbox(OmissionLog):
+    """A log whose entries are sent to another process, and forgotten once they are taken."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,11 +140,11 @@ class Outbox(Ledger):
         self._work_told_s = 0.0
 
     def add(self, omitted: Omitted) -> None:
-        # A page of its own for each omission: the next one may be sent to another reader.
+        # An entry of its own for each omission: the next one may be sent to another reader.
         self.record(f"{_UNREPEATED}{next(self._numbers)}", omitted)
 
     def take(self, *, is_last: bool = False) -> bytes | None:
-        """Returns some pages as JSON, for `record_all`; None if there is nothing new.
+        """Returns some entries as JSON, for `record_all`; None if there is nothing new.
 
         Operator times are included at most every 0.1 s, and in the last call.
         """
@@ -153,11 +153,11 @@ class Outbox(Ledger):
         if is_last or now_s - self._work_told_s >= _WORK_EVERY_S:
             self._work_told_s = now_s
             work = self.work.take()
-        if not self._pages and not work:
+        if not self._runs and not work:
             return None
         taken: list[tuple[str, object]] = [(_WORK, work)] if work else []
         with self._lock:
-            while self._pages and len(taken) < _NOTES_AT_ONCE:
-                key, omitted = self._pages.popitem(last=False)
+            while self._runs and len(taken) < _NOTES_AT_ONCE:
+                key, omitted = self._runs.popitem(last=False)
                 taken.append((key, omitted.to_json()))
         return json.dumps(taken).encode()

@@ -18,9 +18,9 @@ from dataservice.dataset.untouched import UntouchedColumn
 from dataservice.errors import SchemaError
 
 
-def as_given(
+def restore_unchanged(
     batch: pa.RecordBatch,
-    given: Mapping[str, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
     returned: Mapping[str, Any],
     extended: Collection[str] = (),
 ) -> tuple[Mapping[str, Any], dict[str, pa.DataType]]:
@@ -29,9 +29,9 @@ def as_given(
     Returns the columns, and the types of those whose arrays do not tell them. `extended` names the
     columns of extension types.
     """
-    unwritten = _unwritten(given, extended)
-    kinds = _kinds(batch, given, returned, extended)
-    passed = _with_nulls_of(batch, given, returned, unwritten)
+    unwritten = _unwritten(inputs, extended)
+    kinds = _kinds(batch, inputs, returned, extended)
+    passed = _with_nulls_of(batch, inputs, returned, unwritten)
     passed = {
         name: batch.column(unwritten[id(values)]) if id(values) in unwritten else values
         for name, values in passed.items()
@@ -41,7 +41,7 @@ def as_given(
     }
 
 
-def _unwritten(given: Mapping[str, np.ndarray], extended: Collection[str]) -> dict[int, int]:
+def _unwritten(inputs: Mapping[str, np.ndarray], extended: Collection[str]) -> dict[int, int]:
     """Returns the indices of columns that are views of Arrow's memory, by the id of their arrays.
 
     No function can write into them, so they are passed on as they are: most columns of wide rows
@@ -49,7 +49,7 @@ def _unwritten(given: Mapping[str, np.ndarray], extended: Collection[str]) -> di
     """
     return {
         id(values): number
-        for number, (name, values) in enumerate(given.items())
+        for number, (name, values) in enumerate(inputs.items())
         if type(values) is np.ndarray
         and not values.flags.writeable
         and values.dtype in PLAIN
@@ -60,7 +60,7 @@ def _unwritten(given: Mapping[str, np.ndarray], extended: Collection[str]) -> di
 
 def _kinds(
     batch: pa.RecordBatch,
-    given: Mapping[str, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
     returned: Mapping[str, Any],
     extended: Collection[str],
 ) -> dict[str, pa.DataType]:
@@ -71,7 +71,7 @@ def _kinds(
     """
     kinds = {
         id(values): batch.column(name).type
-        for name, values in given.items()
+        for name, values in inputs.items()
         if not isinstance(values, UntouchedColumn)
         and (values.dtype not in PLAIN or values.ndim > 1 or name in extended)
     }
@@ -80,17 +80,17 @@ def _kinds(
 
 def _with_nulls_of(
     batch: pa.RecordBatch,
-    given: Mapping[str, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
     returned: Mapping[str, Any],
     unwritten: Collection[int],
 ) -> Mapping[str, Any]:
-    """Returns `returned` with nulls again where NaN in columns of `given` stands for a null.
+    """Returns `returned` with nulls again where NaN in columns of `inputs` stands for a null.
 
     Other NaN, and values that the function has written, stay values.
     """
     columns = {
         id(values): batch.column(name)
-        for name, values in given.items()
+        for name, values in inputs.items()
         if id(values) not in unwritten
         and not isinstance(values, UntouchedColumn)
         and _has_null_floats(batch.column(name))
