@@ -24,7 +24,7 @@ from typing import Any
 
 import dataservice as ds
 from bench.peers import children
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.dispatcher.server import DispatchServer
 from dataservice.runtime.auth import resolve_token
@@ -77,7 +77,7 @@ class Prober:
     """One worker and one reader with the real clients, to see when leases come."""
 
     def __init__(self, target: str, dataset_id: str) -> None:
-        self._connection = Connection(target)
+        self._connection = DispatcherConnection(target)
         request = pb.OpenIterationRequest(
             dataset_id=dataset_id,
             policy=int(ShardingPolicy.DYNAMIC),

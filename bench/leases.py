@@ -33,7 +33,7 @@ import dataservice as ds
 from bench import systems
 from bench.peers import children
 from bench.peers.tfdata_splits import BATCH
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.client.pacing import GROUP_S
 from dataservice.config import WorkerConfig
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
@@ -97,7 +97,7 @@ class Stream:
             WorkerConfig(dispatcher_address=target), token=resolve_token(None), tls=None
         )
         worker = self._link.register(f"worker-{number}:1", lambda: False).worker_id
-        self._connection = Connection(target)
+        self._connection = DispatcherConnection(target)
         request = pb.OpenIterationRequest(
             dataset_id=dataset_id,
             policy=int(ShardingPolicy.DYNAMIC),
@@ -170,7 +170,7 @@ def measure(form: str, splits: int, workers: int) -> dict[str, Any]:
         arguments = ["--role", "dispatcher", "--work-dir", folder]
         arguments += ["--forms", form, "--splits", str(splits)]
         target = group.start(_MODULE, arguments).line()["address"]
-        with Connection(target) as connection:
+        with DispatcherConnection(target) as connection:
             request = pb.RegisterDatasetRequest(plan=b"-", schema=b"-", compression="NONE")
             dataset_id = connection.register_dataset(request)
         streams = [Stream(target, dataset_id, number) for number in range(workers)]

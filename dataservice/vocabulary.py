@@ -11,7 +11,7 @@ from typing import Final, NewType
 
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.addresses import format_address, split_address
-from dataservice.runtime.arguments import Choices
+from dataservice.runtime.arguments import HintingEnumType
 
 DatasetId = NewType("DatasetId", str)
 JobId = NewType("JobId", str)
@@ -36,7 +36,7 @@ LOCAL: Final = "local"
 DATA_TRANSFER_PROTOCOLS: Final = (SHARED_MEMORY, "flight", "grpc")
 
 
-class ShardingPolicy(IntEnum, metaclass=Choices):
+class ShardingPolicy(IntEnum, metaclass=HintingEnumType):
     """How the rows of a dataset are divided among the data workers.
 
     OFF: every worker runs the whole dataset. DYNAMIC: the dispatcher hands splits of the sources to

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import dataservice
 from dataservice import ShardingPolicy
-from dataservice.runtime.arguments import Choices, nearest
+from dataservice.runtime.arguments import HintingEnumType, nearest
 from dataservice.runtime.identity import new_id
 from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError, NotFoundError
@@ -24,7 +24,7 @@ from pstrain.trainer.context import InputContext, call_with_context
 logger = logging.getLogger(__name__)
 
 
-class AutoShardPolicy(enum.IntEnum, metaclass=Choices):
+class AutoShardPolicy(enum.IntEnum, metaclass=HintingEnumType):
     """How ``experimental_distribute_dataset`` divides a dataset among trainers.
 
     OFF: every trainer reads all of it. FILE: trainer i of N reads files i, i + N, ... of every

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from dataservice.runtime.arguments import Choices, check_callable
+from dataservice.runtime.arguments import HintingEnumType, check_callable
 from pstrain import foreign_names
 from pstrain.errors import (
     FailedPreconditionError,
@@ -34,7 +34,7 @@ from pstrain.variables.indexed_slices import IndexedSlices
 from pstrain.vocabulary import Update
 
 
-class ReduceOp(enum.Enum, metaclass=Choices):
+class ReduceOp(enum.Enum, metaclass=HintingEnumType):
     """How values become one."""
 
     SUM = "SUM"

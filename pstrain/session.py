@@ -14,8 +14,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from dataservice.runtime.captures import culprit
 from dataservice.runtime.shipping import Pickler, users_code_by_value
+from dataservice.runtime.unpicklable import find_unpicklable
 from pstrain.errors import InvalidArgumentError
 
 Key = tuple[Any, ...]
@@ -45,7 +45,7 @@ def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         what = "the arguments" if isinstance(value, tuple) else _name_of(value)
         again = functools.partial(_pickled, persistent=persistent)
-        reason = culprit(value, error, again, name="arguments")
+        reason = find_unpicklable(value, error, again, name="arguments")
         raise InvalidArgumentError(
             f"cannot send {what}: {reason}; what belongs to this process (locks, connections, "
             "servers, iterators over datasets) is made inside of the function"

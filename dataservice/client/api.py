@@ -18,9 +18,9 @@ from dataservice.client.arguments import (
     check_dataset_id,
     checked_timeout_s,
 )
-from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnection
 from dataservice.client.read_arguments import ReadArguments, check_endless
-from dataservice.client.registration import Service, register_plan, unread
+from dataservice.client.registration import Service, check_registrable, register_plan
 from dataservice.client.replay import with_delivery
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
@@ -96,7 +96,7 @@ def from_dataset_id(
         on_error=on_error,
         timeout_s=timeout_s,
     )
-    with Connection(target) as connection:
+    with DispatcherConnection(target) as connection:
         registered = connection.get_dataset(dataset_id, timeout_s=timeout_s)
     schema = decode_schema(registered.schema)
     _check_same(element_spec, schema, dataset_id)
@@ -180,7 +180,7 @@ def distribute(
     check_compression(compression)
 
     def apply(dataset: Dataset) -> Dataset:
-        dataset = unread(dataset)
+        dataset = check_registrable(dataset)
         if on_error == "skip":
             dataset = Dataset(tolerant(dataset.node))
         arguments = with_delivery(checked, dataset.node)
@@ -216,7 +216,7 @@ def release_readers(
         reader = message.readers.add(reader_id=reader_id)
         for window, generation, row, final in marks:
             reader.consumed.add(window=window, generation=generation, row=row, final=bool(final))
-    with Connection(parse_target(service)) as connection:
+    with DispatcherConnection(parse_target(service)) as connection:
         return connection.release_owned(message, timeout_s=timeout_s)
 
 

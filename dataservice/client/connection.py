@@ -80,7 +80,7 @@ class JoinRequest:
         return self._asks_left > 0 and late_s > PROMPT_REFUSAL_S
 
 
-class Connection:
+class DispatcherConnection:
     """A connection to the dispatcher at `target` (host:port)."""
 
     def __init__(self, target: str, *, token: str | None = None) -> None:
@@ -189,7 +189,7 @@ class Connection:
         """Ends all calls. Idempotent."""
         self._rpc.close()
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> DispatcherConnection:
         return self
 
     def __exit__(self, *_exc: object) -> None:

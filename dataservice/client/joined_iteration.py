@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any, Final
 
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.client.read_spec import ReadSpec, open_request, stream_command
 from dataservice.ranges import Consumed
 from dataservice.runtime.frames import decode_schema
@@ -39,7 +39,7 @@ class JoinedIteration:
         `interrupts` may end the wait. `narrow` may remove workers from the reply.
         """
         self._spec = spec
-        self.connection = Connection(spec.target, token=spec.token)
+        self.connection = DispatcherConnection(spec.target, token=spec.token)
         try:
             self.joined = self.connection.open_iteration(
                 open_request(spec),

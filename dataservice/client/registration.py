@@ -10,7 +10,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from dataservice.client.arguments import check_compression, check_dataset_id, checked_timeout_s
-from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnection
 from dataservice.client.replay import warn_of_registered
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
@@ -43,7 +43,7 @@ def register_dataset(
     always read that way. Warns if the dataset cannot be replayed; see `distribute`.
     """
     target = parse_target(service)
-    dataset = unread(dataset)
+    dataset = check_registrable(dataset)
     check_on_error(on_error)
     check_compression(compression)
     timeout_s = checked_timeout_s(timeout_s)
@@ -63,7 +63,7 @@ def register_quietly(
     timeout_s: float,
 ) -> str:
     """Registers a dataset like `register_dataset`, for a checked target and without the warning."""
-    node = freeze_schemas(unread(dataset).node)
+    node = freeze_schemas(check_registrable(dataset).node)
     schema = Dataset(node).schema
     return register_plan(target, node, schema, compression, dataset_id, timeout_s)
 
@@ -85,11 +85,11 @@ def register_plan(
         dataset_id=dataset_id,
         fingerprint=fingerprint(node),
     )
-    with Connection(target) as connection:
+    with DispatcherConnection(target) as connection:
         return connection.register_dataset(request, timeout_s=timeout_s)
 
 
-def unread(dataset: Dataset) -> Dataset:
+def check_registrable(dataset: Dataset) -> Dataset:
     """Returns the dataset; raises if it is no `Dataset` or reads the data service itself."""
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.dataset.plan import decode_plan
 from dataservice.dataset.stream import RunContext
 from dataservice.dataset.tolerance import tolerant
@@ -22,7 +22,7 @@ def sample_registered(
     Raises SourceError or UserFunctionError if its files, or what its functions need, are not
     available in this process.
     """
-    with Connection(target) as connection:
+    with DispatcherConnection(target) as connection:
         registered = connection.get_dataset(dataset_id, timeout_s=timeout_s)
     node = decode_plan(registered.plan)
     return (tolerant(node) if skips else node).sample(context)

@@ -17,11 +17,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dataservice.client.abandon import abandon
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.client.positions import ReaderPosition, rewind
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.reader import ServiceReader
-from dataservice.client.steps import Account, Step, SteppedSource, StreamPosition
+from dataservice.client.steps import ConsumedMark, Step, SteppedSource, StreamPosition
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.seeds import drawn_seeds, with_drawn_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
@@ -68,7 +68,7 @@ class ServiceStream(BatchStream, SteppedSource):
         self._seeds: tuple[int, ...] | None = None
         self._last = Step()
         # An account keeps all later steps in memory, so there is one only if receipts advance it.
-        self._account = None if context.receipt_sources is None else Account(self._last)
+        self._consumed_mark = None if context.receipt_sources is None else ConsumedMark(self._last)
         self._receipt_sources = context.receipt_sources
         self._has_ended = False
         self._is_over = False  # no more elements can come, and the reader is closed
@@ -173,14 +173,14 @@ class ServiceStream(BatchStream, SteppedSource):
 
     def is_settled(self) -> bool:
         with self._lock:
-            return self._account is None or self._account.is_at(self._last)
+            return self._consumed_mark is None or self._consumed_mark.is_at(self._last)
 
     def acknowledge(self, position: StreamPosition) -> None:
         with self._lock:
             reader = self._reader
-            if reader is None or self._account is None:
+            if reader is None or self._consumed_mark is None:
                 return
-            spans = self._account.advance(position)
+            spans = self._consumed_mark.advance(position)
         reader.acknowledge(spans)
         if self._closed and self.is_settled():
             self.abandon()
@@ -188,9 +188,9 @@ class ServiceStream(BatchStream, SteppedSource):
     def marks(self, position: StreamPosition) -> dict[str, Any] | None:
         with self._lock:
             reader = self._reader
-            if reader is None or self._account is None:
+            if reader is None or self._consumed_mark is None:
                 return None
-            spans = self._account.until(position)
+            spans = self._consumed_mark.spans_until(position)
         marks = [list(mark) for mark in reader.marks_if_consumed(spans)]
         return {"service": self.target, "reader": reader.iteration.reader_id, "marks": marks}
 
@@ -282,7 +282,7 @@ class ServiceStream(BatchStream, SteppedSource):
         spec = self._spec
         if seeds == self._given_seeds:
             return spec.dataset_id
-        with Connection(spec.target) as connection:
+        with DispatcherConnection(spec.target) as connection:
             known = connection.get_dataset(spec.dataset_id, timeout_s=spec.timeout_s)
             node = with_drawn_seeds(decode_plan(known.plan), list(seeds))
             request = pb.RegisterDatasetRequest(

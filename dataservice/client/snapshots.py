@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dataservice.client.arguments import check_saved_compression, checked_timeout_s
-from dataservice.client.connection import DEFAULT_TIMEOUT_S, Connection
+from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnection
 from dataservice.client.registration import Service, register_quietly
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import INFINITE_CARDINALITY
@@ -75,7 +75,7 @@ class Snapshot:
 
     def progress(self) -> SnapshotProgress:
         """Asks the dispatcher for the progress; waits for a dispatcher that is down."""
-        with Connection(self._target) as connection:
+        with DispatcherConnection(self._target) as connection:
             return _progress_of(self._ask(connection))
 
     def wait(self, timeout_s: float | None = None) -> SnapshotProgress:
@@ -87,7 +87,7 @@ class Snapshot:
         timeout_s = limit_s(timeout_s, "timeout_s")
         began_s = noticed_s = time.monotonic()
         pause_s = _FIRST_PAUSE_S
-        with Connection(self._target) as connection:
+        with DispatcherConnection(self._target) as connection:
             while True:
                 reply = self._ask(connection)
                 if reply.error:
@@ -110,13 +110,13 @@ class Snapshot:
 
     def cancel(self) -> None:
         """Ends the snapshot with an ERROR that says so; has no effect on one that is over."""
-        with Connection(self._target) as connection:
+        with DispatcherConnection(self._target) as connection:
             connection.cancel_snapshot(self.snapshot_id, timeout_s=self._timeout_s)
 
     def __repr__(self) -> str:
         return f"Snapshot({self.path!r}, {self.snapshot_id})"
 
-    def _ask(self, connection: Connection) -> pb.GetSnapshotReply:
+    def _ask(self, connection: DispatcherConnection) -> pb.GetSnapshotReply:
         return connection.get_snapshot(self.snapshot_id, timeout_s=self._timeout_s)
 
 
@@ -162,7 +162,7 @@ def save(
         found_id=found_id,
         snapshot_id=new_id("snapshot"),
     )
-    with Connection(target) as connection:
+    with DispatcherConnection(target) as connection:
         reply = connection.start_snapshot(request, timeout_s=timeout_s)
     return Snapshot(checked, reply.snapshot_id, target, timeout_s)
 

@@ -104,7 +104,7 @@ class StreamPosition(LivePosition, HeldPosition):
         return step, rows
 
 
-class Account:
+class ConsumedMark:
     """The mark up to which the rows of a stream are consumed. Not thread-safe."""
 
     def __init__(self, start: Step) -> None:
@@ -115,7 +115,7 @@ class Account:
         """True if `step` is the last element that is consumed as a whole."""
         return self._step is step
 
-    def until(self, position: StreamPosition) -> list[RowSpan]:
+    def spans_until(self, position: StreamPosition) -> list[RowSpan]:
         """Returns the spans from the mark to a position; none if the mark has passed it already."""
         step, rows = position.normal()
         if (step.number, rows) <= (self._step.number, self._rows):
@@ -131,8 +131,8 @@ class Account:
         return spans
 
     def advance(self, position: StreamPosition) -> list[RowSpan]:
-        """Moves the mark to a position, never backwards; returns what `until` would."""
-        spans = self.until(position)
+        """Moves the mark to a position, never backwards; returns what `spans_until` would."""
+        spans = self.spans_until(position)
         self._step, self._rows = max(
             position.normal(), (self._step, self._rows), key=lambda at: (at[0].number, at[1])
         )

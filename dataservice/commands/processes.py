@@ -44,8 +44,8 @@ class Backoff:
         return pause_s
 
 
-class Place:
-    """The place of one of the processes, and of those that replace it."""
+class ProcessSlot:
+    """The slot of one of the processes, and of those that replace it."""
 
     def __init__(self, start: Callable[[], ChildProcess]) -> None:
         self._start = start
@@ -58,8 +58,8 @@ class Place:
         self._began_s = time.monotonic()
         self.process = self._start()
 
-    def tend(self) -> bool:
-        """Replaces a dead process once its backoff is over; False if the place needs none."""
+    def restart_if_due(self) -> bool:
+        """Replaces a dead process once its backoff is over; False if the slot needs none."""
         status = self.process.returncode
         if status is None:
             return True
@@ -90,40 +90,40 @@ def run_processes(options: argparse.Namespace) -> int:
     stopping = StopSignals(once=True)
     exit_with_parent()
     arguments = [*without_processes(options.arguments), "--ready-json"]
-    places: list[Place] = []
+    slots: list[ProcessSlot] = []
     try:
         for index in range(options.processes):
             log_path = options.log_dir and os.path.join(options.log_dir, f"worker-{index}.log")
-            places.append(Place(_starter(arguments, log_path)))
-        addresses = _await_ready(places, stopping)
+            slots.append(ProcessSlot(_starter(arguments, log_path)))
+        addresses = _await_ready(slots, stopping)
         if addresses is not None:
             announce(options, *addresses)
         while not stopping.wait(POLL_S):
-            # A list, so that all places are tended, and not only those up to the first that runs.
-            running = [place for place in places if place.tend()]
+            # A list, so that all slots are tended, and not only those up to the first that runs.
+            running = [slot for slot in slots if slot.restart_if_due()]
             if not running:
-                return max(place.process.returncode or 0 for place in places)
+                return max(slot.process.returncode or 0 for slot in slots)
         return 0
     finally:
-        _end([place.process for place in places])
+        _end([slot.process for slot in slots])
 
 
 def _starter(arguments: Sequence[str], log_path: str | None) -> Callable[[], ChildProcess]:
     return lambda: spawn_module("dataservice", arguments, log_path=log_path)
 
 
-def _await_ready(places: Sequence[Place], stopping: StopSignals) -> list[str] | None:
+def _await_ready(slots: Sequence[ProcessSlot], stopping: StopSignals) -> list[str] | None:
     """Waits until all serve and returns their addresses; None if a signal came first.
 
     FailedPreconditionError if a worker ends before it serves.
     """
     addresses = []
-    for place in places:
+    for slot in slots:
         while True:
             if stopping.is_set():
                 return None
             try:
-                addresses.append(str(place.process.wait_ready(POLL_S)["address"]))
+                addresses.append(str(slot.process.wait_ready(POLL_S)["address"]))
                 break
             except DeadlineExceededError:
                 # The worker waits for its dispatcher, and gives up by itself.

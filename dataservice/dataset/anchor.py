@@ -18,7 +18,7 @@ _MOVES_EVERY_S: Final = 0.05
 
 
 class Anchor:
-    """The anchor of one pass: call `move` before each element, and `passed` after it."""
+    """The anchor of one pass: call `move` before each element, and `count_element` after it."""
 
     def __init__(self) -> None:
         self._state: State | None = None
@@ -35,7 +35,7 @@ class Anchor:
         if self._state is None or now_s - self._taken_s > _MOVES_EVERY_S:
             self._state, self._taken_s, self._elements = position(), now_s, 0
 
-    def passed(self) -> None:
+    def count_element(self) -> None:
         """Counts one more element after the position."""
         self._elements += 1
 

@@ -24,8 +24,8 @@ from dataservice.errors import (
     SchemaError,
     UserFunctionError,
 )
-from dataservice.runtime.captures import culprit
 from dataservice.runtime.shipping import dumps, users_code_by_value
+from dataservice.runtime.unpicklable import find_unpicklable
 
 _PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -224,7 +224,7 @@ def _pickle(function: Any, name: str) -> bytes:
         try:
             return dumps(function)
         except Exception as error:
-            reason = culprit(function, error, dumps)
+            reason = find_unpicklable(function, error, dumps)
             raise InvalidArgumentError(
                 f"function {name!r} cannot be sent to data workers: {reason}; what belongs to this "
                 "process (locks, connections, servers, iterators) is made inside of the function"

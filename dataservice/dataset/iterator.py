@@ -128,7 +128,7 @@ class DatasetIterator:
                     self._kept = self._next(), before
                 except KeyboardInterrupt as error:
                     # False for a second interrupt: a batch that was in hand then may be lost.
-                    if not interrupts.let(error):
+                    if not interrupts.raised(error):
                         self._give_up()
                     raise
             try:
@@ -149,13 +149,13 @@ class DatasetIterator:
         try:
             formed = form(self._next())
             # Inside the try: an interrupt just before it would lose the element in hand.
-            anchor.passed()
+            anchor.count_element()
         except KeyboardInterrupt:
             self._give_up()
             self._broken_off = anchor
             raise
         except Exception:
-            anchor.passed()
+            anchor.count_element()
             raise
         return formed
 
@@ -181,7 +181,7 @@ class DatasetIterator:
             self._omissions.announce_total()
             raise
         except BaseException as error:
-            if not self._interrupts.let(error):
+            if not self._interrupts.raised(error):
                 self._failure = error if isinstance(error, Exception) else None
                 self._failed_at = error.__traceback__
                 self._give_up()

@@ -44,7 +44,7 @@ def nearest(value: object, choices: Iterable[object], form: str = "{!r}") -> str
     return f"; did you mean {form.format(by_name[found[0]])}?" if found else ""
 
 
-class Choices(EnumType):
+class HintingEnumType(EnumType):
     """The metaclass of public enumerations: the error for an unknown member lists the members."""
 
     def __getattr__(cls, name: str) -> Any:

@@ -38,7 +38,7 @@ from dataservice.runtime.message import (
     find_handler,
 )
 from dataservice.runtime.shared_memory import Body
-from dataservice.runtime.threads import end_all
+from dataservice.runtime.threads import end_threads
 
 __all__ = ["ChannelHandler", "ConnectionChannel", "ConnectionServer"]
 
@@ -178,7 +178,7 @@ class ConnectionServer:
         for channel in serving:
             if channel.idle:
                 channel.abort()
-        late = end_all(serving, ConnectionChannel.abort, grace_s=grace_s, deadline_s=deadline_s)
+        late = end_threads(serving, ConnectionChannel.abort, grace_s=grace_s, deadline_s=deadline_s)
         if late:
             logger.warning("%d exchanges of %s have not ended", late, self.address)
 

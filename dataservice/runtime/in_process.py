@@ -42,7 +42,7 @@ from dataservice.runtime.message import (
     find_handler,
 )
 from dataservice.runtime.shared_memory import Body
-from dataservice.runtime.threads import end_all
+from dataservice.runtime.threads import end_threads
 
 __all__ = [
     "InProcessChannel",
@@ -62,7 +62,7 @@ _MAX_BYTES: Final = 8 << 20
 _RECHECK_S: Final = 1.0
 
 
-class _Line:
+class _ExchangeState:
     """The state that both ends of an exchange share: two queues, and how the exchange ended."""
 
     def __init__(self) -> None:
@@ -95,8 +95,8 @@ class InProcessChannel:
 
     shares_memory: ClassVar[bool] = True
 
-    def __init__(self, line: _Line, stopping: threading.Event) -> None:
-        self._line = line
+    def __init__(self, state: _ExchangeState, stopping: threading.Event) -> None:
+        self._state = state
         self._stopping = stopping
 
     def recv(self) -> Message | None:
@@ -105,7 +105,7 @@ class InProcessChannel:
         Waits as long as the client stays connected and the server runs.
         """
         try:
-            return self._patiently(lambda: self._line.to_server.get(timeout_s=_RECHECK_S))
+            return self._patiently(lambda: self._state.to_server.get(timeout_s=_RECHECK_S))
         except CancelledError:
             if self.cancelled():
                 raise
@@ -114,11 +114,11 @@ class InProcessChannel:
     def send(self, header: bytes, body: pa.Buffer | bytes | Body | None = None) -> None:
         """Sends one message; waits while the client does not read."""
         message, size = _message(header, body)
-        self._patiently(lambda: self._line.to_client.put(message, size, timeout_s=_RECHECK_S))
+        self._patiently(lambda: self._state.to_client.put(message, size, timeout_s=_RECHECK_S))
 
     def cancelled(self) -> bool:
         """True if the client cancelled or is gone, or the server is stopping."""
-        return self._stopping.is_set() or self._line.is_cut
+        return self._stopping.is_set() or self._state.is_cut
 
     def _patiently(self, act: Callable[[], Any]) -> Any:
         """Calls `act` until it does not time out; raises CancelledError once the server stops."""
@@ -146,7 +146,7 @@ class InProcessServer:
         self._token = token
         self._exchanges = dict(exchanges)
         self._stopping = threading.Event()
-        self._open: dict[_Line, threading.Thread] = {}
+        self._open: dict[_ExchangeState, threading.Thread] = {}
         self._lock = threading.Lock()
 
     def start(self) -> InProcessServer:
@@ -168,7 +168,7 @@ class InProcessServer:
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             serving = dict(self._open)
-        late = end_all(serving, _Line.cut, grace_s=grace_s, deadline_s=deadline_s)
+        late = end_threads(serving, _ExchangeState.cut, grace_s=grace_s, deadline_s=deadline_s)
         if late:
             logger.warning("%d exchanges of %s have not ended", late, self.address)
 
@@ -179,10 +179,10 @@ class InProcessServer:
         # Encoded and decoded, so that handlers get the same values as over other transports: lists
         # for tuples, strings for keys.
         handler, decoded = find_handler(self._exchanges, json.dumps(command).encode())
-        line = _Line()
+        state = _ExchangeState()
         thread = threading.Thread(
             target=self._serve,
-            args=(line, handler, decoded),
+            args=(state, handler, decoded),
             name=f"in-process-{self.address}",
             daemon=True,
         )
@@ -191,27 +191,29 @@ class InProcessServer:
                 raise UnavailableError(f"{self.address} is stopping")
             # Started under the lock, since `stop` joins every thread that it finds in `_open`.
             thread.start()
-            self._open[line] = thread
-        return InProcessExchange(line, self.address, str(command.get("exchange")))
+            self._open[state] = thread
+        return InProcessExchange(state, self.address, str(command.get("exchange")))
 
-    def _serve(self, line: _Line, handler: InProcessHandler, command: dict[str, Any]) -> None:
-        channel = InProcessChannel(line, self._stopping)
+    def _serve(
+        self, state: _ExchangeState, handler: InProcessHandler, command: dict[str, Any]
+    ) -> None:
+        channel = InProcessChannel(state, self._stopping)
         try:
             handler(command, channel)
-            line.is_done = True
+            state.is_done = True
         except DataServiceError as error:
             if isinstance(error, CancelledError) and channel.cancelled():
                 logger.debug("exchange ended: %s", error)
             else:
-                line.error = error_payload(error)
+                state.error = error_payload(error)
         except Exception as error:
             logger.exception("an exchange within this process failed")
-            line.error = error_payload(error)
+            state.error = error_payload(error)
         finally:
-            line.to_server.close(discard=True)
-            line.to_client.close()
+            state.to_server.close(discard=True)
+            state.to_client.close()
             with self._lock:
-                self._open.pop(line, None)
+                self._open.pop(state, None)
 
 
 _servers: dict[str, InProcessServer] = {}
@@ -236,8 +238,8 @@ class InProcessExchange:
     protocol: ClassVar[str] = "in_process"
     shares_memory: ClassVar[bool] = True
 
-    def __init__(self, line: _Line, address: str, name: str) -> None:
-        self._line = line
+    def __init__(self, state: _ExchangeState, address: str, name: str) -> None:
+        self._state = state
         self._subject = f"the exchange {name!r} with {address}"
         self._error: DataServiceError | None = None
         self._cancelled = False
@@ -256,7 +258,7 @@ class InProcessExchange:
         message, size = _message(header, body)
         self._check()
         try:
-            self._line.to_server.put(message, size, timeout_s=timeout_s)
+            self._state.to_server.put(message, size, timeout_s=timeout_s)
         except DeadlineExceededError as error:
             raise self._keep(DeadlineExceededError(f"{self._subject}: {error}")) from error
         except CancelledError as error:
@@ -272,7 +274,7 @@ class InProcessExchange:
         """
         self._check()
         try:
-            return self._line.to_client.get(timeout_s=timeout_s)
+            return self._state.to_client.get(timeout_s=timeout_s)
         except DeadlineExceededError as error:
             raise self._keep(DeadlineExceededError(f"{self._subject}: {error}")) from error
         except CancelledError as closed:
@@ -284,12 +286,12 @@ class InProcessExchange:
     def done_writing(self) -> None:
         """Tells the server that nothing more will be sent; its `recv` then returns None."""
         self._check()
-        self._line.to_server.close()
+        self._state.to_server.close()
 
     def cancel(self) -> None:
         """Ends the exchange, from any thread; calls in progress raise CancelledError at once."""
         self._cancelled = True
-        self._line.cut()
+        self._state.cut()
 
     def close(self) -> None:
         """Ends the exchange in any state. Idempotent; never waits for the server."""
@@ -311,9 +313,9 @@ class InProcessExchange:
         """Returns the error that explains a closed queue; None if the handler ended without one."""
         if self._cancelled:
             return self._keep(CancelledError(f"{self._subject} was cancelled"))
-        if self._line.error is not None:
-            return self._keep(error_from_payload(self._line.error))
-        if self._line.is_done:
+        if self._state.error is not None:
+            return self._keep(error_from_payload(self._state.error))
+        if self._state.is_done:
             return None
         return self._keep(UnavailableError(f"{self._subject}: the server stopped"))
 
@@ -321,5 +323,5 @@ class InProcessExchange:
         """Ends the exchange with an error, unless it has ended with one; returns that error."""
         if self._error is None:
             self._error = error
-            self._line.cut()
+            self._state.cut()
         return self._error

@@ -62,7 +62,7 @@ class HeldInterrupts:
         """Returns how long a wait may last before `let_through` must be called again."""
         return min(_POLL_S, otherwise_s) if self._holds else otherwise_s
 
-    def let(self, error: BaseException) -> bool:
+    def raised(self, error: BaseException) -> bool:
         """True if `error` is an interrupt raised by `let_through`, where no rows could be lost."""
         return self._was_let_through and isinstance(error, KeyboardInterrupt)
 

@@ -29,7 +29,7 @@ from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Packet, pack
 from dataservice.runtime.message import Kind, Received
 from dataservice.runtime.packet_socket import SLICE_S, PacketSocket
 from dataservice.runtime.segment_pool import SegmentPool
-from dataservice.runtime.shared_memory import Body, Holdings, OwnSegment
+from dataservice.runtime.shared_memory import Body, OwnSegment, PeerSegments
 from dataservice.vocabulary import SHARED_MEMORY
 
 __all__ = ["LocalConnection"]
@@ -60,7 +60,7 @@ class LocalConnection:
         self._packets = PacketSocket(sock)
         self._pool = SegmentPool()
         self._own: dict[int, OwnSegment] = {}
-        self._holdings = Holdings(self._packets.release)
+        self._peer_segments = PeerSegments(self._packets.release)
         self._inbox: deque[Received] = deque()
         self._peer_ended = False
         self.peer_error: bytes | None = None
@@ -89,13 +89,13 @@ class LocalConnection:
         """
         with self._send_lock:
             self._check()
-            if self._holdings.owes:
-                self._holdings.flush()
+            if self._peer_segments.has_pending:
+                self._peer_segments.flush()
             self._unanswered += 1
             if self._unanswered > _MAX_UNANSWERED:
                 self._read_arrived(deadline_s)
             room = room_for(header, body)
-            released = self._holdings.carry()
+            released = self._peer_segments.carry()
             try:
                 if room <= MAX_TEXT_BYTES:
                     self._send_as_text(kind, header, body, released, deadline_s)
@@ -103,7 +103,7 @@ class LocalConnection:
                     self._send_in_segment(kind, header, body, room, released, deadline_s)
             except BaseException:
                 if released is not None:
-                    self._holdings.give_back(released)
+                    self._peer_segments.give_back(released)
                 raise
 
     def _read_arrived(self, deadline_s: float) -> None:
@@ -120,7 +120,7 @@ class LocalConnection:
             data = written(body)
             text, body_bytes = header + data, len(data)
         packet = Packet(kind, len(header), body_bytes, text, released=released)
-        self._packets.send(pack(packet), self._holdings, deadline_s)
+        self._packets.send(pack(packet), self._peer_segments, deadline_s)
 
     def _send_in_segment(
         self,
@@ -144,7 +144,7 @@ class LocalConnection:
                 kind, len(header), body_bytes, text, segment, first, is_new, True, released
             )
             descriptor = own.descriptor if is_new else None
-            self._packets.send(pack(packet), self._holdings, deadline_s, descriptor)
+            self._packets.send(pack(packet), self._peer_segments, deadline_s, descriptor)
         except BaseException:
             self._take_back(segment, is_new)
             raise
@@ -155,13 +155,13 @@ class LocalConnection:
         with self._lock:
             if len(self._inbox) < _MAX_UNCLAIMED and not self._pool.has_free(room):
                 self._read_locked(deadline_s, wait=False)
-            while (place := self._pool.place(room)) is None:
+            while (place := self._pool.allocate(room)) is None:
                 self._read_locked(deadline_s, wait=True)
             for retired in place.retired:
                 self._own.pop(retired)
         for retired in place.retired:
             packet = pack(Packet(Kind.RETIRE, segment=retired))
-            self._packets.send(packet, self._holdings, deadline_s)
+            self._packets.send(packet, self._peer_segments, deadline_s)
         if place.is_new:
             try:
                 self._own[place.segment] = OwnSegment(place.capacity)
@@ -232,7 +232,7 @@ class LocalConnection:
                 return
             self._lock.release()
             try:
-                packet = self._packets.receive(self._holdings, deadline_s)
+                packet = self._packets.receive(self._peer_segments, deadline_s)
             finally:
                 self._lock.acquire()
             self._handle_packet(*packet)
@@ -273,13 +273,13 @@ class LocalConnection:
 
     def _handle_packet(self, packet: Packet, descriptor: int | None) -> None:
         if descriptor is not None:
-            self._holdings.add(packet.segment, descriptor)
+            self._peer_segments.add(packet.segment, descriptor)
         if packet.released is not None:
             self._pool.release(packet.released)
         if packet.kind is Kind.RELEASE:
             self._pool.release(packet.segment)
         elif packet.kind is Kind.RETIRE:
-            self._holdings.retire(packet.segment)
+            self._peer_segments.retire(packet.segment)
         elif packet.kind is Kind.DONE:
             self._peer_ended = True
         else:
@@ -298,11 +298,13 @@ class LocalConnection:
         header = packet.text
         if packet.header_bytes and not header:
             first = packet.offset + (packet.body_bytes or 0)
-            header = self._holdings.span(packet.segment, first, packet.header_bytes).to_pybytes()
+            header = self._peer_segments.span(
+                packet.segment, first, packet.header_bytes
+            ).to_pybytes()
         if not packet.body_bytes:
-            self._holdings.give_back(packet.segment)
+            self._peer_segments.give_back(packet.segment)
             return Received(packet.kind, header, None if packet.body_bytes is None else _EMPTY)
-        body = self._holdings.take(packet.segment, packet.offset, packet.body_bytes)
+        body = self._peer_segments.take(packet.segment, packet.offset, packet.body_bytes)
         return Received(packet.kind, header, body)
 
     def trust(self) -> None:
@@ -325,7 +327,7 @@ class LocalConnection:
             # Replaced, since the traceback of an error that was raised keeps bodies and this
             # connection alive.
             self._failure = UnavailableError("the connection is closed")
-            self._holdings.close()
+            self._peer_segments.close()
             self._inbox.clear()
             self._packets.close()
             for segment in self._own.values():

@@ -31,11 +31,11 @@ _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
 _SEND: Final = int(socket.MSG_NOSIGNAL) | _AT_ONCE
 
 
-class Debts(Protocol):
+class PendingReleases(Protocol):
     """The segments that must go back to the peer but could not be sent yet."""
 
     @property
-    def owes(self) -> bool: ...
+    def has_pending(self) -> bool: ...
 
     def flush(self) -> bool:
         """Sends back as many as possible; returns whether some are left."""
@@ -58,7 +58,11 @@ class PacketSocket(OwnedSocket):
         self._packet = bytearray(MAX_PACKET_BYTES + 1)
 
     def send(
-        self, packet: bytes, debts: Debts, deadline_s: float, descriptor: int | None = None
+        self,
+        packet: bytes,
+        releases: PendingReleases,
+        deadline_s: float,
+        descriptor: int | None = None,
     ) -> None:
         """Sends one packet; waits while the peer does not read.
 
@@ -72,7 +76,7 @@ class PacketSocket(OwnedSocket):
                 self._socket.sendmsg([packet], rights, _SEND)
                 return
             except BlockingIOError:
-                self._wait_for(select.POLLOUT, debts, deadline_s, "the peer does not read")
+                self._wait_for(select.POLLOUT, releases, deadline_s, "the peer does not read")
             except OSError as error:
                 raise lost(error) from error
 
@@ -86,12 +90,12 @@ class PacketSocket(OwnedSocket):
             return is_gone_by(error)
         return True
 
-    def receive(self, debts: Debts, deadline_s: float) -> tuple[Packet, int | None]:
+    def receive(self, releases: PendingReleases, deadline_s: float) -> tuple[Packet, int | None]:
         """Waits for the next packet and returns it, with its descriptor if it has one."""
         while True:
-            at_once = debts.owes or deadline_s - time.monotonic() < self._slice_s
+            at_once = releases.has_pending or deadline_s - time.monotonic() < self._slice_s
             if at_once:
-                self._wait_for(select.POLLIN, debts, deadline_s, "nothing came from the peer")
+                self._wait_for(select.POLLIN, releases, deadline_s, "nothing came from the peer")
             packet = self.try_receive(at_once=at_once)
             if packet is not None:
                 return packet
@@ -124,13 +128,15 @@ class PacketSocket(OwnedSocket):
             raise
         return packet, descriptor
 
-    def _wait_for(self, events: int, debts: Debts, deadline_s: float, what: str) -> None:
+    def _wait_for(
+        self, events: int, releases: PendingReleases, deadline_s: float, what: str
+    ) -> None:
         poll = select.poll()
         while True:
             left_s = deadline_s - time.monotonic()
-            owes = debts.flush()
+            has_pending = releases.flush()
             try:
-                poll.register(self._socket, events | (select.POLLOUT if owes else 0))
+                poll.register(self._socket, events | (select.POLLOUT if has_pending else 0))
             except ValueError as error:  # closed by another thread
                 raise lost(None) from error
             ready = poll.poll(max(0.0, min(left_s, self._slice_s)) * 1_000)

@@ -21,7 +21,7 @@ __all__ = [
     "HELD_SEGMENTS",
     "POOL_BYTES",
     "POOL_SEGMENTS",
-    "Place",
+    "Allocation",
     "SegmentPool",
     "capacity_for",
 ]
@@ -51,7 +51,7 @@ def capacity_for(size: int) -> int:
     return -(-size // step) * step
 
 
-class Place(NamedTuple):
+class Allocation(NamedTuple):
     """The place for a body. `is_new`: the segment must be made; `retired` ones must be unmapped."""
 
     segment: int
@@ -79,13 +79,13 @@ class SegmentPool:
         """The capacity of all segments, lent and free."""
         return self._lent_bytes + sum(self._free.values())
 
-    def place(self, size: int) -> Place | None:
+    def allocate(self, size: int) -> Allocation | None:
         """Lends a segment for `size` bytes; returns None if a release must come first."""
         found = self._best_free(size)
         if found is not None:
             capacity = self._free.pop(found)
             self._lend(found, capacity)
-            return Place(found, capacity, False)
+            return Allocation(found, capacity, False)
         capacity = capacity_for(size)
         if not self._may_add(capacity):
             return None
@@ -93,7 +93,7 @@ class SegmentPool:
         segment = self._next
         self._next += 1
         self._lend(segment, capacity)
-        return Place(segment, capacity, True, retired)
+        return Allocation(segment, capacity, True, retired)
 
     def has_free(self, size: int) -> bool:
         """True if a free segment has room for `size` bytes, so that none must be made."""

@@ -32,7 +32,7 @@ import pyarrow as pa
 from dataservice.errors import DataLossError
 from dataservice.runtime.segment_pool import HELD_BYTES, HELD_SEGMENTS
 
-__all__ = ["Body", "Holdings", "OwnSegment", "PeerSegment", "is_supported"]
+__all__ = ["Body", "PeerSegments", "OwnSegment", "PeerSegment", "is_supported"]
 
 # One segment smaller than this goes back with the receiver's next message, so that the peer is not
 # woken for the return alone. The bound covers what a large step of training pulls or pushes.
@@ -120,7 +120,7 @@ class _Loan:
         self._give_back(self._segment)
 
 
-class Holdings:
+class PeerSegments:
     """The peer's segments on this side: those read in place, and those that must go back.
 
     `send` gives a segment back. It must not block, and returns False if that is not possible now;
@@ -211,7 +211,7 @@ class Holdings:
             return segment
 
     @property
-    def owes(self) -> bool:
+    def has_pending(self) -> bool:
         """True if `flush` is needed."""
         return bool(self._refused)
 

@@ -25,7 +25,7 @@ from dataservice.runtime.byte_streams import ByteStream
 from dataservice.runtime.local_bodies import write_into
 from dataservice.runtime.message import Kind, Received, check_header, check_size
 from dataservice.runtime.shared_memory import Body
-from dataservice.runtime.socket_messages import Incoming, head_of
+from dataservice.runtime.socket_messages import MessageParser, head_of
 
 __all__ = ["SocketConnection"]
 
@@ -49,7 +49,7 @@ class SocketConnection:
     def __init__(self, stream: ByteStream, *, trusted: bool) -> None:
         self.peer_error: bytes | None = None
         self._stream = stream
-        self._incoming = Incoming(trusted=trusted)
+        self._parser = MessageParser(trusted=trusted)
         self._ahead: Received | None = None  # read by `_read_ahead`, and not received yet
         self._peer_ended = False
         self._unanswered = 0
@@ -62,7 +62,7 @@ class SocketConnection:
 
     def trust(self) -> None:
         """Notes that the peer has shown the token."""
-        self._incoming.trust()
+        self._parser.trust()
 
     def send(
         self,
@@ -126,14 +126,14 @@ class SocketConnection:
             self._receiving.release()
 
     def _next(self, deadline_s: float) -> Received:
-        incoming = self._incoming
+        parser = self._parser
         self._unanswered = 0
         if self._failure is not None:
             raise self._failure
         try:
-            while (received := incoming.take()) is None:
-                size = self._stream.receive(incoming.room, deadline_s, whole=incoming.is_exact)
-                incoming.add(size)
+            while (received := parser.take()) is None:
+                size = self._stream.receive(parser.room, deadline_s, whole=parser.is_exact)
+                parser.add(size)
         except DeadlineExceededError:
             raise
         except DataServiceError as error:

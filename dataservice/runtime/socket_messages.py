@@ -15,7 +15,7 @@ import pyarrow as pa
 from dataservice.errors import DataLossError
 from dataservice.runtime.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, Received
 
-__all__ = ["HEAD_BYTES", "STRANGER_HEADER_BYTES", "Incoming", "head_of"]
+__all__ = ["HEAD_BYTES", "STRANGER_HEADER_BYTES", "MessageParser", "head_of"]
 
 # Differs from the first byte that a client of TLS or of HTTP/2 sends.
 _VERSION: Final = 0xD1
@@ -36,7 +36,7 @@ def head_of(kind: Kind, header_bytes: int, body_bytes: int | None) -> bytes:
     return _HEAD.pack(_VERSION, kind, flags, header_bytes, body_bytes or 0)
 
 
-class Incoming:
+class MessageParser:
     """The parser of the bytes received from a stream. Not thread safe.
 
     The caller puts received bytes into `room`, reports their number by `add`, and gets messages

@@ -13,14 +13,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-__all__ = ["StoppableThread", "end_all"]
+__all__ = ["StoppableThread", "end_threads"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-def end_all(
+def end_threads(
     busy: Mapping[T, threading.Thread],
     cut: Callable[[T], object],
     *,

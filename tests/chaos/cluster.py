@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.errors import DataServiceError, UnavailableError
 from dataservice.runtime.process import ChildProcess, spawn_module
 from tests.chaos.history import Written
@@ -183,7 +183,7 @@ class ChaosCluster:
 
     def status(self) -> dict[str, Any]:
         """What the dispatcher reports."""
-        with Connection(self.direct_target) as connection:
+        with DispatcherConnection(self.direct_target) as connection:
             return connection.status()
 
     def _await_progress(self, began_s: float) -> None:

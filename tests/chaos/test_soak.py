@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.errors import DataServiceError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import LocalService, local_service
@@ -87,7 +87,7 @@ class Calling(Pulse):
         self.worker_ids: set[str] = set()
 
     def run(self) -> None:
-        with Connection(self._target) as connection:
+        with DispatcherConnection(self._target) as connection:
             while not self.stop.wait(0.02):
                 self.worker_ids |= {w["worker_id"] for w in connection.status()["workers"]}
                 self.beat()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dataservice as ds
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.runtime.process import ChildProcess, spawn_module
 from dataservice.vocabulary import parse_target
 
@@ -48,7 +48,7 @@ class ProcessCluster:
 
     def status(self) -> dict[str, Any]:
         """What the dispatcher reports."""
-        with Connection(parse_target(self.target)) as connection:
+        with DispatcherConnection(parse_target(self.target)) as connection:
             return connection.status()
 
     def _spawn(self, name: str, *args: str) -> ChildProcess:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.dataset.node import INFINITE_CARDINALITY
 from dataservice.dispatcher.status_text import status_text
 from dataservice.errors import (
@@ -132,7 +132,7 @@ def test_consumers_that_are_missing_are_named() -> None:
     with local_service(workers=1) as service:
         dataset_id = ds.register_dataset(service.target, numbered(3))
         iterator = consumer(service.target, dataset_id, 1, 3, timeout_s=2.0)
-        with Connection(parse_target(service.target)) as connection:
+        with DispatcherConnection(parse_target(service.target)) as connection:
             status = status_text(json.dumps(connection.status()))
         assert "0 rounds, waits for consumer_index 0, 2" in status
         with pytest.raises(DeadlineExceededError, match="consumer_index 0, 2"):

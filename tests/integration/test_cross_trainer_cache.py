@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.errors import InvalidArgumentError, UnimplementedError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import (
@@ -146,7 +146,7 @@ def test_a_slow_trainer_skips_what_fell_out_and_is_told() -> None:
 
 
 def shown_misses(target: str) -> dict[str, int]:
-    with Connection(parse_target(target)) as connection:
+    with DispatcherConnection(parse_target(target)) as connection:
         jobs = connection.status()["jobs"]
     return {
         reader["trainer_id"]: reader["elements_missed"]

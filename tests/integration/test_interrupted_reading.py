@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import dataservice as ds
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.reader import ServiceReader
 from dataservice.errors import FailedPreconditionError
@@ -166,9 +166,11 @@ def test_an_interrupt_ends_the_wait_for_a_dispatcher_that_is_away() -> None:
 def test_an_interrupted_join_is_made_up_for_where_it_was_to_go_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    call, joins = Connection._call, []
+    call, joins = DispatcherConnection._call, []
 
-    def call_interrupted(self: Connection, method: str, *args: Any, **options: Any) -> Any:
+    def call_interrupted(
+        self: DispatcherConnection, method: str, *args: Any, **options: Any
+    ) -> Any:
         if method == "OpenIteration":
             joins.append(method)
             if len(joins) % 2:
@@ -188,7 +190,7 @@ def test_an_interrupted_join_is_made_up_for_where_it_was_to_go_on(
     with local_service(workers=1) as service:
         data = ds.Dataset.range(100).batch(10)
         remote = data.distribute(ds.ShardingPolicy.DYNAMIC, service.target).batch(15).repeat(3)
-        monkeypatch.setattr(Connection, "_call", call_interrupted)
+        monkeypatch.setattr(DispatcherConnection, "_call", call_interrupted)
         with iter(remote) as it:
             rows = taken(it, 100)
             assert interruptions == [0]

@@ -15,7 +15,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.__main__ import main
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.errors import FailedPreconditionError
 from dataservice.vocabulary import parse_target
 from tests.integration.service_cluster import LocalService, local_service, read_ids
@@ -158,7 +158,7 @@ def test_who_goes_on_from_a_state_is_not_told_of_what_was_read_before(
 
 
 def jobs_of(target: str) -> list[dict[str, object]]:
-    with Connection(parse_target(target)) as connection:
+    with DispatcherConnection(parse_target(target)) as connection:
         jobs: list[dict[str, object]] = connection.status()["jobs"]
     return jobs
 

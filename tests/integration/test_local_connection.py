@@ -58,37 +58,37 @@ def test_a_release_that_finds_the_socket_full_goes_later() -> None:
             sent.append(segment)
         return not is_full
 
-    holdings = shared_memory.Holdings(send)
+    peer_segments = shared_memory.PeerSegments(send)
     own = OwnSegment(8 * MIB)  # too large to wait for the next message
     assert own.descriptor is not None
     for segment in (1, 2):
-        holdings.add(segment, os.dup(own.descriptor))
-    first, second = holdings.take(1, 0, 100), holdings.take(2, 0, 100)
+        peer_segments.add(segment, os.dup(own.descriptor))
+    first, second = peer_segments.take(1, 0, 100), peer_segments.take(2, 0, 100)
     del first
-    holdings.flush()
+    peer_segments.flush()
     assert not sent
     is_full = False
     del second
-    holdings.flush()
+    peer_segments.flush()
     assert sent == [1, 2]
     own.forget_descriptor()
 
 
 def test_one_segment_goes_back_with_the_next_message() -> None:
     sent: list[int] = []
-    holdings = shared_memory.Holdings(lambda segment: not sent.append(segment))
+    peer_segments = shared_memory.PeerSegments(lambda segment: not sent.append(segment))
     own = OwnSegment(4 * MIB)  # what a step of thousands of examples pulls
     assert own.descriptor is not None
     for segment in (1, 2):
-        holdings.add(segment, os.dup(own.descriptor))
-    first, second = holdings.take(1, 0, 100), holdings.take(2, 0, 100)
+        peer_segments.add(segment, os.dup(own.descriptor))
+    first, second = peer_segments.take(1, 0, 100), peer_segments.take(2, 0, 100)
     del first
     assert not sent
-    assert holdings.held_bytes == 2 * 4 * MIB
+    assert peer_segments.held_bytes == 2 * 4 * MIB
     del second  # only one of them waits
     assert sent == [2]
-    assert (holdings.carry(), holdings.carry()) == (1, None)
-    assert holdings.held_bytes == 0
+    assert (peer_segments.carry(), peer_segments.carry()) == (1, None)
+    assert peer_segments.held_bytes == 0
     own.forget_descriptor()
 
 

@@ -9,7 +9,7 @@ import grpc
 import pytest
 
 import dataservice as ds
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.config import CONTROL_MAX_POLLS, CONTROL_MAX_THREADS
 from dataservice.runtime.auth import TOKEN_METADATA_KEY, resolve_token
 from dataservice.runtime.rpc import RpcClient
@@ -53,7 +53,7 @@ def test_heartbeats_are_answered_while_more_wait_than_there_are_threads(
     service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
     with (
         ds.DispatchServer() as server,
-        Connection(server.target) as connection,
+        DispatcherConnection(server.target) as connection,
         RpcClient(server.target, service, token=resolve_token(None)) as worker,
         grpc.insecure_channel(parse_target(server.target)) as channel,
     ):

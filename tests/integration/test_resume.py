@@ -17,7 +17,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -324,7 +324,7 @@ def test_a_reader_that_never_comes_is_named(service: LocalService) -> None:
             next(alone)
 
 
-def rows_used(connection: Connection, name: str) -> int:
+def rows_used(connection: DispatcherConnection, name: str) -> int:
     jobs = [job for job in connection.status()["jobs"] if job["name"] == name]
     return sum(i["rows_consumed"] for job in jobs for i in job["iterations"])
 
@@ -333,7 +333,7 @@ def test_a_job_that_is_read_does_not_go_back(service: LocalService) -> None:
     with iter(shared(service, "busy")) as reading:
         read(reading, 40)
         state = saved(reading)
-        with Connection(parse_target(service.target)) as connection:
+        with DispatcherConnection(parse_target(service.target)) as connection:
             wait_until(lambda: rows_used(connection, "busy") >= 400, "the report of rows")
         iterator = iter(shared(service, "busy", timeout_s=2.0))
         message = r"still read by .*dataservice jobs delete"
@@ -433,7 +433,7 @@ def test_epochs_that_were_read_to_their_end_begin_again_each_time(service: Local
 
 
 def readers_of(service: LocalService, job: str) -> int:
-    with Connection(parse_target(service.target)) as connection:
+    with DispatcherConnection(parse_target(service.target)) as connection:
         jobs = [each for each in connection.status()["jobs"] if job in str(each["name"])]
     return sum(len(i["readers"]) for each in jobs for i in each["iterations"])
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.dispatcher.status_text import status_text
 from dataservice.errors import NotFoundError, UnavailableError, UnimplementedError
 from dataservice.vocabulary import parse_target
@@ -144,7 +144,7 @@ def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
         cluster.workers[0].kill()
         for batch in iterator:
             got += ids_of(batch)
-        with Connection(parse_target(cluster.target)) as connection:
+        with DispatcherConnection(parse_target(cluster.target)) as connection:
             status = connection.status()
     assert len(set(got)) == len(got), "no row twice"
     ((job,),) = (status["jobs"],)

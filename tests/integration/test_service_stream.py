@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.client.pacing import Pacing
 from dataservice.errors import FailedPreconditionError
 from dataservice.vocabulary import parse_target
@@ -327,7 +327,7 @@ def test_the_end_lets_the_reader_go_and_keeps_its_position(
 
 
 def readers_of(service: LocalService) -> list[object]:
-    with Connection(parse_target(service.target)) as connection:
+    with DispatcherConnection(parse_target(service.target)) as connection:
         jobs = connection.status()["jobs"]
     return [reader for job in jobs for i in job["iterations"] for reader in i["readers"]]
 

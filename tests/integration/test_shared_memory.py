@@ -100,7 +100,7 @@ def test_who_keeps_everything_gets_everything(server: LocalServer) -> None:
     with open_to(server.address, "count", n=n, size=size) as exchange:
         kept = [exchange.recv(TIMEOUT_S) for _ in range(n)]
         assert exchange.recv(TIMEOUT_S) is None
-        assert exchange._connection._holdings.held_bytes <= HELD_BYTES
+        assert exchange._connection._peer_segments.held_bytes <= HELD_BYTES
     # Also after the connection is closed, and the server's side with it.
     server.stop()
     for index, message in enumerate(kept):
@@ -121,7 +121,7 @@ def test_segments_are_used_again_once_nobody_looks_at_them(server: LocalServer) 
         del view
         gc.collect()
         answer_to(exchange, b"last", timeout_s=TIMEOUT_S)
-        assert exchange._connection._holdings.held_bytes == 0
+        assert exchange._connection._peer_segments.held_bytes == 0
         assert exchange._connection._pool.total_bytes <= 4 * MIB
 
 

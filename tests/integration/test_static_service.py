@@ -206,10 +206,10 @@ def test_localhost_is_where_workers_are_by_default(place: str) -> None:
 
 
 def status_of(service: LocalService) -> dict[str, object]:
-    from dataservice.client.connection import Connection
+    from dataservice.client.connection import DispatcherConnection
     from dataservice.vocabulary import parse_target
 
-    with Connection(parse_target(service.target)) as connection:
+    with DispatcherConnection(parse_target(service.target)) as connection:
         return connection.status()
 
 

@@ -15,7 +15,7 @@ import pytest
 
 import dataservice as ds
 from dataservice.__main__ import main
-from dataservice.client.connection import Connection
+from dataservice.client.connection import DispatcherConnection
 from dataservice.dispatcher.autoscale import Estimate
 from dataservice.dispatcher.scaling_command import ScalingCommand, run_command
 from dataservice.vocabulary import parse_target
@@ -36,7 +36,7 @@ def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def estimate_at(target: str) -> dict[str, Any] | None:
-    with Connection(parse_target(target)) as connection:
+    with DispatcherConnection(parse_target(target)) as connection:
         estimate: dict[str, Any] | None = connection.status()["workers_enough"]
     return estimate
 

@@ -213,7 +213,7 @@ def staged() -> Iterator[None]:
         patch.setattr(production, "time", TIME)
         for module in (round_reader, worker_stream, plan_thread):
             patch.setattr(module, "StoppableThread", nodes.Thread)
-        patch.setattr(joined_iteration, "Connection", nodes.Connection)
+        patch.setattr(joined_iteration, "DispatcherConnection", nodes.Connection)
         patch.setattr(joined_iteration, "decode_schema", lambda _schema: nodes.SCHEMA)
         patch.setattr(round_reader, "SILENCE_S", SILENCE_S)
         for module in (round_reader, wait_limits):

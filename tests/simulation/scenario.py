@@ -346,7 +346,7 @@ def staged() -> Iterator[None]:
         patch.setattr(sequence, "_suitable_rows", lambda _batch: 2)
         patch.setattr(ordering, "LOOKAHEAD", 1)
         patch.setattr(client_reader, "ElementBuffer", stage.Buffer)
-        patch.setattr(joined_iteration, "Connection", stage.Rpc)
+        patch.setattr(joined_iteration, "DispatcherConnection", stage.Rpc)
         patch.setattr(client_reader, "WorkerStream", Stream)
         patch.setattr(joined_iteration, "decode_schema", lambda schema: schema)
         patch.setattr(worker_stream, "decode_batch", stage.decode_rows)

@@ -226,7 +226,7 @@ def test_an_interrupt_while_rows_take_their_form_costs_none() -> None:
 def test_an_interrupt_before_an_element_is_counted_costs_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    passed, calls = anchor.Anchor.passed, []
+    passed, calls = anchor.Anchor.count_element, []
 
     def interrupted(self: anchor.Anchor) -> None:
         calls.append(self)
@@ -234,7 +234,7 @@ def test_an_interrupt_before_an_element_is_counted_costs_none(
             signal.raise_signal(signal.SIGINT)
         passed(self)
 
-    monkeypatch.setattr(anchor.Anchor, "passed", interrupted)
+    monkeypatch.setattr(anchor.Anchor, "count_element", interrupted)
     iterator, seen = iter(numbers(20)), []
     while len(seen) < 5:
         with contextlib.suppress(KeyboardInterrupt):

@@ -10,7 +10,7 @@ import pytest
 from dataservice.client.connection import (
     MAX_LATE_REFUSALS,
     PROMPT_REFUSAL_S,
-    Connection,
+    DispatcherConnection,
     JoinRequest,
 )
 from dataservice.client.read_spec import ReadSpec
@@ -29,7 +29,7 @@ class Dispatcher:
         self.ages: list[float] = []
         self.delays_s = delays_s
         self.error: Exception = FailedPreconditionError("repetition 0 was read by another run")
-        self.connection = Connection("127.0.0.1:1")
+        self.connection = DispatcherConnection("127.0.0.1:1")
         monkeypatch.setattr("dataservice.client.connection.process_age_s", lambda: self.age_s)
         monkeypatch.setattr(self.connection._rpc, "call_retrying", self.answer)
 

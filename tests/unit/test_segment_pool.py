@@ -29,14 +29,14 @@ def test_a_capacity_has_room_and_wastes_little(size: int) -> None:
 
 def test_a_segment_that_came_back_is_used_again_the_last_one_first() -> None:
     pool = SegmentPool()
-    first, second = pool.place(100_000), pool.place(100_000)
+    first, second = pool.allocate(100_000), pool.allocate(100_000)
     assert first is not None
     assert second is not None
     assert first.is_new
     assert second.is_new
     pool.release(first.segment)
     pool.release(second.segment)
-    again = pool.place(100_000)
+    again = pool.allocate(100_000)
     assert again is not None
     assert not again.is_new
     assert again.segment == second.segment
@@ -44,11 +44,11 @@ def test_a_segment_that_came_back_is_used_again_the_last_one_first() -> None:
 
 def test_the_smallest_that_fits_is_taken() -> None:
     pool = SegmentPool()
-    places = [pool.place(size) for size in (1 << 20, 1 << 18, 1 << 22)]
+    places = [pool.allocate(size) for size in (1 << 20, 1 << 18, 1 << 22)]
     for place in places:
         assert place is not None
         pool.release(place.segment)
-    found = pool.place(200_000)
+    found = pool.allocate(200_000)
     assert found is not None
     assert places[1] is not None
     assert found.segment == places[1].segment
@@ -56,11 +56,11 @@ def test_the_smallest_that_fits_is_taken() -> None:
 
 def test_free_segments_that_are_too_small_make_room() -> None:
     pool = SegmentPool()
-    small = [pool.place(POOL_BYTES // 8) for _ in range(8)]
+    small = [pool.allocate(POOL_BYTES // 8) for _ in range(8)]
     for place in small:
         assert place is not None
         pool.release(place.segment)
-    large = pool.place(POOL_BYTES // 4)
+    large = pool.allocate(POOL_BYTES // 4)
     assert large is not None
     assert large.is_new
     assert large.retired == tuple(place.segment for place in small[:2] if place)
@@ -69,18 +69,18 @@ def test_free_segments_that_are_too_small_make_room() -> None:
 
 def test_a_body_larger_than_all_bounds_goes_once_the_rest_came_back() -> None:
     pool = SegmentPool()
-    before = pool.place(HELD_BYTES + 1)
+    before = pool.allocate(HELD_BYTES + 1)
     assert before is not None
-    assert pool.place(POOL_BYTES * 2) is None
+    assert pool.allocate(POOL_BYTES * 2) is None
     pool.release(before.segment)
-    huge = pool.place(POOL_BYTES * 2)
+    huge = pool.allocate(POOL_BYTES * 2)
     assert huge is not None
     assert huge.retired == (before.segment,)
 
 
 def test_a_segment_is_released_once() -> None:
     pool = SegmentPool()
-    place = pool.place(1)
+    place = pool.allocate(1)
     assert place is not None
     pool.release(place.segment)
     with pytest.raises(DataLossError, match="segment 0"):
@@ -97,7 +97,7 @@ class Hoarding(RuleBasedStateMachine):
 
     @rule(size=st.integers(1, LARGEST))
     def send(self, size: int) -> None:
-        place = self.pool.place(size)
+        place = self.pool.allocate(size)
         if place is None:
             over = sum(self.lent.values()) > HELD_BYTES or len(self.lent) > HELD_SEGMENTS
             assert over, "a sender waits for what the receiver may keep"

@@ -12,7 +12,7 @@ from dataservice.runtime.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, 
 from dataservice.runtime.socket_messages import (
     HEAD_BYTES,
     STRANGER_HEADER_BYTES,
-    Incoming,
+    MessageParser,
     head_of,
 )
 
@@ -37,19 +37,19 @@ def plain(received: Received) -> Said:
     return kind, header, None if body is None else body.to_pybytes()
 
 
-def heard(incoming: Incoming, data: bytes, sizes: list[int]) -> list[Said]:
+def heard(parser: MessageParser, data: bytes, sizes: list[int]) -> list[Said]:
     """What comes out of `data` when it arrives in pieces of at most those sizes, in turn."""
     found, at, turn = [], 0, 0
     while True:
-        while (received := incoming.take()) is not None:
+        while (received := parser.take()) is not None:
             found.append(plain(received))
         if at == len(data):
             return found
-        room = incoming.room
+        room = parser.room
         assert len(room), "there is always room for the next byte"
         size = min(len(room), len(data) - at, sizes[turn % len(sizes)])
         room[:size] = data[at : at + size]
-        incoming.add(size)
+        parser.add(size)
         at, turn = at + size, turn + 1
 
 
@@ -59,7 +59,7 @@ def test_messages_are_whole_wherever_the_stream_is_cut(
 ) -> None:
     if sum(sizes) < 1_000:
         sizes = [*sizes, 50_000]  # not byte by byte through all of a long one
-    assert heard(Incoming(trusted=True), encoded(messages), sizes) == messages
+    assert heard(MessageParser(trusted=True), encoded(messages), sizes) == messages
 
 
 @given(MESSAGES, st.data())
@@ -68,16 +68,16 @@ def test_a_stream_that_ends_in_a_message_has_all_before(
 ) -> None:
     whole = encoded(messages)
     cut = data.draw(st.integers(0, len(whole)))
-    found = heard(Incoming(trusted=True), whole[:cut], [100_000])
+    found = heard(MessageParser(trusted=True), whole[:cut], [100_000])
     assert found == messages[: len(found)]
     assert len(encoded(found)) <= cut
 
 
 @given(st.binary(min_size=HEAD_BYTES, max_size=200))
 def test_any_bytes_are_messages_or_data_loss(data: bytes) -> None:
-    incoming = Incoming(trusted=False)
+    parser = MessageParser(trusted=False)
     try:
-        found = heard(incoming, data, [200])
+        found = heard(parser, data, [200])
     except DataLossError:
         return
     assert data.startswith(encoded(found))
@@ -90,7 +90,7 @@ def test_a_damaged_head_is_data_loss(at: int, value: int) -> None:
         return
     head[at] = value
     with pytest.raises(DataLossError, match="another protocol"):
-        heard(Incoming(trusted=True), bytes(head) + b"abc", [100])
+        heard(MessageParser(trusted=True), bytes(head) + b"abc", [100])
 
 
 @pytest.mark.parametrize(
@@ -107,45 +107,45 @@ def test_a_damaged_head_is_data_loss(at: int, value: int) -> None:
 def test_sizes_are_bounded_by_who_announces_them(
     trusted: bool, header_bytes: int, body_bytes: int | None, is_refused: bool
 ) -> None:
-    incoming = Incoming(trusted=trusted)
+    parser = MessageParser(trusted=trusted)
     head = head_of(Kind.OPEN, header_bytes, body_bytes)
     if not is_refused:
-        assert heard(incoming, head, [100]) == []
+        assert heard(parser, head, [100]) == []
         return
     with pytest.raises(DataLossError, match=f"header of {header_bytes} and a body of"):
-        heard(incoming, head, [100])
+        heard(parser, head, [100])
 
 
 def test_who_is_trusted_may_send_more() -> None:
-    incoming = Incoming(trusted=False)
+    parser = MessageParser(trusted=False)
     hello: Said = (Kind.OPEN, b"token", None)
-    assert heard(incoming, encoded([hello]), [100]) == [hello]
-    incoming.trust()
+    assert heard(parser, encoded([hello]), [100]) == [hello]
+    parser.trust()
     message: Said = (Kind.MESSAGE, b"h" * (STRANGER_HEADER_BYTES + 1), b"body")
-    assert heard(incoming, encoded([message]), [1_000]) == [message]
+    assert heard(parser, encoded([message]), [1_000]) == [message]
 
 
 def test_a_body_lands_where_it_stays() -> None:
     """Later messages do not touch it, and what is received of it is not copied."""
-    incoming = Incoming(trusted=True)
+    parser = MessageParser(trusted=True)
     head = head_of(Kind.MESSAGE, 0, 100_000)
-    heard(incoming, head, [100])
-    assert incoming.is_exact
-    room = incoming.room
+    heard(parser, head, [100])
+    assert parser.is_exact
+    room = parser.room
     assert len(room) == 100_000
     room[:] = b"x" * 100_000
-    incoming.add(100_000)
-    received = incoming.take()
+    parser.add(100_000)
+    received = parser.take()
     assert received is not None
     assert received.body == pa.py_buffer(b"x" * 100_000)
-    assert heard(incoming, encoded([(Kind.MESSAGE, b"h", b"y" * 100)]), [10_000])
+    assert heard(parser, encoded([(Kind.MESSAGE, b"h", b"y" * 100)]), [10_000])
     assert received.body == pa.py_buffer(b"x" * 100_000)
 
 
 def test_a_body_that_finds_no_memory_leaves_the_message_where_it_was(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    incoming = Incoming(trusted=True)
+    parser = MessageParser(trusted=True)
     message: Said = (Kind.MESSAGE, b"header", b"body")
 
     def refuse(_size: int) -> pa.Buffer:
@@ -154,7 +154,7 @@ def test_a_body_that_finds_no_memory_leaves_the_message_where_it_was(
     with monkeypatch.context() as patch:
         patch.setattr(pa, "allocate_buffer", refuse)
         with pytest.raises(MemoryError):
-            heard(incoming, encoded([message]), [100])
-    received = incoming.take()
+            heard(parser, encoded([message]), [100])
+    received = parser.take()
     assert received is not None
     assert plain(received) == message

@@ -1,4 +1,4 @@
-"""The account of what is used up: exact to a row, forwards only."""
+"""The mark of what is used up: exact to a row, forwards only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dataservice.client.read_spec import ReadSpec
 from dataservice.client.service_stream import ServiceStream
-from dataservice.client.steps import Account, Step, StreamPosition
+from dataservice.client.steps import ConsumedMark, Step, StreamPosition
 from dataservice.client.taken_element import TakenElement
 from dataservice.dataset.receipts import ReceiptSources
 from dataservice.dataset.stream import RunContext
@@ -37,27 +37,27 @@ def span(window: int, first: int, end: int, final: bool = False) -> RowSpan:
 
 def test_rows_of_a_position_inside_an_element() -> None:
     steps = chain([span(0, 0, 10)], [span(0, 10, 14, True), span(1, 0, 6)])
-    account = Account(steps[0])
-    assert account.advance(StreamPosition(STREAM, steps[0], 12)) == [
+    mark = ConsumedMark(steps[0])
+    assert mark.advance(StreamPosition(STREAM, steps[0], 12)) == [
         span(0, 0, 10),
         span(0, 10, 12),
     ]
-    assert account.advance(StreamPosition(STREAM, steps[1], 1)) == []
-    assert account.advance(StreamPosition(STREAM, steps[1], 5)) == [
+    assert mark.advance(StreamPosition(STREAM, steps[1], 1)) == []
+    assert mark.advance(StreamPosition(STREAM, steps[1], 5)) == [
         span(0, 12, 14, True),
         span(1, 0, 1),
     ]
-    assert not account.is_at(steps[2])
-    assert account.advance(StreamPosition(STREAM, steps[2])) == [span(1, 1, 6)]
-    assert account.is_at(steps[2])
+    assert not mark.is_at(steps[2])
+    assert mark.advance(StreamPosition(STREAM, steps[2])) == [span(1, 1, 6)]
+    assert mark.is_at(steps[2])
 
 
 def test_an_element_that_cannot_be_cut_counts_when_it_is_complete() -> None:
     steps = chain([span(0, 0, 10)])
     steps[1].rows = 4
-    account = Account(steps[0])
-    assert account.advance(StreamPosition(STREAM, steps[0], 3)) == []
-    assert account.advance(StreamPosition(STREAM, steps[1])) == [span(0, 0, 10)]
+    mark = ConsumedMark(steps[0])
+    assert mark.advance(StreamPosition(STREAM, steps[0], 3)) == []
+    assert mark.advance(StreamPosition(STREAM, steps[1])) == [span(0, 0, 10)]
 
 
 @given(
@@ -74,11 +74,11 @@ def test_every_row_passes_once_and_in_order(sizes: list[list[int]], stops: list[
             at += rows
         elements.append(spans)
     steps = chain(*elements)
-    account = Account(steps[0])
+    mark = ConsumedMark(steps[0])
     passed = 0
     for stop in [*stops, at]:
         position = StreamPosition(STREAM, steps[0], min(stop, at))
-        for found in account.advance(position):
+        for found in mark.advance(position):
             assert found.first_row == passed
             passed = found.end_row
         assert passed == max(passed, min(stop, at))

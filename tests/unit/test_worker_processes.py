@@ -12,7 +12,7 @@ from dataservice.commands.processes import (
     HEALTHY_S,
     MAX_PAUSE_S,
     Backoff,
-    Place,
+    ProcessSlot,
     without_processes,
 )
 from dataservice.runtime.process import ChildProcess
@@ -44,37 +44,37 @@ def time_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def place_of(children: list[Child]) -> Place:
+def slot_of(children: list[Child]) -> ProcessSlot:
     def start() -> ChildProcess:
         children.append(Child())
         return cast(Any, children[-1])
 
-    return Place(start)
+    return ProcessSlot(start)
 
 
 def test_a_process_that_died_is_replaced_after_the_pause(time_s: list[float]) -> None:
     children: list[Child] = []
-    place = place_of(children)
-    assert place.tend()
+    slot = slot_of(children)
+    assert slot.restart_if_due()
     children[0].returncode = -9
-    assert place.tend()
+    assert slot.restart_if_due()
     assert children[0].was_killed
     time_s[0] += FIRST_PAUSE_S / 2
-    assert place.tend()
+    assert slot.restart_if_due()
     assert len(children) == 1
     time_s[0] += FIRST_PAUSE_S
-    assert place.tend()
+    assert slot.restart_if_due()
     assert len(children) == 2
-    assert place.process is cast(Any, children[1])
+    assert slot.process is cast(Any, children[1])
 
 
 @pytest.mark.parametrize("status", [0, 2])
 def test_a_process_that_ended_on_purpose_is_not_replaced(time_s: list[float], status: int) -> None:
     children: list[Child] = []
-    place = place_of(children)
+    slot = slot_of(children)
     children[0].returncode = status
     time_s[0] += MAX_PAUSE_S
-    assert not place.tend()
+    assert not slot.restart_if_due()
     assert len(children) == 1
 
 

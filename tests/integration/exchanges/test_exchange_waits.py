@@ -155,14 +155,14 @@ def test_a_receive_that_was_broken_off_makes_no_messages_of_the_rest() -> None:
         theirs.sendall(head_of(Kind.MESSAGE, 2, 1 << 20) + b"hh" + bytes(1 << 19))
         with pytest.raises(DeadlineExceededError):
             connection.receive(time.monotonic() + 0.3)  # half of it has come, and is kept
-        incoming = connection._incoming
-        add = incoming.add
+        parser = connection._parser
+        add = parser.add
 
         def broken_off(_size: int) -> None:
-            incoming.add = add  # type: ignore[method-assign]
+            parser.add = add  # type: ignore[method-assign]
             raise BrokenOff
 
-        incoming.add = broken_off  # type: ignore[method-assign]
+        parser.add = broken_off  # type: ignore[method-assign]
         theirs.sendall(bytes(1 << 19))
         with pytest.raises(BrokenOff):
             connection.receive(time.monotonic() + TIMEOUT_S)

@@ -13,8 +13,8 @@ import pytest
 import dataservice as ds
 from dataservice.dataset.function import Function
 from dataservice.errors import InvalidArgumentError
-from dataservice.runtime.captures import culprit
 from dataservice.runtime.shipping import users_code_by_value
+from dataservice.runtime.unpicklable import find_unpicklable
 from pstrain import session
 
 LOCK = threading.Lock()
@@ -61,7 +61,7 @@ def test_what_cannot_be_pickled_is_found(function: Callable[..., Any], path: str
     with users_code_by_value(), pytest.raises(TypeError) as caught:
         cloudpickle.dumps(function)
     with users_code_by_value():
-        found = culprit(function, caught.value, cloudpickle.dumps)
+        found = find_unpicklable(function, caught.value, cloudpickle.dumps)
     assert (found.path, found.value) == (path, LOCK)
     assert str(found) == f"it holds {path}, of type lock: cannot pickle '_thread.lock' object"
 

@@ -18,7 +18,7 @@ _DEPTH_MAX: Final = 8
 _ITEMS_MAX: Final = 1000
 
 
-class Culprit(NamedTuple):
+class UnpicklablePart(NamedTuple):
     """A value that cannot be pickled; `path` is its name in a program, "" for the whole value."""
 
     path: str
@@ -30,21 +30,21 @@ class Culprit(NamedTuple):
         return f"{held}{self.error}"
 
 
-def culprit(
+def find_unpicklable(
     value: Any, error: Exception, dumps: Callable[[Any], object], *, name: str = "self"
-) -> Culprit:
+) -> UnpicklablePart:
     """Returns the innermost part of `value` for which `dumps` fails.
 
     `error` is the error of `dumps(value)`. `name` is the name of `value` in a program, from which
     the names of its parts are formed.
     """
-    found = Culprit("", value, error)
+    found = UnpicklablePart("", value, error)
     seen = {id(value)}
     for _ in range(_DEPTH_MAX):
         for path, part in itertools.islice(_parts(found.value, found.path or name), _ITEMS_MAX):
             failure = None if id(part) in seen else _failure(part, dumps)
             if failure is not None:
-                found = Culprit(path, part, failure)
+                found = UnpicklablePart(path, part, failure)
                 seen.add(id(part))
                 break
         else:
