@@ -78,7 +78,7 @@ class Thread:
 
 
 class Connection:
-    """Stands for `dataservice.client.connection.DispatcherConnection`, as far as consumers use it."""
+    """Stands for the client's `DispatcherConnection`, as far as consumers use it."""
 
     token, tls = "token", None
 
