@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 
-from dataservice.client import quarantine
+from dataservice.client import quarantine, wait_limits
 from dataservice.client.buffer import ElementBuffer
 from dataservice.client.cutting import cut, new_rows
 from dataservice.client.joined_iteration import RELEASE_TIMEOUT_S, JoinedIteration
@@ -29,18 +29,7 @@ from dataservice.client.taken_element import TakenElement
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
 from dataservice.client.tracker import RowMark
-from dataservice.client.wait_limits import (
-    MissingWorkersWait,
-    NoWorkerWait,
-    PositionsWait,
-    UnreachableWorkersWait,
-)
-from dataservice.client.worker_stream import (
-    SILENCE_S,
-    StreamEvents,
-    WorkerStream,
-    failure_of,
-)
+from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream, failure_of
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.omission_log import OmissionLog
@@ -92,11 +81,11 @@ class ServiceReader:
         self._sequencer = self._new_sequencer()
         # Taken before `_lock`, so that elements enter the buffer in their order.
         self._emitting = threading.Lock()
-        self._missing_workers = MissingWorkersWait(spec.timeout_s)
-        self._awaited_positions = PositionsWait(spec.timeout_s)
+        self._missing_workers = wait_limits.MissingWorkersWait(spec.timeout_s)
+        self._awaited_positions = wait_limits.PositionsWait(spec.timeout_s)
         here = socket.gethostname() if self._targets.only_local else None
-        self._no_worker = NoWorkerWait(spec.target, spec.timeout_s, here)
-        self._unreachable = UnreachableWorkersWait(spec.timeout_s)
+        self._no_worker = wait_limits.NoWorkerWait(spec.target, spec.timeout_s, here)
+        self._unreachable = wait_limits.UnreachableWorkersWait(spec.timeout_s)
         self._thread = StoppableThread(
             self._synchronise,
             owner=f"reader {self.iteration.reader_id}",
