@@ -19,9 +19,9 @@ from dataservice.client.arguments import (
     checked_timeout_s,
 )
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnection
+from dataservice.client.delivery_guarantee import with_delivery
 from dataservice.client.read_arguments import ReadArguments, check_endless
 from dataservice.client.registration import Service, check_registrable, register_plan
-from dataservice.client.replay import with_delivery
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.linear import with_tail, without_tail

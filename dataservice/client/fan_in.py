@@ -20,13 +20,15 @@ _Rank = tuple[bool, bytes]
 class FanIn:
     """The choice of one reader, by rendezvous hashing, so that readers spread over the workers.
 
-    ``is_here`` tells whether the worker at an address is in the reader's own process. Such workers
-    are chosen first, as no others are as fast.
+    ``is_in_process`` tells whether the worker at an address is in the reader's own process. Such
+    workers are chosen first, as no others are as fast.
     """
 
-    def __init__(self, reader_id: str, is_here: Callable[[str], bool] = lambda _: False) -> None:
+    def __init__(
+        self, reader_id: str, is_in_process: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self._reader_id = reader_id
-        self._is_here = is_here
+        self._is_in_process = is_in_process
         self._chosen: set[str] = set()
         self._ranks: dict[str, _Rank] = {}
         self._best_first: list[str] = []
@@ -36,7 +38,7 @@ class FanIn:
         """Whether ``readers`` is final; until then the reader chooses the least number of workers,
         since a choice is never taken back."""
 
-    def among(self, addresses: Mapping[str, str], failing: int) -> dict[str, str]:
+    def choose(self, addresses: Mapping[str, str], failing: int) -> dict[str, str]:
         """Returns those of ``addresses``, by worker id, to read from.
 
         ``failing`` is the number of workers chosen before whose streams fail; as many others are
@@ -66,4 +68,4 @@ class FanIn:
     def _rank(self, worker_id: str, address: str) -> _Rank:
         text = f"{self._reader_id} {worker_id}"
         digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
-        return not self._is_here(address), digest
+        return not self._is_in_process(address), digest

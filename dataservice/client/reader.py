@@ -115,7 +115,7 @@ class ServiceReader:
             self._spec.trainer_id,
             sequenced=self._spec.options.ordered,
             tasks=self._tasks,
-            is_here=is_served_here,
+            is_in_process=is_served_here,
             is_shared=self._spec.job_name is not None and not self._spec.options.ordered,
         )
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dataservice.client.arguments import check_compression, check_dataset_id, checked_timeout_s
 from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnection
-from dataservice.client.replay import warn_of_registered
+from dataservice.client.delivery_guarantee import warn_of_registered
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.node import Node, walk

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 _TAKE_POLL_S = 1.0
 # Within this time all present consumers have stopped, as each calls the dispatcher at least once
 # in half of it.
-_MEET_S = 2 * MAX_HEARTBEAT_S
+_ALIGN_S = 2 * MAX_HEARTBEAT_S
 
 
 class RoundReader:
@@ -70,7 +70,7 @@ class RoundReader:
         self._failure: DataServiceError | None = None
         self._takers = 0
         self._damaged = 0
-        self._has_met = False
+        self._has_aligned = False
         self._sleeps_until_s = 0.0
         self._tracker: RoundTracker[TakenElement] = RoundTracker(
             spec.max_elements, spec.buffer_bytes
@@ -93,13 +93,13 @@ class RoundReader:
             on_failure=self._on_failure,
         )
         self._thread.start()
-        self._meet()
+        self._await_alignment()
 
-    def _meet(self) -> None:
-        """Waits up to `_MEET_S` until the consumers that are present have stopped."""
-        deadline_s = time.monotonic() + _MEET_S
+    def _await_alignment(self) -> None:
+        """Waits up to `_ALIGN_S` until the consumers that are present have stopped."""
+        deadline_s = time.monotonic() + _ALIGN_S
         with self._lock:
-            while not self._has_met and self._failure is None:
+            while not self._has_aligned and self._failure is None:
                 left_s = deadline_s - time.monotonic()
                 if left_s <= 0:
                     return
@@ -275,7 +275,7 @@ class RoundReader:
         self._streams.update({w.worker_id: w.address for w in reply.workers}, now_s)
         self._ask()
         is_told = report.roll == reply.roll
-        self._has_met |= bool(reply.missing_consumers) or (is_told and not reply.late_consumers)
+        self._has_aligned |= bool(reply.missing_consumers) or (is_told and not reply.late_consumers)
         self._arrivals.notify_all()
         waits = self._takers > 0 and not self._tracker.has_next()
         starving = waits and not reply.workers
@@ -331,7 +331,7 @@ class RoundReader:
             reader_id=self.iteration.reader_id, iteration_id=self.iteration.id
         )
         try:
-            self._tell_last()
+            self._report_last()
             self.iteration.connection.release_reader(request, timeout_s=RELEASE_TIMEOUT_S)
         except DataServiceError as error:
             logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
@@ -342,7 +342,7 @@ class RoundReader:
         for stream in streams:
             stream.stop(max(0.0, deadline_s - time.monotonic()))
 
-    def _tell_last(self) -> None:
+    def _report_last(self) -> None:
         """Reports the last progress, so that the other consumers can get as far as this one did."""
         with self._lock:
             if not self._tracker.unreported:

@@ -56,20 +56,20 @@ class ReadSession:
         *,
         sequenced: bool = False,
         tasks: TaskTracker | None = None,
-        is_here: Callable[[str], bool] = lambda _: False,
+        is_in_process: Callable[[str], bool] = lambda _: False,
         is_shared: bool,
     ) -> None:
         """Begins without streams; `begin` opens them.
 
-        `tasks` is given for a reader that is alone in an iteration without windows. `is_here`: see
-        `FanIn`. `is_shared`: other readers may read the same job.
+        `tasks` is given for a reader that is alone in an iteration without windows.
+        `is_in_process`: see `FanIn`. `is_shared`: other readers may read the same job.
         """
         self._trainer_id = trainer_id
         self.reader_id = reader_id
         self.iteration_id = iteration_id
         self.streams = streams
         self.workers = KnownWorkers()
-        self._fan_in = FanIn(reader_id, is_here)
+        self._fan_in = FanIn(reader_id, is_in_process)
         self._is_shared = is_shared
         self._settled_s = float("-inf")
         # Trainers that share a cache are given elements, not windows.
@@ -195,7 +195,7 @@ class ReadSession:
         addresses = self.workers.addresses
         if self._has_windows:
             self._fan_in.is_settled = now_s >= self._settled_s
-            addresses = self._fan_in.among(addresses, self.streams.count_failing())
+            addresses = self._fan_in.choose(addresses, self.streams.count_failing())
         self.streams.update(addresses, now_s)
 
     # What to report

@@ -24,8 +24,8 @@ class ReadStatistics:
         self._elements = 0
         self._bytes = 0
         self._wait_s = 0.0
-        self._told_wait_s = 0.0
-        self._told_s = self._started_s
+        self._reported_wait_s = 0.0
+        self._reported_s = self._started_s
         self.omissions = omissions or OmissionLog()
         self._protocols: dict[str, str] = {}
 
@@ -52,8 +52,8 @@ class ReadStatistics:
         """Returns the share, 0 to 1, of the time since the last call in which takers waited."""
         now_s = time.monotonic()
         with self._lock:
-            waited_s, elapsed_s = self._wait_s - self._told_wait_s, now_s - self._told_s
-            self._told_wait_s, self._told_s = self._wait_s, now_s
+            waited_s, elapsed_s = self._wait_s - self._reported_wait_s, now_s - self._reported_s
+            self._reported_wait_s, self._reported_s = self._wait_s, now_s
         return min(1.0, waited_s / elapsed_s) if elapsed_s > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:

@@ -38,7 +38,7 @@ class OmissionLog:
         # Cached, since it is read many times a second; None if it has to be added up anew.
         self._total: Omitted | None = NOTHING
         self._logged: set[str] = set()
-        self._is_told = False
+        self._is_announced = False
         self.work = WorkLog()
 
     def open_run(self, key: str | None = None) -> RunOmissions:
@@ -91,8 +91,8 @@ class OmissionLog:
     def announce_total(self) -> None:
         """Logs, once and at the end of a pass, what is missing from it."""
         total = self.total()
-        if total and not self._is_told:
-            self._is_told = True
+        if total and not self._is_announced:
+            self._is_announced = True
             logger.warning("the pass is complete but for %s; the first: %s", total, total.messages)
 
     def announce(self, place: str, message: str) -> None:
@@ -137,7 +137,7 @@ class OmissionOutbox(OmissionLog):
     def __init__(self) -> None:
         super().__init__()
         self._numbers = itertools.count()
-        self._work_told_s = 0.0
+        self._work_sent_s = 0.0
 
     def add(self, omitted: Omitted) -> None:
         # An entry of its own for each omission: the next one may be sent to another reader.
@@ -150,8 +150,8 @@ class OmissionOutbox(OmissionLog):
         """
         now_s = time.monotonic()
         work = []
-        if is_last or now_s - self._work_told_s >= _WORK_EVERY_S:
-            self._work_told_s = now_s
+        if is_last or now_s - self._work_sent_s >= _WORK_EVERY_S:
+            self._work_sent_s = now_s
             work = self.work.take()
         if not self._runs and not work:
             return None

@@ -89,8 +89,8 @@ class Autoscale:
 
     def __init__(self) -> None:
         self._rates: dict[IterationId, _Rates] = {}
-        self._reads: dict[ReaderId, IterationId] = {}
-        self._makes: dict[WorkerId, set[IterationId]] = {}
+        self._iteration_of_reader: dict[ReaderId, IterationId] = {}
+        self._iterations_of_worker: dict[WorkerId, set[IterationId]] = {}
 
     def record_reader(
         self,
@@ -102,7 +102,7 @@ class Autoscale:
         trainer: str = "",
     ) -> None:
         """Records a reader's report: rows taken so far, share of time waited since the last one."""
-        self._reads[reader_id] = iteration_id
+        self._iteration_of_reader[reader_id] = iteration_id
         readers = self._rates.setdefault(iteration_id, _Rates()).readers
         mean = readers.get(reader_id)
         if mean is None:
@@ -117,8 +117,8 @@ class Autoscale:
     ) -> None:
         """Records what a worker made since its last report; drops it from all other iterations."""
         reported = {part.iteration_id: part for part in production}
-        self._forget(worker_id, self._makes.get(worker_id, set()) - reported.keys())
-        self._makes[worker_id] = set(reported)
+        self._forget(worker_id, self._iterations_of_worker.get(worker_id, set()) - reported.keys())
+        self._iterations_of_worker[worker_id] = set(reported)
         for iteration_id, part in reported.items():
             workers = self._rates.setdefault(iteration_id, _Rates()).workers
             if worker_id not in workers:
@@ -128,13 +128,13 @@ class Autoscale:
 
     def drop_reader(self, reader_id: ReaderId) -> None:
         """Forgets a reader that is gone."""
-        rates = self._rates.get(self._reads.pop(reader_id, IterationId("")))
+        rates = self._rates.get(self._iteration_of_reader.pop(reader_id, IterationId("")))
         if rates is not None:
             rates.readers.pop(reader_id, None)
 
     def drop_worker(self, worker_id: WorkerId) -> None:
         """Forgets a worker that is gone."""
-        self._forget(worker_id, self._makes.pop(worker_id, set()))
+        self._forget(worker_id, self._iterations_of_worker.pop(worker_id, set()))
 
     def _forget(self, worker_id: WorkerId, iterations: Iterable[IterationId]) -> None:
         for iteration_id in iterations:

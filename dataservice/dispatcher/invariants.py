@@ -71,7 +71,7 @@ def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
         assert set(iteration.rounds.members.values()) == set(iteration.readers)
         assert iteration.rounds.suspects <= set(state.workers), iteration.rounds.suspects
     for worker_id in iteration.workers() & set(state.workers):
-        involved = state.involvement.of(worker_id)
+        involved = state.worker_iterations.of(worker_id)
         assert iteration.iteration_id in involved, (worker_id, iteration.iteration_id)
     for reader_id in iteration.readers:
         assert state.iteration_of_reader[reader_id] == iteration.iteration_id, reader_id

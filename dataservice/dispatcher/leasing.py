@@ -39,7 +39,7 @@ def open_round(state: DispatcherState, iteration_id: IterationId) -> Decision:
     iteration = state.iterations.get(iteration_id)
     if iteration is None or iteration.windows is None or not iteration.windows.needs_round():
         return Decision(())
-    if positions.is_gathering(iteration):
+    if positions.awaits_positions(iteration):
         return Decision(())
     return Decision((ev.RoundOpened(iteration_id=iteration_id),))
 
@@ -115,7 +115,7 @@ def lease_windows(state: DispatcherState, request: LeaseWindows) -> Decision:
         raise FailedPreconditionError(
             f"{request.iteration_id} has no windows to lease: every worker reads all of it"
         )
-    if positions.is_gathering(iteration):
+    if positions.awaits_positions(iteration):
         return Decision((), _NOTHING_NOW)
     again = table.grants.get((request.worker_id, request.reader_id))
     if again is not None and request.sequence:
@@ -248,8 +248,8 @@ def answer_sync(state: DispatcherState, request: Sync) -> SyncAnswer:
     quarantined = () if table is None else tuple(table.quarantined)
     missing = shares.missing(state, iteration)
     ended = iteration.is_over_for(request.reader_id) and not missing
-    gathering = positions.is_gathering(iteration) and iteration.resumption
-    awaited = gathering.missing() if gathering else ()
+    resumption = positions.awaits_positions(iteration) and iteration.resumption
+    awaited = resumption.missing() if resumption else ()
     return SyncAnswer(fences, ended, iteration.finished, missing, awaited, quarantined)
 
 

@@ -49,7 +49,7 @@ def retire_finished(state: DispatcherState, job_id: JobId | None, now_s: float) 
     return Decision(tuple(facts))
 
 
-def is_over(job: Job | None, request: OpenIteration) -> bool:
+def is_retired(job: Job | None, request: OpenIteration) -> bool:
     """True if the requested repetition is retired: only the job's history knows of it."""
     if job is None or request.repetition in job.iterations:
         return False

@@ -72,7 +72,7 @@ def dataset_to_plan(state: DispatcherState, request: OpenIteration) -> Dataset |
     if find_iteration(state, request) is not None or request.policy not in _LISTS_SOURCES:
         return None
     job = _job_to_begin(state, request)
-    if request.position is None and lifecycle.is_over(job, request):
+    if request.position is None and lifecycle.is_retired(job, request):
         return None
     return state.datasets[request.dataset_id if job is None else job.dataset_id]
 
@@ -190,7 +190,7 @@ def _begin(
 ) -> tuple[list[ev.Event], OpenAnswer]:
     """Returns the facts and the answer for a new iteration; a retired one is only recalled."""
     job = _job_to_begin(state, request)
-    if job is not None and request.position is None and lifecycle.is_over(job, request):
+    if job is not None and request.position is None and lifecycle.is_retired(job, request):
         answer = OpenAnswer(job.job_id, request.iteration_id, job.dataset_id)
         return [lifecycle.recall(job, request)], answer
     if plan is None and request.policy is ShardingPolicy.DYNAMIC:

@@ -48,7 +48,7 @@ def describe(iteration: Iteration) -> PositionAnswer:
     return PositionAnswer(iteration.windows.base(), tuple(iteration.readers))
 
 
-def is_gathering(iteration: Iteration) -> bool:
+def awaits_positions(iteration: Iteration) -> bool:
     """True while saved positions have yet to be loaded; until then nothing may be leased."""
     return iteration.resumption is not None and bool(iteration.resumption.missing())
 

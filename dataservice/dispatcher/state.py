@@ -18,12 +18,12 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import snapshots as saved
 from dataservice.dispatcher.history import PROGRAMS_KEPT, JobHistory
 from dataservice.dispatcher.images import table_of
-from dataservice.dispatcher.involvement import Involvement
 from dataservice.dispatcher.jobs import Iteration, Job, Reader, program_of
 from dataservice.dispatcher.registrations import Dataset, Worker
 from dataservice.dispatcher.resumption import Resumption
 from dataservice.dispatcher.round_table import ROUND_FACTS, RoundFact, RoundTable
 from dataservice.dispatcher.windows import WindowTable, settle_accusations
+from dataservice.dispatcher.worker_iterations import WorkerIterations
 from dataservice.vocabulary import (
     EXACTLY_ONCE,
     INFINITE_CARDINALITY,
@@ -64,7 +64,7 @@ class DispatcherState:
     snapshots: saved.Snapshots = field(default_factory=saved.Snapshots)
     # Workers whose possible death some window is accused of; derived, may hold too many.
     accused: set[WorkerId] = field(default_factory=set, compare=False)
-    involvement: Involvement = field(default_factory=Involvement, compare=False)
+    worker_iterations: WorkerIterations = field(default_factory=WorkerIterations, compare=False)
 
     def apply(self, event: ev.Event) -> None:
         """Applies one fact."""
@@ -136,7 +136,7 @@ class DispatcherState:
 
     def _give_task(self, worker_id: WorkerId, iteration: Iteration) -> None:
         iteration.tasks[worker_id] = False
-        self.involvement.add(worker_id, iteration.iteration_id)
+        self.worker_iterations.add(worker_id, iteration.iteration_id)
 
     def _lose_worker(self, event: ev.WorkerLost) -> None:
         worker = self.workers.pop(event.worker_id, None)
@@ -156,12 +156,12 @@ class DispatcherState:
             elif event.worker_id in iteration.tasks:
                 iteration.tasks[event.worker_id] = True
             iteration.finish_if_done()
-        self.involvement.drop_worker(event.worker_id)
+        self.worker_iterations.drop_worker(event.worker_id)
         self.snapshots.lose_worker(event.worker_id)
 
     def _iterations_of(self, worker_id: WorkerId) -> list[Iteration]:
         """Returns all iterations that may hold leases, tasks, accusations or rounds of a worker."""
-        return [self.iterations[involved] for involved in self.involvement.of(worker_id)]
+        return [self.iterations[involved] for involved in self.worker_iterations.of(worker_id)]
 
     def _is_endless(self, iteration: Iteration) -> bool:
         dataset_id = self.jobs[iteration.job_id].dataset_id
@@ -198,7 +198,7 @@ class DispatcherState:
             self.job_by_name.pop(job.name, None)
         for iteration_id in job.iterations.values():
             iteration = self.iterations.pop(iteration_id)
-            self.involvement.drop_iteration(iteration_id)
+            self.worker_iterations.drop_iteration(iteration_id)
             for reader_id in iteration.readers:
                 self._record_departure(reader_id, f"its job {job.name or job.job_id} was deleted")
 
@@ -218,7 +218,7 @@ class DispatcherState:
         iteration = self.iterations.pop(event.iteration_id, None)
         if iteration is None:
             return
-        self.involvement.drop_iteration(event.iteration_id)
+        self.worker_iterations.drop_iteration(event.iteration_id)
         del self.jobs[iteration.job_id].iterations[iteration.repetition]
         for reader_id in iteration.readers:
             self._record_departure(
@@ -228,7 +228,7 @@ class DispatcherState:
     def _retire_iteration(self, event: ev.IterationRetired) -> None:
         iteration = self.iterations.pop(event.iteration_id, None)
         if iteration is not None:
-            self.involvement.drop_iteration(event.iteration_id)
+            self.worker_iterations.drop_iteration(event.iteration_id)
             job = self.jobs[iteration.job_id]
             del job.iterations[iteration.repetition]
             job.history.record_end(iteration.repetition, iteration.programs)
@@ -310,7 +310,7 @@ class DispatcherState:
         self._windows_of(event.iteration_id).lease(
             event.worker_id, event.reader_id, event.sequence, event.windows
         )
-        self.involvement.add(event.worker_id, event.iteration_id)
+        self.worker_iterations.add(event.worker_id, event.iteration_id)
 
     def _consume_rows(self, event: ev.RowsConsumed) -> None:
         self._windows_of(event.iteration_id).consume(event.reader_id, event.marks)
@@ -322,7 +322,7 @@ class DispatcherState:
 
     def _accuse_windows(self, event: ev.WindowsAccused) -> None:
         self._windows_of(event.iteration_id).accuse(event.worker_id, event.windows)
-        self.involvement.add(event.worker_id, event.iteration_id)
+        self.worker_iterations.add(event.worker_id, event.iteration_id)
         self.accused.add(event.worker_id)
 
     def _release_windows(self, event: ev.WindowsReleased) -> None:
@@ -334,7 +334,7 @@ class DispatcherState:
         assert table is not None, f"{event.iteration_id} has no rounds"
         table.apply(event)
         for worker_id in table.suspects:
-            self.involvement.add(worker_id, event.iteration_id)
+            self.worker_iterations.add(worker_id, event.iteration_id)
 
     def _finish_task(self, event: ev.TaskFinished) -> None:
         iteration = self.iterations[event.iteration_id]
@@ -363,7 +363,7 @@ class DispatcherState:
         )
         iteration = self.iterations[event.iteration_id]
         for worker_id in iteration.workers():
-            self.involvement.add(worker_id, event.iteration_id)
+            self.worker_iterations.add(worker_id, event.iteration_id)
         table = iteration.windows
         self.accused.update(() if table is None else table.suspicions.accused())
 

@@ -120,7 +120,7 @@ class TlsStream(OwnedSocket):
         self._turn = threading.Lock()
 
     def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:  # noqa: ARG002
-        size = self._patiently(lambda: self._socket.recv_into(room), deadline_s)
+        size = self._retry_until_done(lambda: self._socket.recv_into(room), deadline_s)
         if not size:
             raise lost(None)
         return size
@@ -130,9 +130,12 @@ class TlsStream(OwnedSocket):
         if len(left) > 1 and sum(part.nbytes for part in left) <= _RECORD_BYTES:
             left = [memoryview(b"".join(left))]
         while left:
-            _drop(left, self._patiently(functools.partial(self._socket.send, left[0]), deadline_s))
+            _drop(
+                left,
+                self._retry_until_done(functools.partial(self._socket.send, left[0]), deadline_s),
+            )
 
-    def _patiently(self, act: Callable[[], int], deadline_s: float) -> int:
+    def _retry_until_done(self, act: Callable[[], int], deadline_s: float) -> int:
         while True:
             try:
                 with self._turn:

@@ -105,7 +105,7 @@ class InProcessChannel:
         Waits as long as the client stays connected and the server runs.
         """
         try:
-            return self._patiently(lambda: self._state.to_server.get(timeout_s=_RECHECK_S))
+            return self._retry_until_done(lambda: self._state.to_server.get(timeout_s=_RECHECK_S))
         except CancelledError:
             if self.cancelled():
                 raise
@@ -114,13 +114,15 @@ class InProcessChannel:
     def send(self, header: bytes, body: pa.Buffer | bytes | Body | None = None) -> None:
         """Sends one message; waits while the client does not read."""
         message, size = _message(header, body)
-        self._patiently(lambda: self._state.to_client.put(message, size, timeout_s=_RECHECK_S))
+        self._retry_until_done(
+            lambda: self._state.to_client.put(message, size, timeout_s=_RECHECK_S)
+        )
 
     def cancelled(self) -> bool:
         """True if the client cancelled or is gone, or the server is stopping."""
         return self._stopping.is_set() or self._state.is_cut
 
-    def _patiently(self, act: Callable[[], Any]) -> Any:
+    def _retry_until_done(self, act: Callable[[], Any]) -> Any:
         """Calls `act` until it does not time out; raises CancelledError once the server stops."""
         while True:
             if self._stopping.is_set():

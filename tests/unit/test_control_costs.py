@@ -90,5 +90,5 @@ def test_a_lost_worker_ends_its_leases_whatever_else_there_is(state: DispatcherS
     apply(state, decide.delete_job(state, "a"))
     apply(state, decide.lose_worker(state, "w2"))
     assert state.iterations.walks == 0
-    assert state.involvement.of("w1") == state.involvement.of("w2") == ()
-    assert state.involvement.of("w3") == ("b",)
+    assert state.worker_iterations.of("w1") == state.worker_iterations.of("w2") == ()
+    assert state.worker_iterations.of("w3") == ("b",)

@@ -19,7 +19,7 @@ def addresses(count: int) -> dict[str, str]:
 def chosen(reader: str, workers: int, readers: int) -> dict[str, str]:
     choice = FanIn(reader)
     choice.readers = readers
-    return choice.among(addresses(workers), 0)
+    return choice.choose(addresses(workers), 0)
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_workers_that_are_added_are_read_from_as_those_before_them() -> None:
     for reader in range(100):
         choice = FanIn(f"reader-{reader}")
         choice.readers = 100
-        choice.among(addresses(8), 0)
-        found = choice.among(addresses(40), 0)
+        choice.choose(addresses(8), 0)
+        found = choice.choose(addresses(40), 0)
         assert found.keys() >= addresses(8).keys(), "no stream is given up"
         count.update(found.keys() - addresses(8).keys())
     assert len(count) == 32
@@ -68,7 +68,7 @@ def test_a_worker_of_the_readers_own_process_is_always_chosen() -> None:
     for number in range(50):
         choice = FanIn(f"reader-{number}", lambda address: address == "host-7:1")
         choice.readers = 50
-        assert "worker-7" in choice.among(addresses(50), 0)
+        assert "worker-7" in choice.choose(addresses(50), 0)
 
 
 def test_choice_is_of_ids_and_their_addresses() -> None:
@@ -79,11 +79,11 @@ def test_choice_is_of_ids_and_their_addresses() -> None:
 def test_who_cannot_be_heard_gets_a_deputy_and_is_not_given_up() -> None:
     choice = FanIn("reader")
     choice.readers = 100
-    first = choice.among(addresses(50), 0)
-    more = choice.among(addresses(50), 3)
+    first = choice.choose(addresses(50), 0)
+    more = choice.choose(addresses(50), 3)
     assert first.items() < more.items()
     assert len(more) == LEAST_WORKERS + 3
-    assert choice.among(addresses(50), 0) == more
+    assert choice.choose(addresses(50), 0) == more
 
 
 @given(
@@ -97,7 +97,7 @@ def test_whatever_comes_and_goes(moments: list[tuple[set[int], int, int]]) -> No
     for there, readers, failing in moments:
         members = {f"w{number}": f"a{number}" for number in there}
         choice.readers = readers
-        found = choice.among(members, failing)
+        found = choice.choose(members, failing)
         assert found.items() <= members.items()
         assert before & members.keys() <= found.keys(), "a stream is given up"
         least = max(LEAST_WORKERS, -(-4 * len(members) // readers)) + failing

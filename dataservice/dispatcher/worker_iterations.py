@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataservice.vocabulary import IterationId, WorkerId
 
 
-class Involvement:
+class WorkerIterations:
     """Pairs of a worker and an iteration, ordered by their first fact, so that replays agree."""
 
     def __init__(self) -> None:

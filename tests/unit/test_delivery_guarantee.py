@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import dataservice as ds
+from dataservice.client.delivery_guarantee import warn_of_registered, with_delivery
 from dataservice.client.read_arguments import ReadArguments
-from dataservice.client.replay import warn_of_registered, with_delivery
 from dataservice.dataset.node import unrepeatable
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
 from dataservice.errors import DataServiceWarning, InvalidArgumentError, UnimplementedError
