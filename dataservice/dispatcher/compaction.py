@@ -16,7 +16,7 @@ from dataservice.dispatcher.state import DispatcherState
 
 def facts_of(state: DispatcherState) -> Iterator[ev.Event]:
     """Yields the facts that lead from an empty state to `state`."""
-    yield from _parties(state)
+    yield from _registrations(state)
     for job in state.jobs.values():
         yield from _job(job)
     for iteration in state.iterations.values():
@@ -27,7 +27,7 @@ def facts_of(state: DispatcherState) -> Iterator[ev.Event]:
     yield ev.ReadersDeparted(reasons=tuple(state.departed.items()))
 
 
-def _parties(state: DispatcherState) -> Iterator[ev.Event]:
+def _registrations(state: DispatcherState) -> Iterator[ev.Event]:
     for dataset in state.datasets.values():
         yield ev.DatasetRegistered(
             dataset_id=dataset.dataset_id,

@@ -23,7 +23,7 @@ def check_invariants(state: DispatcherState) -> None:
         _check_iteration(state, iteration)
         if iteration.windows is not None:
             check_windows(iteration.windows)
-            _check_parties(state, iteration, iteration.windows)
+            _check_references(state, iteration, iteration.windows)
     for snapshot in state.snapshots.by_id.values():
         _check_snapshot(state, snapshot)
 
@@ -83,7 +83,7 @@ def _check_iteration(state: DispatcherState, iteration: Iteration) -> None:
         assert iteration.finished == iteration.windows.is_finished(), iteration.iteration_id
 
 
-def _check_parties(state: DispatcherState, iteration: Iteration, table: WindowTable) -> None:
+def _check_references(state: DispatcherState, iteration: Iteration, table: WindowTable) -> None:
     assert set(table.readers) == set(iteration.readers)
     for worker_id, windows in table.leases.items():
         assert windows, worker_id

@@ -109,7 +109,7 @@ def test_bodies_are_handed_over_as_they_are() -> None:
 @pytest.mark.usefixtures("server")
 def test_what_nobody_receives_holds_the_sender_back() -> None:
     with open_to("count", n=100, size=MIB) as exchange:
-        waiting = exchange._line.to_client
+        waiting = exchange._state.to_client
         wait_until(lambda: waiting.size_bytes > 7 * MIB, "filling the queue")
         for index in range(100):
             assert waiting.size_bytes <= in_process._MAX_BYTES

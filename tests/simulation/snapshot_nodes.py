@@ -47,7 +47,7 @@ class Rpc(stage.Rpc):
 
 
 class Connection:
-    """Stands for `dataservice.client.connection.Connection`, as far as saving uses it."""
+    """Stands for the client's `DispatcherConnection`, as far as saving uses it."""
 
     def __init__(self, *_args: object) -> None:
         pass

@@ -306,7 +306,7 @@ def staged() -> Iterator[None]:
         patch.setattr(rebatch, "concat_batches", columns.concat_batches)
         patch.setattr(rebatch, "encoded_bytes", columns.encoded_bytes)
         patch.setattr(dispatcher_link, "RpcClient", nodes.Rpc)
-        patch.setattr(client, "Connection", nodes.Connection)
+        patch.setattr(client, "DispatcherConnection", nodes.Connection)
         patch.setattr(nodes, "new_id", lambda prefix: f"{prefix}-{next_hex().hex}")
         patch.setattr("fsspec.core.url_to_fs", lambda path: (DISK.disk, path))
         patch.setattr(atomic_folder, "sync_folder", lambda path: DISK.disk.fsync(path))

@@ -108,8 +108,8 @@ def steps_of(stream: ServiceStream, of: EndlessReader) -> int:
     before = sum(type(known) is Step for known in gc.get_objects())
     for _ in range(100):
         next(stream)
-        if stream._holder is not None:
-            stream._holder.receipt(stream.state()).acknowledge()
+        if stream._receipt_sources is not None:
+            stream._receipt_sources.receipt(stream.state()).acknowledge()
     assert of.acknowledged == of.taken == 100
     gc.collect()
     return sum(type(known) is Step for known in gc.get_objects()) - before
