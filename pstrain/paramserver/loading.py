@@ -1,8 +1,8 @@
-"""Files of a checkpoint read into shards, whatever their cut, by ranges of rows.
+"""Reads the files of a checkpoint into shards by ranges of rows, however either is cut.
 
 Knows nothing of manifests, models or the network. Invariant: restoring gives each row the values
-and slots it was saved with; where that cannot be, an error comes before any row has changed, or
-shards that had their initial values have them again.
+and slots with which it was saved. If it cannot, it raises an error before any row has changed, or
+after shards that had their initial values have them again.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 Targets = Sequence[tuple[str, Shard]]
-# Rows from a number on, or those of an array, and their columns.
+# The first row number, or an array of row numbers, and the columns of these rows.
 _Rows = tuple[int | NDArray[np.int64], list[Array]]
-# What a file has of a part of a variable.
+# Reads the blocks that an open file has of one part of a variable.
 _BlocksOf = Callable[[SavedShard], Iterator[_Rows]]
 
 
 class _Pair(NamedTuple):
-    """A shard, something that it wants of a file, and the part whose kinds of slots it gets."""
+    """A shard, a part in a file that has rows of it, and the part whose kinds of slots it gets."""
 
     shard: Shard
     part: SavedShard
@@ -49,18 +49,18 @@ _Pairs = list[_Pair]
 
 
 class Staged(NamedTuple):
-    """Files that were read by :func:`stage`, and the versions that shards then had."""
+    """The files that :func:`stage` has read, and the versions that the shards had then."""
 
     files: frozenset[str] = frozenset()
     versions: tuple[tuple[Shard, int], ...] = ()
 
     @property
     def is_current(self) -> bool:
-        """Whether nobody has changed the shards since."""
+        """Whether no shard has changed since."""
         return all(shard.version == version for shard, version in self.versions)
 
     def undo(self) -> None:
-        """Shards that nobody has changed since get their initial values again."""
+        """Gives the shards that have not changed since their initial values again."""
         for shard, version in self.versions:
             if shard.version == version:
                 shard.reset()
@@ -70,26 +70,30 @@ NOTHING = Staged()
 
 
 def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
-    """Checks that :meth:`read_into` can be done: names, shapes, the checksums of files; blocks.
+    """Checks names, shapes and checksums of files, so that :func:`read_into` can be done; blocks.
 
-    Raises NotFoundError for a variable or file that is missing, InvalidArgumentError for another
-    shape or dtype, DataLossError for damaged or missing rows.
+    Raises NotFoundError for a missing variable or file, InvalidArgumentError for another shape or
+    dtype, and DataLossError for damaged or missing rows.
     """
     for pairs in _by_file(targets, saved).values():
         _verify(directory, pairs[0].part)
 
 
 def can_stage(targets: Targets, saved: Sequence[SavedShard]) -> bool:
-    """Whether :func:`stage` can be used: all that is in tables has its initial values."""
+    """True if :func:`stage` can be used: all shards in tables still have their initial values.
+
+    False also if no shard is in a table, or if the checkpoint lacks checksums of pieces.
+    """
     tables = _tables(_by_file(targets, saved))
     pairs = [pair for each in tables.values() for pair in each]
     return bool(pairs) and all(pair.shard.is_initial and pair.part.sums for pair in pairs)
 
 
 def stage(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Staged:
-    """As :func:`verify`, but tables are read into their shards while they are checked; blocks.
+    """Checks as :func:`verify` does, but reads tables into their shards while checking; blocks.
 
-    So they are read once. No change may be made meanwhile. What fails leaves initial values.
+    Tables are then read only once. No change may be made meanwhile. If it fails, the shards have
+    their initial values again.
     """
     files = _by_file(targets, saved)
     tables = _tables(files)
@@ -112,8 +116,8 @@ def read_into(
 ) -> None:
     """Overwrites each target, named as in the checkpoint, with its rows and slots; blocks.
 
-    Must be verified or staged first: a damaged file is not noticed here. What is ``staged`` is
-    read again only where it was changed since.
+    The files must be verified or staged first: damage is not noticed here. The ``staged`` files are
+    read again only if a staged shard has changed since.
     """
     done = staged.files if staged.is_current else frozenset()
     for file, pairs in _by_file(targets, saved).items():
@@ -137,7 +141,7 @@ def _tables(files: Mapping[str, _Pairs]) -> dict[str, _Pairs]:
 
 
 def _restore_parts(pairs: _Pairs, blocks_of: _BlocksOf) -> None:
-    """What a file holds, into the shards that want it."""
+    """Restores the rows that a file holds into the shards that want them."""
     by_part: dict[SavedShard, _Pairs] = {}
     for pair in pairs:
         by_part.setdefault(pair.part, []).append(pair)
@@ -151,7 +155,7 @@ def _restore_parts(pairs: _Pairs, blocks_of: _BlocksOf) -> None:
 
 
 def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]:
-    """Who wants what of each file, in the order in which they are to be read."""
+    """Returns, by file in the order of reading, the shards that want rows of that file."""
     files: dict[str, _Pairs] = {}
     by_name: dict[str, list[SavedShard]] = {}
     for each in saved:
@@ -217,7 +221,7 @@ def _table_file(source: pa.NativeFile, _name: str) -> _BlocksOf:
 
 
 def _dense_file(source: pa.NativeFile, name: str) -> _BlocksOf:
-    # Once for all variables of it, which may be thousands: the header describes all of them.
+    # Parsed once for all variables in the file: its header describes all of them, maybe thousands.
     found = safetensors.read(np.frombuffer(source.read_buffer(), np.uint8), name)
 
     def blocks_of(part: SavedShard) -> Iterator[_Rows]:
@@ -228,11 +232,11 @@ def _dense_file(source: pa.NativeFile, name: str) -> _BlocksOf:
 
 
 def _model(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:
-    """Of parts that a shard gets rows of, one that has the slots which all of its rows get.
+    """Returns the part whose kinds of slots all rows of the shard get, of those it gets rows from.
 
-    Shards have none before they are trained. Of several optimizers that of most rows counts: the
-    next step of another begins with slots of its own. Checkpoints of earlier versions do not say
-    what slots begin with.
+    Parts that were never trained have no slots. If the parts had several optimizers, the one of
+    most rows wins; the next step of another optimizer begins with slots of its own. A part with
+    initial values of slots is preferred, since checkpoints of earlier versions lack them.
     """
     rows: Counter[str | None] = Counter()
     for part in parts:
@@ -262,7 +266,7 @@ def _tell_of_lost_slots(pairs: _Pairs) -> None:
 
 
 def _like(model: SavedShard, part: SavedShard, columns: list[Array]) -> list[Array]:
-    """Columns of ``part`` with the slots of ``model``: first values where it has no such slots."""
+    """Returns the columns of ``part`` with slots as in ``model``, initial ones if it lacks them."""
     if _has_slots_of(part, model):
         return columns
     values = columns[0]
