@@ -39,7 +39,7 @@ def cross_entropy(logits: Array, labels: Array, gradient: Array) -> float:
 
 @njit(nogil=True, cache=True)
 def weighted_cross_entropy(logits: Array, labels: Array, weights: Array, gradient: Array) -> float:
-    """``cross_entropy`` where each example counts ``weights[i]`` times, still divided by n."""
+    """:func:`cross_entropy` with example i counted ``weights[i]`` times, still divided by n."""
     total = 0.0
     scale = 1.0 / max(len(logits), 1)
     for i in range(len(logits)):
@@ -62,7 +62,7 @@ def log_losses(labels: Array, probabilities: Array, epsilon: float, out: Array) 
         given = np.float64(probabilities[i])
         outside += not (0.0 <= given <= 1.0)
         p = min(max(given, epsilon), 1.0 - epsilon)
-        # A logarithm is most of the time: of the other one a plain label takes nothing.
+        # Logarithms take most of the time, and a label of 0 or 1 needs only one of them.
         if labels[i] == 1.0:
             out[i] = -math.log(p)
         elif labels[i] == 0.0:
