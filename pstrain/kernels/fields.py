@@ -74,9 +74,9 @@ def group_by_field(
     firsts: Array,
     ends: Array,
 ) -> int:
-    """Fills all but ``ids``, int64 [n, fields]; returns how many ids repeat.
+    """Fills all given arrays but ``ids`` (int64 [n, fields]); returns how many ids repeat.
 
-    ``distinct`` (int64) has room for n * fields ids, ``firsts`` and ``ends`` for one more.
+    ``distinct`` (int64) must have room for n * fields ids, ``firsts`` and ``ends`` for one more.
     """
     size, fields = ids.shape
     bits = _SMALLEST_TABLE_BITS
@@ -126,7 +126,7 @@ def group_by_field(
 def rows_of_examples(
     order: Array, starts: Array, examples: Array, firsts: Array, ends: Array, inverse: Array
 ) -> None:
-    """inverse[i, f] = the ``order`` of the id that example ``i`` has in field ``f``; int32."""
+    """inverse[i, f] (int32) = ``order`` of the id that example ``i`` has in field ``f``."""
     size, fields = inverse.shape
     repeating = 0
     for f in range(fields):

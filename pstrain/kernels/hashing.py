@@ -77,7 +77,7 @@ def _hash_stripes(data: Array, start: int, stop: int) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def hash_bytes(data: Array, start: int, stop: int) -> np.uint64:
-    """XXH64 with seed 0 of ``data[start:stop]`` (uint8), as published by Yann Collet."""
+    """Computes XXH64 with seed 0 of ``data[start:stop]`` (uint8), as published by Yann Collet."""
     size = stop - start
     total = _PRIME_5
     at = start

@@ -103,7 +103,7 @@ def pair_dots(vectors: Array, count: int, dim: int, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def pair_dots_gradient(gradient: Array, vectors: Array, count: int, dim: int, out: Array) -> None:
-    """Gradient of :func:`pair_dots`; further columns of ``out`` become 0."""
+    """Computes the gradient of :func:`pair_dots`; sets further columns of ``out`` to 0."""
     weights = np.zeros((count + _AT_ONCE, count), np.float32)
     found = np.empty((_AT_ONCE, LANES), np.float32)
     for i in range(out.shape[0]):

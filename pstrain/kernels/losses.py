@@ -25,7 +25,10 @@ def sigmoid(logits: Array, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def cross_entropy(logits: Array, labels: Array, gradient: Array) -> float:
-    """Mean of log(1 + exp(-z)) or log(1 + exp(z)) for labels 1 and 0; fills d mean / d logits."""
+    """Returns the mean of log(1 + exp(-z)) for labels 1 and log(1 + exp(z)) for labels 0.
+
+    Sets ``gradient`` to d mean / d logits.
+    """
     total = 0.0
     scale = 1.0 / max(len(logits), 1)
     for i in range(len(logits)):

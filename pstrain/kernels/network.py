@@ -43,7 +43,7 @@ def relu_gradient(gradient: Array, activation: Array, out: Array, bias_gradient:
 
 @njit(nogil=True, cache=True)
 def sigmoid_gradient(gradient: Array, activation: Array, out: Array, bias_gradient: Array) -> None:
-    """out = gradient times a (1 - a) of activation a; adds out's column sums to bias_gradient."""
+    """out = gradient * a * (1 - a) for activation a; adds out's column sums to bias_gradient."""
     for i in range(gradient.shape[0]):
         for j in range(gradient.shape[1]):
             a = activation[i, j]

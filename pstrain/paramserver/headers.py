@@ -111,7 +111,7 @@ _OUTCOME_FIELDS = object_of({}, {**_OUTCOMES, "met_end": _TRUTH})
 
 
 def _entry(value: Any) -> Fault | None:
-    """Those of more fields say how many parts took no element, and what else is known."""
+    """Checks an entry of a decision: 4 fields, optionally followed by ``plain`` and ``note``."""
     size = len(value) if type(value) is list else 0
     return _ENTRIES.get(size, _ENTRIES[4])(value)
 

@@ -113,7 +113,7 @@ class InputFile:
         return self._handle < 0
 
     def close(self) -> None:
-        """Idempotent."""
+        """Ends the thread and closes the file. Idempotent."""
         self._thread.shutdown(cancel_futures=True)
         handle, self._handle = self._handle, -1
         if handle >= 0:

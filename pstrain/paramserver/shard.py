@@ -112,7 +112,7 @@ class Shard(ShardRows):
         in_parts(len(ids), gather)
 
     def read(self, start: int, stop: int, out: Array) -> None:
-        """Copies rows ``[start, stop)`` into ``out`` [stop - start, width], as :meth:`gather`."""
+        """Copies rows ``[start, stop)`` to ``out`` [stop - start, width] as :meth:`gather` does."""
         self.check_range(start, stop)
         self._rows.read(start - self.row_start, stop - self.row_start, out)
 

@@ -206,7 +206,7 @@ class Store:
             self._commits.abort(trainer, key, tries)
 
     def fence(self, trainer: str) -> Report:
-        """Refuses all further requests of ``trainer``; returns what it had decided and prepared."""
+        """Refuses all further requests of ``trainer``; returns what it left behind here."""
         with self._lock:
             return self._commits.fence(trainer)
 

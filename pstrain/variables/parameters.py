@@ -124,7 +124,7 @@ class Parameters(Protocol):
 
 
 class KeyParameters(Protocol):
-    """What parameters offer for a variable whose values are keys: see ``Shard.claim``."""
+    """The methods of parameters for a variable whose values are keys: see ``Shard.claim``."""
 
     @property
     def key_maps(self) -> KeyMaps:
