@@ -42,7 +42,7 @@ class _Pair(NamedTuple):
 
     shard: Shard
     part: SavedShard
-    model: SavedShard
+    layout: SavedShard
 
 
 _Pairs = list[_Pair]
@@ -164,9 +164,9 @@ def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]
         parts = _parts(name, shard, by_name.get(name, ()))
         if not parts:
             continue
-        model = _model(shard, parts)
+        layout = _slot_layout(shard, parts)
         for each in (file for part in parts for file in part.files):
-            files.setdefault(each.file, []).append(_Pair(shard, each, model))
+            files.setdefault(each.file, []).append(_Pair(shard, each, layout))
     return files
 
 
@@ -231,7 +231,7 @@ def _dense_file(source: pa.NativeFile, name: str) -> _BlocksOf:
     return blocks_of
 
 
-def _model(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:
+def _slot_layout(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:
     """Returns the part whose kinds of slots all rows of the shard get, of those it gets rows from.
 
     Parts that were never trained have no slots. If the parts had several optimizers, the one of
@@ -250,28 +250,28 @@ def _model(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:
     return next((part for part in same if part.firsts), same[0])
 
 
-def _has_slots_of(part: SavedShard, model: SavedShard) -> bool:
-    return part.optimizer == model.optimizer and part.columns == model.columns
+def _has_slots_of(part: SavedShard, layout: SavedShard) -> bool:
+    return part.optimizer == layout.optimizer and part.columns == layout.columns
 
 
 def _tell_of_lost_slots(pairs: _Pairs) -> None:
-    for shard, part, model in pairs:
-        if len(part.columns) > 1 and not _has_slots_of(part, model):
+    for shard, part, layout in pairs:
+        if len(part.columns) > 1 and not _has_slots_of(part, layout):
             logger.warning(
                 "rows [%d, %d) of variable %r were saved with slots of %s; on shard %d they are "
                 "beside rows trained by %s, and begin with slots of that",
                 part.row_start, part.row_stop, part.name, part.optimizer, shard.index,
-                model.optimizer,
+                layout.optimizer,
             )  # fmt: skip
 
 
-def _like(model: SavedShard, part: SavedShard, columns: list[Array]) -> list[Array]:
-    """Returns the columns of ``part`` with slots as in ``model``, initial ones if it lacks them."""
-    if _has_slots_of(part, model):
+def _with_slots_of(layout: SavedShard, part: SavedShard, columns: list[Array]) -> list[Array]:
+    """Returns the columns of ``part`` with the slots of ``layout``, initial ones if need be."""
+    if _has_slots_of(part, layout):
         return columns
     values = columns[0]
-    widths = [values.shape[1]] * model.slots + [1] * model.row_slots
-    firsts = model.firsts or [0.0] * len(widths)
+    widths = [values.shape[1]] * layout.slots + [1] * layout.row_slots
+    firsts = layout.firsts or [0.0] * len(widths)
     slots = [
         np.broadcast_to(values.dtype.type(first), (len(values), width))
         for first, width in zip(firsts, widths, strict=True)
@@ -280,20 +280,24 @@ def _like(model: SavedShard, part: SavedShard, columns: list[Array]) -> list[Arr
 
 
 def _restore(pairs: _Pairs, start: int, columns: list[Array]) -> None:
-    for shard, part, model in pairs:
+    for shard, part, layout in pairs:
         a, b = max(start, shard.row_start), min(start + len(columns[0]), shard.row_stop)
         if a < b:
-            rows = [column[a - start : b - start] for column in _like(model, part, columns)]
-            shard.restore(a, rows, model.optimizer, row_slots=model.row_slots, firsts=model.firsts)
+            rows = [
+                column[a - start : b - start] for column in _with_slots_of(layout, part, columns)
+            ]
+            shard.restore(
+                a, rows, layout.optimizer, row_slots=layout.row_slots, firsts=layout.firsts
+            )
 
 
 def _restore_rows(pairs: _Pairs, ids: NDArray[np.int64], columns: list[Array]) -> None:
-    for shard, part, model in pairs:
+    for shard, part, layout in pairs:
         mine = (ids >= shard.row_start) & (ids < shard.row_stop)
         if mine.any():
-            rows = [column[mine] for column in _like(model, part, columns)]
+            rows = [column[mine] for column in _with_slots_of(layout, part, columns)]
             shard.restore_rows(
-                ids[mine], rows, model.optimizer, row_slots=model.row_slots, firsts=model.firsts
+                ids[mine], rows, layout.optimizer, row_slots=layout.row_slots, firsts=layout.firsts
             )
 
 

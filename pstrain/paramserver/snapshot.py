@@ -111,7 +111,7 @@ class Snapshot:
                 if last_group < self._groups and (making_room is None or making_room.done()):
                     making_room = thread.submit(self._make_room)
                 yield Block(self, first, min(last_group * self._group, len(self._slab)))
-                self._open()
+                self._keeping_unless_closed()
                 self._read = last_group
                 self._let_go(first_group, last_group)
 
@@ -121,7 +121,7 @@ class Snapshot:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            keeping = self._open()
+            keeping = self._keeping_unless_closed()
             for kept, last in self._ended:
                 keeping.free(kept, last)
             lists = [kept for passed in self._passed for kept in keeping.lists(*passed)]
@@ -154,7 +154,7 @@ class Snapshot:
         # Updates go on meanwhile. The old values of rows that they change were kept before, and
         # replace the new values here. This order needs no lock, which would wait for each update.
         snapshots.read_column(self._words, first, a, b, word, out)
-        self._open().read(first, a, b, word, out)
+        self._keeping_unless_closed().read(first, a, b, word, out)
 
     def read_rows(self, rows: NDArray[np.int64]) -> list[Array]:
         """Returns all columns of ``rows`` (ascending, at least one), each [n, width].
@@ -163,12 +163,12 @@ class Snapshot:
         """
         out = np.empty((len(rows), self._words.shape[1]), self._words.dtype)
         snapshots.read_rows(self._words, rows, out)
-        self._open().read_rows(rows, out)
+        self._keeping_unless_closed().read_rows(rows, out)
         edges = np.cumsum([0, *self.widths])
         table = out.view(self.dtype)
         return [np.ascontiguousarray(table[:, a:b]) for a, b in itertools.pairwise(edges)]
 
-    def _open(self) -> Keeping:
+    def _keeping_unless_closed(self) -> Keeping:
         keeping = self._keeping
         if keeping is None:
             raise CancelledError("this snapshot was given up while it was read")
