@@ -131,9 +131,9 @@ class KeyParameters(Protocol):
         """The rows of keys that this process has already learnt."""
 
     def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
-        """Returns the row of each key, or -1 if it has none, after claiming rows for new keys.
+        """Returns the row of each key, below 0 if it has none, after claiming rows for new keys.
 
-        Claims take effect at once and belong to no closure. Idempotent.
+        Claims take effect at once and belong to no closure. Idempotent. See ``Shard.claim``.
         """
 
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:

@@ -57,9 +57,10 @@ def look_up(spec: VariableSpec, ids: Array) -> Lookup:
 
 
 def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
-    """Converts ``value`` to contiguous [rows, width] of the variable's dtype; broadcasts scalars.
+    """Converts ``value`` to contiguous [rows, width] of the variable's dtype.
 
-    Raises InvalidArgumentError naming the variable, the shape it needs and the shape it got.
+    Broadcasts nothing but a scalar. Raises InvalidArgumentError naming the variable, the shape it
+    needs and the shape it got.
     """
     array = np.asarray(value)
     expected = (rows, *spec.shape[1:]) if spec.shape else ()
@@ -90,7 +91,7 @@ def check_kind(array: Array, dtype: str, name: str) -> None:
 
 
 def _fits_kind(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """True if the conversion is allowed; the range of integers is checked value by value later."""
+    """True if the conversion is allowed; :func:`check_range` checks the values of integers."""
     are_integers = given.kind in "iu" and wanted.kind in "iu"
     return are_integers or np.can_cast(given, wanted, "same_kind")
 
