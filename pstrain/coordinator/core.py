@@ -84,7 +84,7 @@ class Core:
             self.changed.notify_all()
 
     def go_on(self) -> None:
-        """Decides the round if it is complete, and starts the closures that can start."""
+        """Decides the round if complete, ends spent closures, starts those that can start."""
         if self.in_rounds:
             self.apply(decide.Decision(rounds.decide_round(self.state)))
         if self.state.ends:

@@ -29,7 +29,7 @@ class Hearing:
         self._core = core
         self.waiting = waiting
 
-    # -- the trainers' side
+    # -- called by the trainers' links
 
     def trainer_joined(self, trainer: int, slots: int, outbox: Outbox) -> None:
         core = self._core

@@ -98,7 +98,7 @@ class TrainerLink:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Idempotent; waits at most ``timeout_s`` for the thread."""
+        """Disconnects; waits at most ``timeout_s`` for the thread. Idempotent."""
         self._stopping.set()
         stream = self._stream
         if stream is not None:

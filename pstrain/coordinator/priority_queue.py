@@ -19,10 +19,10 @@ class PriorityQueue:
     __slots__ = ("_others", "_others_count", "_plain", "_priorities")
 
     def __init__(self) -> None:
-        self._plain: OrderedDict[int, None] = OrderedDict()  # of priority 0, as most are
+        self._plain: OrderedDict[int, None] = OrderedDict()  # closures of priority 0, as most are
         self._others: dict[int, OrderedDict[int, None]] = {}
         self._others_count = 0
-        self._priorities: list[int] = []  # of the others, highest first
+        self._priorities: list[int] = []  # priorities in ``_others``, highest first
 
     @property
     def first(self) -> int:

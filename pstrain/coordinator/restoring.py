@@ -43,7 +43,7 @@ _BEGIN_ANEW: Final = (
 
 
 class Manager(Protocol):
-    """The checkpoints to go back to."""
+    """What a restore needs of the CheckpointManager to whose checkpoints it returns."""
 
     checkpoint: Any
 
@@ -51,7 +51,7 @@ class Manager(Protocol):
 
 
 class Session(Protocol):
-    """The strategy: its servers and variables."""
+    """What a restore needs of the strategy: its servers and variables."""
 
     session: str
     parameters: Any
@@ -149,7 +149,7 @@ class Restorer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Ends the thread, waiting a bounded time for it. Idempotent."""
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
@@ -160,7 +160,7 @@ class Restorer:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_STOP_TIMEOUT_S)
 
-    # -- what trainers' links ask
+    # -- called by trainers' links and by readers
 
     @property
     def is_restoring(self) -> bool:
@@ -229,7 +229,7 @@ class Restorer:
         is_mine = self._manager is manager and self._work.mark() == self._closures_mark
         return self._newest if is_mine else None
 
-    # -- what the checkpoint tells
+    # -- called by the checkpoint
 
     def held(self) -> _Mark:
         """Returns the moment of a save; ServerLostError while a restore is under way."""

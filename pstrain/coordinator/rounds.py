@@ -63,7 +63,7 @@ def _room(state: CoordinatorState, full: int) -> int:
 
 
 def _leading(state: CoordinatorState, belongs: Callable[[int], bool]) -> int:
-    """Returns how many of the first waiting closures belong, as far as a round may need them."""
+    """Returns how many closures at the head of the queue, up to a round's size, belong."""
     first = itertools.islice(state.waiting, state.trainers_expected)
     return sum(1 for _ in itertools.takewhile(belongs, first))
 

@@ -46,7 +46,7 @@ class Scheduler(Hearing):
         self.holding = Holding(core, self.waiting)
         self.redoing = Redoing(core, self.waiting)
 
-    # -- the user's side
+    # -- called by the program
 
     def submit(
         self,
@@ -228,7 +228,7 @@ class Scheduler(Hearing):
             first.add_note(f"Also failed{f', {times} times' if times > 1 else ''}: {told}")
         raise first.with_traceback(None)
 
-    # -- who watches
+    # -- observability
 
     def counts(self) -> dict[str, int]:
         """Returns counts of closures, trainers and rounds."""

@@ -116,7 +116,7 @@ class CoordinatorState:
     round: Round = field(default_factory=Round)
     rounds_count: int = 0
     dropped_count: int = 0
-    drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
+    drops: dict[int, int] = field(default_factory=dict)  # by closure, ends of runs without a loss
     bound: dict[int, int] = field(default_factory=dict)
     bound_waiting: dict[int, PriorityQueue] = field(default_factory=dict)
     priorities: dict[int, int] = field(default_factory=dict)
@@ -159,7 +159,7 @@ class CoordinatorState:
         return any(run.trainer == trainer for run in self.round.prepared.values())
 
     def has_ready(self, closures: int) -> bool:
-        """True if none waits for any trainer, and one has a free slot and below ``closures``."""
+        """True if the queue is empty, and a trainer with a free slot runs below ``closures``."""
         return not self.waiting and self.free.has_below(closures)
 
     @property

@@ -32,7 +32,7 @@ class Restorable(Protocol):
     """What this module needs of the executor: values that may be lost and restored."""
 
     resumes: bool
-    """Whether a program that is started again may take values back to a checkpoint by itself."""
+    """Whether a restarted program may take values back to a checkpoint by itself."""
 
     @property
     def checkpoint(self) -> CheckpointManager | None:

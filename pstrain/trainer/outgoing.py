@@ -42,7 +42,7 @@ class Push:
     def __init__(self, transport_dtype: str = FLOAT32) -> None:
         self._transport_dtype = transport_dtype
         self._items: list[list[int]] = []
-        self._rows = 0  # of the longest variable
+        self._rows = 0  # the number of rows of the longest variable
         self._arrays: list[Array] = []
 
     def add(

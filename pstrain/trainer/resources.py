@@ -75,7 +75,7 @@ class TrainerIterator:
         self._returned: deque[Kept] = deque()
         self._lock = threading.Lock()
         self._alone = _Alone(self._lock, self._close_left_open)
-        self._closing = threading.Lock()  # short, also while another thread is in `next`
+        self._closing = threading.Lock()  # held briefly, also while another thread is in `next`
         self._is_closed = False
         self._left_open: Any = None
         self.wait_s = 0.0

@@ -25,7 +25,7 @@ class ServerSession:
     Threads that call at the same time use separate streams, so their requests run in parallel.
     """
 
-    # What users do about a lost server, besides starting it again.
+    # What users have to do about a lost server, besides starting it again.
     remedy: ClassVar[str] = (
         ", call strategy.begin(), restore a checkpoint and go on, with a new "
         "ClusterCoordinator(strategy) if you have one; with ClusterCoordinator(strategy, "

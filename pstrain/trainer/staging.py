@@ -82,7 +82,7 @@ class ClosureRun:
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []
         self.notes: list[Any] = []
-        self.noted_bytes = 0  # of earlier parts
+        self.noted_bytes = 0  # the encoded size of the notes on earlier parts
         self._commits = commits
         self._parts_decided = parts_decided
         self._changes: dict[int, list[tuple[Header, Any]]] = {}

@@ -163,7 +163,7 @@ class TrainerSession:
             return contextvars.copy_context()
 
     def _value_of(self, order: ClosureOrder, run: ClosureRun) -> bytes:
-        # Modules that it is imported from may make variables, which are no step's.
+        # Outside the step: importing the function's modules may create variables.
         function = order.function.get()
         with step_scope(run.token, run):
             args, kwargs = self._arguments(order.closure)
