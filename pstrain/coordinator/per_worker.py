@@ -131,7 +131,7 @@ class PerWorkerIterator:
             self._trainers.drop_resource(self.resource_id)
             _load_into_service(self._source, epoch, state["service"], count)
         elif not positions:
-            self._begin_again_in_service(epoch)
+            self._rewind_service(epoch)
         self._is_under_way = "service" in state
         self._positions = positions
         self.epoch = epoch
@@ -140,11 +140,11 @@ class PerWorkerIterator:
 
     def rewind(self) -> None:
         """Restarts the epoch on every trainer; a data service gives out all its rows again."""
-        self._begin_again_in_service(self.epoch)
+        self._rewind_service(self.epoch)
         self._positions, self._is_under_way = {}, False
         self._trainers.define_resource(self.resource_id, (self._source, self.epoch, {}))
 
-    def _begin_again_in_service(self, epoch: int) -> None:
+    def _rewind_service(self, epoch: int) -> None:
         """Has a data service, if there is one, forget what trainers consumed of the epoch."""
         self._trainers.drop_resource(self.resource_id)
         state = self._position_in_service(epoch)

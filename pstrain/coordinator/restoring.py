@@ -249,7 +249,7 @@ class Restorer:
         self._newest = path
         if not self._has_warned and (names := self._left_out()):
             self._has_warned = True
-            logger.warning("%s are not in the checkpoint: %s", _some(names), _BEGIN_ANEW)
+            logger.warning("%s are not in the checkpoint: %s", _named(names), _BEGIN_ANEW)
 
     def restored(self, path: str) -> None:
         """Notes that the program itself has restored a checkpoint."""
@@ -307,7 +307,7 @@ class Restorer:
             "were given up" if self._gives_up else "that had ended since are run again",
         )  # fmt: skip
         if names := self._left_out():
-            logger.warning("%s were not in the checkpoint and have begun anew", _some(names))
+            logger.warning("%s were not in the checkpoint and have begun anew", _named(names))
 
     def _checkpoint(self, reason: str) -> str:
         if self._newest is None:
@@ -355,7 +355,7 @@ class Restorer:
             self._changed.notify_all()
 
 
-def _some(names: Sequence[str]) -> str:
+def _named(names: Sequence[str]) -> str:
     """Names the first few of ``names``."""
     named = ", ".join(map(repr, names[:_NAMED_MAX]))
     return f"variables {named}" + (" and others" if len(names) > _NAMED_MAX else "")

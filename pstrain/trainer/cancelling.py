@@ -134,7 +134,7 @@ class Cancelling(ABC):
                 result.commit_seconds = time.perf_counter() - run.ran_s
         self._send(results)
 
-    def _last_word(self, run: ClosureRun, result: pb.ClosureResult) -> pb.ClosureResult:
+    def _final_result(self, run: ClosureRun, result: pb.ClosureResult) -> pb.ClosureResult:
         """Returns the result to report of a run, which cannot be cancelled from now on."""
         with self._lock:
             if self._open.is_cancelled(run):

@@ -35,7 +35,7 @@ HELD_S: Final = 0.05
 Each look for what is overdue takes the interpreter from the steps, so it must not be too short.
 """
 
-_LOOK_AROUND_S: Final = 1.0
+_RECHECK_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 
@@ -202,7 +202,7 @@ class Committer(Deciding):
                     return group
                 if not patiently and not pending.is_busy:
                     break
-                self._changed.wait(_LOOK_AROUND_S)
+                self._changed.wait(_RECHECK_S)
             return []
 
     def _group(self, run: ClosureRun) -> list[Pending] | None:
@@ -221,7 +221,7 @@ class Committer(Deciding):
         try:
             self._perform(group, pulls, answers)
         except Exception as raised:
-            errors = self._whose(group, raised)
+            errors = self._failed_members(group, raised)
         failed = self._end_group(group, errors)
         if failed:
             self._tell(failed)

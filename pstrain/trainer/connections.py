@@ -91,7 +91,7 @@ class Connections:
                     reply = self._reply(streams, server, deadline_s, may_fail=repeat)
                 if reply is None:
                     _close_one(streams, server)
-                    reply = self._again(streams, server, request, deadline_s, repeat=repeat)
+                    reply = self._retry(streams, server, request, deadline_s, repeat=repeat)
                 replies[server] = reply
         except DeadlineExceededError as error:
             _close(streams)
@@ -150,7 +150,7 @@ class Connections:
             self._open(streams, server, deadline_s)
         _send(streams[server], request, deadline_s, self.addresses[server])
 
-    def _again(
+    def _retry(
         self, streams: Streams, server: int, request: Request, deadline_s: float, *, repeat: bool
     ) -> Arrived:
         """Sends a request over new streams, with pauses, and returns the reply."""

@@ -40,7 +40,7 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(error, DataServiceError) and not isinstance(error, _NO_REFUSALS)
 
 
-class _Telling(AbstractContextManager[None]):
+class _OnError(AbstractContextManager[None]):
     """A scope that calls ``tell`` with the error if it fails; ``tell`` may raise another."""
 
     def __init__(self, tell: Callable[[BaseException], None]) -> None:
@@ -71,7 +71,7 @@ class Deciding(Cancelling):
         self.low_water = 0
         self._parameters = parameters
         self._give_up = give_up
-        self._giving_up = _Telling(self._leave)
+        self._giving_up = _OnError(self._leave)
         self._turns = Turns()
         self._sent: dict[int, list[Ticket]] = {}
         self._tries = 0
@@ -87,7 +87,7 @@ class Deciding(Cancelling):
         if self._closed:
             raise CancelledError("this trainer's coordinator left, or took it for lost")
 
-    def _whose(self, group: list[Pending], error: Exception) -> dict[Pending, Exception]:
+    def _failed_members(self, group: list[Pending], error: Exception) -> dict[Pending, Exception]:
         """Returns members that fail by ``error``: those whose changes are refused, or all."""
         changing = [member for member in group if member.run.has_changes]
         if not changing or not _is_refusal(error):
@@ -116,11 +116,11 @@ class Deciding(Cancelling):
         if any(member.run.has_changes for member in group):
             self._decide(group, pulls, answers)
         else:
-            self._let_decide(group, ended)
+            self._leave_decision(group, ended)
         if ended:
             self._tell(ended)
 
-    def _let_decide(self, group: list[Pending], ended: list[pb.ClosureResult]) -> None:
+    def _leave_decision(self, group: list[Pending], ended: list[pb.ClosureResult]) -> None:
         """Leaves the decision to the arrival of the ends at the coordinator.
 
         The elements are used up once :meth:`settle` confirms the arrival.
@@ -184,8 +184,8 @@ class Deciding(Cancelling):
         with self._aborting(servers, header):
             self._parameters.exchange({ps: with_changes(prepare, messages[ps]) for ps in servers})
 
-    def _aborting(self, servers: list[int], header: Header) -> _Telling:
-        return _Telling(functools.partial(self._abort, servers, header))
+    def _aborting(self, servers: list[int], header: Header) -> _OnError:
+        return _OnError(functools.partial(self._abort, servers, header))
 
     def _abort(self, servers: list[int], header: Header, error: BaseException) -> None:
         """Has ``servers`` drop what they prepared if ``error`` is a refusal of the changes."""

@@ -65,7 +65,7 @@ class RoundCommitter(Committer):
         """Prepares the changes of a closure, unless it failed or is late, and sends its result."""
         if self.is_late(run.token):
             return None
-        result = self._last_word(run, result)
+        result = self._final_result(run, result)
         if result.WhichOneof("outcome") == "error_json":
             return super().end(run, result)
         self._check_open()
