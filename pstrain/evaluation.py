@@ -47,8 +47,8 @@ def evaluate(
     the rows that it reads and returns the states of its metrics, so neither the number of trainers
     nor the loss of one changes the result. It is exact too for a data service that gives each row
     out once (``DYNAMIC``): a row counts as read when its report has arrived, so the rows of a lost
-    trainer go to the others. It is not exact for other dataset functions: trainers read their data
-    by themselves, and what a lost trainer was reading is left out.
+    trainer go to the others. Trainers read the data of other dataset functions by themselves: if a
+    trainer is lost, what it was reading is left out.
     """
     _check_steps(steps, steps_per_execution)
     executor = executor_of(model, distributed)

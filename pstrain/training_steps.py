@@ -39,7 +39,7 @@ class Step(NamedTuple):
         return self._replace(labels=labels, weights=self.weights if are_weighed else None)
 
     def whole(self) -> Step:
-        """Returns the inverse of :meth:`small`: labels as metrics take them."""
+        """Returns the step with labels as metrics take them; the inverse of :meth:`small`."""
         return self if self.labels is None else self._replace(labels=self.labels.astype(np.float32))
 
 

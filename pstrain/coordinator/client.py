@@ -187,8 +187,8 @@ class ClusterCoordinator:
         end, no other closure is affected, and ``join`` does not raise it.
 
         ``priority``: waiting closures of a higher priority start first; those of one priority in
-        the order in which they became ready. A closure never starts as long as higher ones are
-        ready. Closures that are at a trainer already, at most a fifth of a second of work for each
+        the order in which they became ready. A closure may wait for as long as higher ones keep
+        coming. Closures that are at a trainer already, at most a fifth of a second of work for each
         that runs, are not overtaken. In rounds (``sync``), which take closures in their order, it
         is refused.
         """
@@ -281,7 +281,7 @@ class ClusterCoordinator:
         self._scheduler.drop_resource(resource_id)
 
     def live_trainers(self) -> frozenset[int]:
-        """Returns the indices of the trainers that are connected."""
+        """Returns the indices of trainers that are connected, or whose loss is not settled yet."""
         return self._scheduler.live_trainers()
 
     def has_ready_trainer(self) -> bool:

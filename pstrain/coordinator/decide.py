@@ -1,11 +1,12 @@
 """Decisions of the scheduler: (state, request) -> events.
 
-Pure: reads the state, changes nothing, knows no thread, clock or connection. The rules are those of
-TensorFlow's ``ClusterCoordinator``: a closure whose trainer is lost runs again elsewhere, first in
-the queue; the first closure that fails by itself cancels all that wait, while those that run may
-end; the next ``schedule``, ``join`` or ``done`` raises the errors, then scheduling continues.
-Beyond TensorFlow's rules, a closure that loses trainer after trainer is given up; a closure may be
-bound to a trainer, waits for it, and holds up no other; higher priorities start first.
+Pure: reads the state, changes nothing, knows no thread, clock or connection. The rules follow
+TensorFlow's ``ClusterCoordinator``: a closure whose trainer is lost runs again elsewhere; the first
+closure that fails by itself cancels all that wait, while those that run may end; the next
+``schedule``, ``join`` or ``done`` raises the errors, then scheduling continues. Unlike there, a
+closure that runs again comes first in the queue, and is given up if it loses trainer after trainer;
+a closure may be bound to a trainer, waits for it, and holds up no other; higher priorities start
+first.
 Invariant: while errors wait to be raised, only closures wait that count already, because a part of
 them is committed or because they ended before a restore; these still run.
 """

@@ -218,7 +218,7 @@ class Restorer:
             return True
 
     def notice(self, error: Exception) -> bool:
-        """Notes an error; True if it means a lost server, which this thread then looks into."""
+        """Notes an error; True if it means a lost server, which the restorer then looks into."""
         if not is_server_loss(error) or self._stopping.is_set():
             return False
         self._noticed.set()

@@ -114,7 +114,7 @@ def is_dealt(data: Any) -> bool:
     """True if training deals ``data`` to trainers by ranges: exact despite losses and late joins.
 
     Data without an end is not dealt, because a trainer that joins late may have to read from the
-    start to its first range, which may be far. Nor is data with a cache, which is complete only
-    after a read to the end: only the trainer with the last range makes one.
+    start to its first range, which may be far. Nor is data with a cache: the cache is complete only
+    after a read to the end, and only the trainer that is dealt the last range reads that far.
     """
     return can_be_dealt(data) and not data.is_endless and not data.has_cache
