@@ -1,4 +1,4 @@
-"""Public layers."""
+"""The public layers."""
 
 from __future__ import annotations
 

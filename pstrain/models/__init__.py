@@ -1,4 +1,4 @@
-"""Public models, and the way back from their JSON form."""
+"""The public models, and the function that makes a model from its JSON form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _BY_KIND: dict[str, type[Model]] = {
 
 
 def from_config(config: Mapping[str, Any]) -> Model:
-    """Inverse of :meth:`Model.get_config`, with freshly made variables."""
+    """Makes a model from the result of :meth:`Model.get_config`, with new variables."""
     cls = _BY_KIND.get(config.get("kind", ""))
     if cls is None:
         raise InvalidArgumentError(
