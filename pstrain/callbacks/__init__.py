@@ -1,4 +1,4 @@
-"""What ``fit``, ``evaluate`` and ``predict`` call as they go."""
+"""The public callbacks of ``fit``, ``evaluate`` and ``predict``."""
 
 from typing import TYPE_CHECKING
 

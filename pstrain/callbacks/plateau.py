@@ -1,4 +1,4 @@
-"""A smaller learning rate where a measure no longer gets better."""
+"""Reduces the learning rate when a monitored value stops improving."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pstrain.foreign_arguments import instead_of
 class ReduceLROnPlateau(Callback):
     """Multiplies the learning rate by ``factor`` after ``patience`` epochs without improvement.
 
-    To improve is to be better than the best so far by more than ``min_delta``; ``mode`` as for
-    EarlyStopping. Epochs count again once ``cooldown`` of them have ended since. The rate does not
-    fall below ``min_lr``; a schedule gives way to the rate of its next step. The rate is in the
-    logs as ``learning_rate``. It stays as it is when training ends.
+    A value improves if it is better than the best so far by more than ``min_delta``; ``mode`` as in
+    EarlyStopping. After a reduction, ``cooldown`` epochs are not counted. The rate does not fall
+    below ``min_lr``. If the optimizer follows a schedule, the schedule is replaced by ``factor``
+    times its rate for the next step. The rate is in the logs as ``learning_rate``; it is kept when
+    training ends.
     """
 
     @instead_of("ReduceLROnPlateau", foreign_arguments.PLATEAU)
