@@ -115,7 +115,7 @@ def _tasks(job: str, tasks: object) -> dict[int, str]:
 
 
 class ClusterResolver:
-    """Tells a program the cluster and its own place in it."""
+    """The source from which a program learns its cluster and which task of it this process is."""
 
     def __init__(
         self, spec: ClusterSpec, task_type: str | None, task_id: int | None, rpc_layer: str | None
@@ -215,7 +215,7 @@ class SimpleClusterResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Returns the address of the given task, or the resolver's ``master`` without both."""
+        """Returns the address of the task that both arguments name, or else the ``master``."""
         if task_type is not None and task_id is not None:
             return self._url(self.cluster_spec().task_address(task_type, task_id), rpc_layer)
         return self._url(self._master, rpc_layer)

@@ -19,7 +19,7 @@ __all__ = ["ASYNC", "Async", "Consistency", "Ssp", "Sync", "consistency_of", "ss
 
 @dataclass(frozen=True, slots=True)
 class Async:
-    """Every trainer runs as fast as it can; a closure's changes are applied when it ends."""
+    """Asynchronous: trainers run as fast as they can; a closure's changes apply when it ends."""
 
     name: ClassVar[str] = "async"
 
@@ -28,7 +28,7 @@ class Async:
         return 1
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for checkpoints."""
+        """Returns the JSON form that checkpoints save."""
         return {"name": self.name, **asdict(self)}
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class Ssp:
         return 1
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for checkpoints."""
+        """Returns the JSON form that checkpoints save."""
         return {"name": self.name, **asdict(self)}
 
     def __str__(self) -> str:
@@ -89,7 +89,7 @@ class Sync:
         return self.full(trainers)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for checkpoints."""
+        """Returns the JSON form that checkpoints save."""
         return {"name": self.name, **asdict(self)}
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ _TOTAL_S = 5.0
 
 
 class _Departure:
-    """Tells the servers of one cluster, which has one session at a time."""
+    """The notification of one cluster's servers; the cluster has one session at a time."""
 
     def __init__(self, spec: ClusterSpec, token: str, tls: TlsConfig | None) -> None:
         self.session = ""

@@ -103,7 +103,7 @@ class NoAxisError(InvalidArgumentError, IndexError):
 
 @register_error
 class PSTrainError(DataServiceError):
-    """Base of the errors that only training has."""
+    """The base class of the errors that only training has."""
 
     code = "PSTRAIN"
 

@@ -249,7 +249,7 @@ class Telling:
 
     _foreign: ClassVar[Mapping[str, str]] = {}
 
-    if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    if not TYPE_CHECKING:  # type checkers still report unknown names
 
         def __getattr__(self, name: str) -> NoReturn:
             no_attribute(f"{type(self).__name__!r} object", name, self._foreign, self)

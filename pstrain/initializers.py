@@ -15,7 +15,7 @@ from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.vocabulary import InitializerSpec
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.INITIALIZERS)
 
 

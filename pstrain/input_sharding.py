@@ -45,7 +45,7 @@ _STATIC = {AutoShardPolicy.FILE: ShardingPolicy.FILE, AutoShardPolicy.DATA: Shar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOptions:
-    """Options of a distributed dataset."""
+    """The options of a distributed dataset."""
 
     auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
 

@@ -16,7 +16,7 @@ from pstrain.gradients.recording import record, recording
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.kernels import losses as kernels
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LOSSES)
 
 # Keras accepts several names for the mean.

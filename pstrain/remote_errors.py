@@ -50,8 +50,8 @@ def decode(text: str) -> Exception:
     """Returns the error as an instance of its own class, if this process has loaded that class.
 
     If it has not, or cannot rebuild the error, returns a RemoteError that is also an instance of
-    the nearest base class known here.
-    The traceback of the process that raised the error is added as a note.
+    the nearest base class known here. The traceback of the process that raised the error is added
+    as a note.
     """
     value = json.loads(text)
     error = _of_users(value) if "classes" in value else error_from_dict(value["ours"])

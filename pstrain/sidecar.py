@@ -45,7 +45,7 @@ class SidecarEvaluator:
     The checkpoints contain the model (``Checkpoint(model=..., optimizer=...)``). ``model`` has the
     same structure, is made outside any strategy, and is compiled with the metrics. The evaluator
     takes the newest checkpoint and skips those that appeared in between; with ``every=True`` it
-    takes each one, in order. :meth:`start` returns in any of these cases:
+    takes each one, in order. :meth:`start` follows the directory until one of these cases occurs:
 
     - it has made ``max_evaluations`` evaluations (TensorFlow's ends at the checkpoint of that
       number instead);

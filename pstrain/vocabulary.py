@@ -173,9 +173,9 @@ class StepToken(NamedTuple):
 
 
 def trainer_name(session: str, index: int, incarnation: int) -> str:
-    """Returns the name of one trainer incarnation.
+    """Returns the name of one incarnation of a trainer.
 
-    Servers fence it when the trainer counts as lost; it also identifies the owner of its readers.
+    Servers fence the name when the trainer counts as lost; it also owns the trainer's readers.
     """
     return f"{session}/trainer-{index}.{incarnation}"
 

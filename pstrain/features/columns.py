@@ -107,8 +107,8 @@ def ids_into(
 ) -> None:
     """Writes ``base`` + bucket of each value into ``out[:, k]``; nulls go to bucket ``buckets``.
 
-    DataError for a column that is not of integers or strings and, unless ``hashed``, for strings
-    and for ids outside [0, ``buckets``).
+    DataError for a column that is not of integers, booleans or strings and, unless ``hashed``, for
+    strings and for ids outside [0, ``buckets``).
     """
     if pa.types.is_dictionary(column.type):
         _dictionary_ids(name, column, buckets, hashed, base, out, k)

@@ -30,7 +30,7 @@ __all__ = [
     "RootMeanSquaredError",
 ]
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.METRICS)
 
 _BY_NAME: dict[str, type[Any]] = {

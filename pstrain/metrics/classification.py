@@ -1,4 +1,4 @@
-"""Metrics of binary classification: area under the ROC curve, and metrics of thresholded answers.
+"""Metrics of binary classification: area under the ROC curve, and metrics with a threshold.
 
 Knows nothing of models. Invariant: weights are added as integers, in units of 2^-40, so sums do
 not depend on the order of additions.

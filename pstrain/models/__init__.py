@@ -26,7 +26,7 @@ __all__ = [
     "from_config",
 ]
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.MODELS)
 
 _BY_KIND: dict[str, type[Model]] = {

@@ -18,8 +18,8 @@ class DLRM(Model):
     """Logits = top(bottom(numbers), dot products of all pairs of embeddings and bottom(numbers)).
 
     ``bottom``: units of the bottom network's ReLU layers, to which a layer of ``dim`` units is
-    added. ``top``: units of the top network's ReLU layers, to which the logit is added. Without
-    numeric columns there is no bottom network, and the embeddings take its place as input of top.
+    added. ``top``: units of the top network's ReLU layers, to which a layer for the logit is added.
+    Without numeric columns there is no bottom network, and the embeddings replace its output.
     """
 
     kind: ClassVar[str] = "DLRM"

@@ -28,7 +28,7 @@ __all__ = [
     "schedules",
 ]
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.OPTIMIZERS)
 
 _BY_NAME: dict[str, Any] = {

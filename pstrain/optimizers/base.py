@@ -54,7 +54,7 @@ class RateValue(float):
 class Optimizer(Telling):
     """The base class of optimizers; make one in the same strategy scope as the model it trains.
 
-    All optimizers take ``learning_rate``, a number or a schedule of the step number; ``l2``: that
+    All optimizers take ``learning_rate``, a number or a schedule of the step number; ``l2``, which
     times the value is added to the gradient of each value that a step changes; and at most one of
     ``clipvalue`` (per number), ``clipnorm`` (per variable) and ``global_clipnorm`` (over all
     variables of a step).

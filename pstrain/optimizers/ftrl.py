@@ -12,7 +12,7 @@ _LEAST_RATE: Final = 1e-30
 
 
 class Ftrl(Optimizer):
-    """Follow the regularised leader: with L1 regularisation, weights of rare features become 0.
+    """Follow the regularised leader: with L1, weights of rare features are exactly 0.
 
     The rule divides by the learning rate, which must not be 0 at any step of a schedule.
     ``learning_rate_power`` is at most 0; ``beta`` is as in the paper. L2 regularisation is part of
