@@ -55,10 +55,10 @@ def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
         known.rotate(-1)
         if _is_free(blocks[index], size):
             return blocks[index][:size].reshape(shape)
-    for index, each in enumerate(blocks):
-        if _is_free(each, size):
+    for index, kept in enumerate(blocks):
+        if _is_free(kept, size):
             known.append(index)
-            return each[:size].reshape(shape)
+            return kept[:size].reshape(shape)
     block = aligned_empty((size + size // 16,), "float32")
     _make_room(block.nbytes)
     if block.nbytes <= LIMIT_BYTES:

@@ -60,13 +60,13 @@ class BinaryCrossentropy:
         weights = None if sample_weight is None else _weights(sample_weight, len(values))
         if self.from_logits and self.reduction == "mean":
             return _with_slopes(*_mean_of_logits(targets, values, weights), tensor)
-        each, slopes = (_of_logits if self.from_logits else _of_probabilities)(targets, values)
+        losses, slopes = (_of_logits if self.from_logits else _of_probabilities)(targets, values)
         if weights is not None:
-            each, slopes = each * weights, slopes * weights
+            losses, slopes = losses * weights, slopes * weights
         if self.reduction == "none":
-            return _with_slopes(each.astype(np.float32), slopes, tensor)
-        size = max(len(each), 1)
-        return _with_slopes(np.float32(each.sum() / size), slopes / size, tensor)
+            return _with_slopes(losses.astype(np.float32), slopes, tensor)
+        size = max(len(losses), 1)
+        return _with_slopes(np.float32(losses.sum() / size), slopes / size, tensor)
 
     def __repr__(self) -> str:
         return f"BinaryCrossentropy(from_logits={self.from_logits}, reduction={self.reduction!r})"
@@ -108,16 +108,16 @@ def _of_logits(labels: NDArray[np.float32], logits: NDArray[np.float32]) -> tupl
     """Returns the loss of each logit and its derivative."""
     z = logits.astype(np.float64)
     decay = np.exp(-np.abs(z))
-    each = np.maximum(z, 0) - z * labels + np.log1p(decay)
-    return each, np.where(z >= 0, 1, decay) / (1 + decay) - labels
+    losses = np.maximum(z, 0) - z * labels + np.log1p(decay)
+    return losses, np.where(z >= 0, 1, decay) / (1 + decay) - labels
 
 
 def _of_probabilities(
     labels: NDArray[np.float32], probabilities: NDArray[np.float32]
 ) -> tuple[Float64, Float64]:
     """Returns the loss of each probability and its derivative, which is 0 where it was clipped."""
-    each = np.empty(len(labels), dtype=np.float64)
-    if kernels.log_losses(labels, probabilities, _EPSILON, each):
+    losses = np.empty(len(labels), dtype=np.float64)
+    if kernels.log_losses(labels, probabilities, _EPSILON, losses):
         outside = ~((probabilities >= 0) & (probabilities <= 1))
         raise InvalidArgumentError(
             f"BinaryCrossentropy() takes probabilities, got {probabilities[outside][0]:g}: for "
@@ -126,7 +126,7 @@ def _of_probabilities(
         )
     p = np.clip(probabilities.astype(np.float64), _EPSILON, 1 - _EPSILON)
     inside = (probabilities >= _EPSILON) & (probabilities <= 1 - _EPSILON)
-    return each, np.where(inside, (p - labels) / (p * (1 - p)), 0)
+    return losses, np.where(inside, (p - labels) / (p * (1 - p)), 0)
 
 
 def sigmoid(logits: Any) -> Any:

@@ -54,15 +54,15 @@ def decode(text: str) -> Exception:
     as a note.
     """
     value = json.loads(text)
-    error = _of_users(value) if "classes" in value else error_from_dict(value["ours"])
+    error = _user_error(value) if "classes" in value else error_from_dict(value["ours"])
     error.add_note(f"Raised remotely:\n{value['traceback'].rstrip()}")
     return error
 
 
-def _of_users(value: Mapping[str, Any]) -> Exception:
+def _user_error(value: Mapping[str, Any]) -> Exception:
     own, *above = value["classes"]
     cls = _class_here(own)
-    error = None if cls is None else _made_again(cls, value)
+    error = None if cls is None else _rebuilt(cls, value)
     if error is not None:
         return error
     if "ours" in value:
@@ -80,7 +80,7 @@ def _class_here(name: _ClassName) -> type[Exception] | None:
     return found if found is not None and issubclass(found, Exception) else None
 
 
-def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None:
+def _rebuilt(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None:
     """Rebuilds an error as unpickling would, without calling ``__init__`` of the class itself.
 
     That may take other arguments than ``args``. None if the text of the rebuilt error differs from

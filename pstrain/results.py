@@ -26,7 +26,7 @@ _COMPRESSED_FROM_BYTES = 16 << 10
 _LZ4_TIMES_MAX = 255  # one byte of LZ4 stands for at most so many bytes
 # What decoding damaged bytes can raise. NumPy parses dtype descriptions as Python expressions; an
 # Arrow stream may have no batch, or an unknown type.
-_OF_DAMAGE = (
+_DECODING_ERRORS = (
     struct.error,
     ValueError,
     LookupError,
@@ -68,7 +68,7 @@ def decode(data: bytes) -> Any:
             parts.append(memoryview(data)[position : position + size])
             position += size
         return _unpack(json.loads(bytes(parts[0])), dict(enumerate(parts[1:])))
-    except _OF_DAMAGE as error:
+    except _DECODING_ERRORS as error:
         raise InvalidArgumentError(f"not an encoded result: {error}") from error
 
 

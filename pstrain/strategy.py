@@ -254,11 +254,11 @@ class ParameterServerStrategy(Replica):
         then has to be repeated. Raises ServerRestartedError for this after the deadline.
         """
         looked = [
-            (ps, self._once_there(ps, deadline_s, functools.partial(self.parameters.status, ps)))
+            (ps, self._answer_of(ps, deadline_s, functools.partial(self.parameters.status, ps)))
             for ps in range(len(self.parameters.addresses))
         ]
         try:
-            for ps, status in sorted(looked, key=lambda each: each[1]["session"] is None):
+            for ps, status in sorted(looked, key=lambda found: found[1]["session"] is None):
                 self._begin_at(ps, deadline_s, replaced, status["incarnation"])
         except ServerRestartedError:
             if time.monotonic() > deadline_s:
@@ -268,10 +268,10 @@ class ParameterServerStrategy(Replica):
 
     def _begin_at(self, ps: int, deadline_s: float, *conditions: str) -> None:
         begin = functools.partial(self.parameters.begin_session, ps, *conditions)
-        if self._once_there(ps, deadline_s, begin):
+        if self._answer_of(ps, deadline_s, begin):
             tell_at_end(self._resolver, self.session, self.tls)
 
-    def _once_there(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
+    def _answer_of(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
         """Calls server ``ps`` until it answers, with backoff, and returns its answer.
 
         UnavailableError if it has not answered by the deadline.

@@ -38,7 +38,7 @@ class BestValues:
             )
         self.is_kept_here: bool = strategy is None or strategy.extended.should_checkpoint
         self._when_all_are_done = getattr(strategy, "when_all_are_done", _at_once)
-        self._said = _Said()
+        self._said = _SavedFields()
         self._checkpoint: Checkpoint = Checkpoint(model=model, said=self._said)
         self._values: Checkpoint = Checkpoint(model=model)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -92,7 +92,7 @@ class BestValues:
             self._temporary.cleanup()
 
 
-class _Said:
+class _SavedFields:
     """A mapping of fields that can be saved as an object of a checkpoint."""
 
     def __init__(self) -> None:

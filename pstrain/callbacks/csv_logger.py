@@ -35,12 +35,12 @@ class CSVLogger(Callback):
         return {"has_lines": bool(self._columns)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._goes_on(is_known=self._append or state.get("has_lines", False))
+        self._continue_file(is_known=self._append or state.get("has_lines", False))
 
     def on_train_begin(self) -> None:
         with open(self._filename, "a"):  # fails before the first epoch if it cannot be written
             pass
-        self._goes_on(is_known=self._append)
+        self._continue_file(is_known=self._append)
 
     def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
         # Truncated here: only now it is known whether training continues from a checkpoint.
@@ -64,7 +64,7 @@ class CSVLogger(Callback):
                 writer.writeheader()
             writer.writerow({"epoch": epoch, **logs})
 
-    def _goes_on(self, *, is_known: bool) -> None:
+    def _continue_file(self, *, is_known: bool) -> None:
         """Continues the existing file under its header if ``is_known``, else begins anew."""
         self._columns = self._header() if is_known else []
         self._is_new = not self._columns

@@ -135,7 +135,7 @@ class KeyMap:
             met = np.empty(len(waiting), np.uint8)
             with self._lock:
                 kernels.meet(
-                    self._room_to_count(),
+                    self._count_table(),
                     asked.keys[waiting],
                     salts,
                     times[waiting],
@@ -194,7 +194,7 @@ class KeyMap:
         self._refused = self._refused if is_whole else 0
         self._known = built
 
-    def _room_to_count(self) -> I64:
+    def _count_table(self) -> I64:
         if self._counts is None:
             places = min(_MOST_COUNTS, 1 << max(4, self._fields.rows.bit_length()))
             self._counts = np.zeros((places, 3), np.int64)

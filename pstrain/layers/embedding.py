@@ -115,7 +115,7 @@ class Embedding(Layer):
 
     def requests(self, inputs: Any) -> list[Fetch]:
         features = self.features(inputs)
-        return [Fetch(self.variables[0].spec, _asked(features, self.by_field))]
+        return [Fetch(self.variables[0].spec, _ids_to_look_up(features, self.by_field))]
 
     def forward(self, values: Sequence[Lookup], inputs: Any) -> Tensor:
         pooled = self.combiner is not None
@@ -167,7 +167,7 @@ class WideDeepTable(Layer):
 
     def requests(self, inputs: Features) -> list[Fetch]:
         table, bias = self.variables
-        return [Fetch(table.spec, _asked(inputs, self.by_field)), Fetch(bias.spec)]
+        return [Fetch(table.spec, _ids_to_look_up(inputs, self.by_field)), Fetch(bias.spec)]
 
     def forward(self, values: Sequence[Any], inputs: Features) -> tuple[Tensor, Tensor]:
         return self.computed(*self.leaves(values, inputs), inputs)
@@ -229,7 +229,7 @@ def _whole_numbers(name: str, inputs: Any) -> NDArray[np.int64]:
     return ids
 
 
-def _asked(features: Features, by_field: bool) -> NDArray[np.int64]:
+def _ids_to_look_up(features: Features, by_field: bool) -> NDArray[np.int64]:
     """Returns the ids to look up: by field if asked and there are no lists to be pooled first."""
     if features.has_keys:
         raise InvalidArgumentError(

@@ -230,13 +230,13 @@ class NumericEmbedding(Layer):
         np.multiply(numbers.value[:, :, None], vectors.value, out=shaped)
 
         def backward(gradient: Float32) -> list[Float32 | None]:
-            each = gradient.reshape(len(numbers), self.columns, self.dim)
+            per_column = gradient.reshape(len(numbers), self.columns, self.dim)
             found: list[Float32 | None] = [
-                np.einsum("nc,nck->ck", numbers.value, each, dtype=np.float32),
+                np.einsum("nc,nck->ck", numbers.value, per_column, dtype=np.float32),
                 None,
             ]
             if numbers.tracked:
-                found[1] = np.einsum("ck,nck->nc", vectors.value, each, dtype=np.float32)
+                found[1] = np.einsum("ck,nck->nc", vectors.value, per_column, dtype=np.float32)
             return found
 
         return record(Tensor(output), (vectors, numbers), backward)

@@ -76,16 +76,16 @@ class LogLoss(Metric):
     ) -> State:
         truth, given = pairs(self.name, labels, probabilities)
         check_labels(f"metric {self.name!r}", truth)
-        each = np.empty(len(truth), dtype=np.float64)
-        outside = losses.log_losses(truth, given, self.epsilon, each)
+        per_example = np.empty(len(truth), dtype=np.float64)
+        outside = losses.log_losses(truth, given, self.epsilon, per_example)
         refuse_probabilities(self.name, outside, given)
-        self._add_losses(state, each, weights_of(self.name, weights, len(truth)))
+        self._add_losses(state, per_example, weights_of(self.name, weights, len(truth)))
         return state
 
     def _add_losses(
-        self, state: State, each: NDArray[np.float64], weights: NDArray[np.float64] | None
+        self, state: State, per_example: NDArray[np.float64], weights: NDArray[np.float64] | None
     ) -> None:
-        add_weighted(state, each, weights)
+        add_weighted(state, per_example, weights)
 
     def compute(self, state: State) -> float:
         return mean_of(state)
@@ -95,9 +95,9 @@ class TrainedLoss(LogLoss):
     """The loss as trained: weights multiply the losses of examples, but not their number."""
 
     def _add_losses(
-        self, state: State, each: NDArray[np.float64], weights: NDArray[np.float64] | None
+        self, state: State, per_example: NDArray[np.float64], weights: NDArray[np.float64] | None
     ) -> None:
-        add_weighted(state, each if weights is None else each * weights)
+        add_weighted(state, per_example if weights is None else per_example * weights)
 
 
 class MeanSquaredError(Metric):

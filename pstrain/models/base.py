@@ -142,13 +142,13 @@ class Model(Weights, Telling, ABC):
         chosen = optimizers.named(optimizer)
         if chosen is not None and self.strategy is not None:
             chosen.move_to(self.strategy)
-        alike = [known_metrics.named(metric) for metric in _several(metrics)]
-        weighted = [known_metrics.named(metric) for metric in _several(weighted_metrics)]
-        for given, metric in zip(_several(weighted_metrics), weighted, strict=True):
+        alike = [known_metrics.named(metric) for metric in _as_list(metrics)]
+        weighted = [known_metrics.named(metric) for metric in _as_list(weighted_metrics)]
+        for given, metric in zip(_as_list(weighted_metrics), weighted, strict=True):
             metric.check_weighs()
             if given is not metric and any(metric.name == other.name for other in alike):
                 metric.name = f"weighted_{metric.name}"
-        self.metrics = _told_apart([*alike, *weighted])
+        self.metrics = _with_distinct_names([*alike, *weighted])
         self.weighted_metrics = weighted
         self.optimizer = chosen
 
@@ -231,14 +231,14 @@ class Model(Weights, Telling, ABC):
         return found
 
 
-def _several(given: Any) -> Sequence[Any]:
+def _as_list(given: Any) -> Sequence[Any]:
     """Returns the metrics given to ``compile``, none, one or a list, as a list."""
     if given is None:
         return []
     return given if isinstance(given, list | tuple) else [given]
 
 
-def _told_apart(metrics: list[Any]) -> list[Any]:
+def _with_distinct_names(metrics: list[Any]) -> list[Any]:
     """Returns the metrics; InvalidArgumentError if two entries of the logs would share a name."""
     taken = {"loss", "examples", "examples_per_s", "data_stall", "learning_rate"}
     for metric in metrics:

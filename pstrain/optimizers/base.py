@@ -36,7 +36,7 @@ from pstrain.vocabulary import OptimizerSpec, StepToken
 Rate = float | LearningRateSchedule
 
 # After so many steps a process reads the shared counter again; in between it adds its own steps.
-_STEPS_PER_LOOK = 16
+_STEPS_PER_READ = 16
 
 
 class RateValue(float):
@@ -95,8 +95,8 @@ class Optimizer(Telling):
             slots=tuple(slots),
             row_slots=tuple(row_slots),
         )
-        self._made_with: Rate = learning_rate
-        self._is_set = False
+        self._constructor_rate: Rate = learning_rate
+        self._is_rate_set = False
         self.iterations = self._new_counter()
         self._counter = _StepCounter()
 
@@ -136,13 +136,13 @@ class Optimizer(Telling):
             )
         self.spec = replace(self.spec, learning_rate=self._first_rate(rate))
         self._schedule = rate if isinstance(rate, LearningRateSchedule) else None
-        self._is_set = True
+        self._is_rate_set = True
         captured_changed()
 
     def saved_rate(self) -> dict[str, Any]:
         """Returns what a checkpoint saves of the rate: the rate that a program has set, if any."""
-        if self._schedule is None or not self._is_set:
-            return {"rate": self.spec.learning_rate if self._is_set else None}
+        if self._schedule is None or not self._is_rate_set:
+            return {"rate": self.spec.learning_rate if self._is_rate_set else None}
         if schedules.is_known(self._schedule):
             return {"schedule": self._schedule.get_config()}
         return {"other_schedule": type(self._schedule).__name__}
@@ -153,13 +153,13 @@ class Optimizer(Telling):
             self.learning_rate = float(saved["rate"])
         elif "schedule" in saved:
             self.learning_rate = schedules.from_config(saved["schedule"])
-        elif "rate" in saved and self._is_set:
-            self.learning_rate = self._made_with
-            self._is_set = False
+        elif "rate" in saved and self._is_rate_set:
+            self.learning_rate = self._constructor_rate
+            self._is_rate_set = False
         elif "other_schedule" in saved:
-            self._tell_of_schedule(saved["other_schedule"])
+            self._warn_of_missing_schedule(saved["other_schedule"])
 
-    def _tell_of_schedule(self, name: str) -> None:
+    def _warn_of_missing_schedule(self, name: str) -> None:
         """Warns that the schedule is not in the checkpoint, unless one of this name is set."""
         if type(self._schedule).__name__ != name:
             warnings.warn(
@@ -234,7 +234,7 @@ class Optimizer(Telling):
         """Returns the same rule with another rate; it shares this optimizer's counter and slots."""
         changed = copy.copy(self)
         rate = self._checked_rate("learning_rate", learning_rate)
-        changed._schedule, changed._made_with, changed._is_set = None, rate, False
+        changed._schedule, changed._constructor_rate, changed._is_rate_set = None, rate, False
         changed.spec = replace(self.spec, learning_rate=rate)
         return changed
 
@@ -280,19 +280,19 @@ class _StepCounter:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._step = 0
-        self._until_look = 0
-        self._looked_in: tuple[int, StepToken | None] = (generation(), None)
+        self._steps_until_read = 0
+        self._last_read: tuple[int, StepToken | None] = (generation(), None)
 
     def next_step(self, iterations: Any) -> int:
         with self._lock:
             present = (generation(), current_round())
-            if self._until_look <= 0 or self._looked_in != present:
-                self._looked_in = present
+            if self._steps_until_read <= 0 or self._last_read != present:
+                self._last_read = present
                 self._step = int(iterations)
-                self._until_look = _STEPS_PER_LOOK
+                self._steps_until_read = _STEPS_PER_READ
             step = self._step
             self._step += 1
-            self._until_look -= 1
+            self._steps_until_read -= 1
             return step
 
     def __getstate__(self) -> dict[str, Any]:

@@ -120,16 +120,16 @@ def _axes(subscripts: str, ndims: Sequence[int], ndim: int) -> tuple[list[str], 
     """Returns a letter for each axis of each operand and of the output, those of ``...`` too."""
     given, arrow, output = subscripts.replace(" ", "").partition("->")
     spare = [letter for letter in ascii_letters if letter not in given]
-    names = [_spelt(one, n, spare) for one, n in zip(given.split(","), ndims, strict=True)]
+    names = [_expanded(one, n, spare) for one, n in zip(given.split(","), ndims, strict=True)]
     if arrow:
-        return names, _spelt(output, ndim, spare)
+        return names, _expanded(output, ndim, spare)
     every = "".join(names)
     led = [name for name in spare if name in every]
     once = sorted(name for name in set(every) - set(led) if every.count(name) == 1)
     return names, "".join([*reversed(led), *once])
 
 
-def _spelt(axes: str, ndim: int, spare: Sequence[str]) -> str:
+def _expanded(axes: str, ndim: int, spare: Sequence[str]) -> str:
     """Replaces ``...`` by letters of ``spare``; the first of these is for its last axis."""
     count = ndim - len(axes.replace("...", ""))
     return axes.replace("...", "".join(reversed(spare[:count])))
