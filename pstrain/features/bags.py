@@ -21,8 +21,11 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.kernels import pooling
 
 Pooling = Literal["sum", "mean", "sqrtn"]
-"""How rows are pooled: ``sum``: the sum of weight * row; ``mean``: divided by the sum of weights;
-``sqrtn``: divided by the root of the sum of squared weights."""
+"""How the rows of a list are pooled into one.
+
+``sum``: the sum of weight * row; ``mean``: that divided by the sum of weights; ``sqrtn``: that
+divided by the root of the sum of squared weights.
+"""
 
 _RULES = {"sum": pooling.SUM, "mean": pooling.MEAN, "sqrtn": pooling.SQRTN}
 

@@ -1,7 +1,7 @@
 """Converts pairs of (gradient, variable), as users write them, to one update per variable.
 
-Knows nothing of update rules; reads and changes no values of variables. Invariant: updates own
-their arrays, so callers may reuse the arrays that they passed.
+Knows nothing of update rules; reads and changes no values of variables. Invariant: given arrays are
+copied, so callers may reuse them; only an ``Update``, as a tape makes it, is passed on as it is.
 """
 
 from __future__ import annotations
