@@ -49,7 +49,7 @@ class EmbeddedRows(ps.layers.Embedding):
 
 
 class ClickModel(Model):
-    """The model; make it and its optimizer in a strategy's scope, or outside for one process."""
+    """The click model; made, with its optimizer, in a scope, or outside for one process."""
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__(FeatureSchema(dense=DENSE, label="label"))

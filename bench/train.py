@@ -102,7 +102,7 @@ def cluster_training(
 
 
 class ClusterTraining:
-    """Schedules steps on the trainers of a cluster, whose processes are ``pids``."""
+    """A training by steps that are scheduled on a cluster's trainers; ``pids``: its processes."""
 
     def __init__(
         self,

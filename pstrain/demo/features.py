@@ -89,11 +89,12 @@ def _bin(name: str) -> str:
 
 
 class Ranks:
-    """Replaces numeric columns by their rank among the training rows; adds circles and bins.
+    """A batch function that replaces numeric columns by ranks, and adds circles and bins.
 
-    Ranks are spread evenly over [-1.7, 1.7], which has a standard deviation near 1, so outliers
-    and units do not matter. An unknown value becomes 0, the middle. Month and wind direction are
-    added as sine and cosine, since December is next to January, and the weather as bins of ranks.
+    Ranks are those among the training rows, spread evenly over [-1.7, 1.7], which has a standard
+    deviation near 1, so outliers and units do not matter. An unknown value becomes 0, the middle.
+    Month and wind direction are added as sine and cosine, since December is next to January, and
+    the weather as bins of ranks.
     """
 
     def __init__(self, knots: Mapping[str, Knots]) -> None:

@@ -57,7 +57,7 @@ class KubernetesOptions:
 
 
 def exposure_of_pods(exposure: Exposure, tls_secret: str | None) -> Exposure:
-    """Returns ``exposure``, or one by the certificates of a Secret (tls.crt, tls.key, ca.crt)."""
+    """Returns ``exposure``, or one with a Secret's certificates (tls.crt, tls.key, ca.crt)."""
     if tls_secret is None:
         return exposure
     check_one_way(exposure.insecure_network, {"--tls-secret": tls_secret})

@@ -75,7 +75,7 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A ``program``, and the number of tasks that run it in each role.
+    """A ``program``, and the number of tasks of each job of its cluster.
 
     A program that ends in ``.py`` runs under Python; any other is a command.
     """

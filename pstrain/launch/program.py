@@ -13,7 +13,7 @@ from pstrain.errors import InvalidArgumentError, MissingFileError
 
 
 def check_program(program: str) -> None:
-    """Raises an error with the reason unless it is a readable .py file or an existing command."""
+    """Raises an error unless ``program`` is a readable .py file or a command that is found."""
     if os.path.isdir(program):
         raise InvalidArgumentError(
             f"{program!r} is a folder; give the .py file in it that is to run in every task"

@@ -93,7 +93,7 @@ class TaskProcess:
             self._process.terminate()
 
     def finish(self, timeout_s: float) -> int:
-        """Waits for the end, then kills the task and what it started; returns the exit status."""
+        """Waits ``timeout_s``, then kills the task and what it started; returns its status."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(timeout_s, 0.0))
         # The process group keeps its number as long as any process in it lives.

@@ -111,7 +111,7 @@ def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
 
 @contextlib.contextmanager
 def advised(remedy: str) -> Iterator[None]:
-    """Replaces remedies in file errors that only programs can apply (arguments) by ``remedy``."""
+    """Replaces the remedy in errors of files by ``remedy`` if it is an argument for programs."""
     try:
         yield
     except SchemaError as error:

@@ -141,7 +141,7 @@ class Membership:
         return found
 
     def _find(self) -> str | None:
-        """Returns the session that all servers are in; None if there is none of a chief's."""
+        """Returns the session that all servers are in; None unless a chief has begun it."""
         sessions = set(self._sessions())
         session = sessions.pop()
         return session if not sessions and session and session.startswith(_PREFIX) else None

@@ -109,7 +109,7 @@ def _always() -> bool:
 
 
 class ServerPlacement:
-    """Places whole variables, one server after the other (round robin)."""
+    """A placement of whole variables, one server after the other (round robin)."""
 
     def __init__(self, parameters: WorkerParameters, num_workers: int) -> None:
         self.parameters = parameters

@@ -222,7 +222,7 @@ class ParameterServerStrategy(Replica):
                 self._lacking.append(variable.name)
 
     def confirm_values(self, *, are_restored: bool) -> None:
-        """Raises DataLossError if variables lost their first values and no checkpoint has them."""
+        """Raises DataLossError if first values of variables are lost and were not restored."""
         if are_restored:
             self._lacking = []
         if self._lacking:

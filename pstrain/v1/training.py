@@ -154,7 +154,7 @@ class TrainingSession:
             self.save()
 
     def take_back_at_end(self, call: Callable[[], Any]) -> None:
-        """Postpones ``call``, which takes values back, to the last save or the next step."""
+        """Postpones ``call`` (it takes values back) to the last save or next step. Chief only."""
         self._at_end = call
 
     def take_back(self) -> None:
