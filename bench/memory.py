@@ -46,7 +46,7 @@ _MANY, _FEW = "many.parquet", "few.parquet"
 
 
 def resident_bytes() -> int:
-    """Returns the size of this process's own pages and of the segments it maps. Linux only."""
+    """Returns the size of this process's pages plus that of mapped segments in full. Linux only."""
     status = Path("/proc/self/status").read_text().splitlines()
     own = next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
     return own + sum(

@@ -31,7 +31,7 @@ def train_one_epoch(
     while True:
         live = coordinator.live_trainers()
         if (now := coordinator.stats()["losses"]) != losses:
-            # The rest of a lost trainer's data comes back, also to trainers that were at the end.
+            # A lost trainer's remaining data comes back, also to trainers that had seen the end.
             losses, ended = now, set()
         if ended and ended >= live:
             break

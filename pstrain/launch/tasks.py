@@ -93,7 +93,10 @@ class TaskProcess:
             self._process.terminate()
 
     def finish(self, timeout_s: float) -> int:
-        """Waits ``timeout_s``, then kills the task and what it started; returns its status."""
+        """Waits for the end, at most ``timeout_s``, then kills what is left; returns the status.
+
+        What the task has started is killed too, in any case.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(timeout_s, 0.0))
         # The process group keeps its number as long as any process in it lives.

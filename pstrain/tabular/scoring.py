@@ -22,7 +22,7 @@ from pstrain.tabular.preparation import Preparation
 
 
 def load(folder: Path) -> tuple[Any, Preparation]:
-    """Returns the model that ``train`` left in a folder, held in this process, and its rules."""
+    """Restores the model that ``train`` left in a folder; returns it with its preparation."""
     prepared = Preparation.load(folder)
     path = latest_checkpoint(folder)
     if path is None:

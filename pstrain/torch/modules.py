@@ -115,7 +115,8 @@ def call(
 
     The copies are kept as long as ``owner`` lives. ``training`` False: the copy is in eval mode;
     True: in the modes that the module was given in. InvalidArgumentError if the module changes a
-    buffer, which no other trainer would see, or a parameter or input, which others may share.
+    persistent buffer, which no other trainer would see, or a parameter or input, which others may
+    share.
     """
     copies = _copies().setdefault(owner, {})
     if training not in copies:
