@@ -1,4 +1,4 @@
-"""What functions make of padded batches, and where lists are no longer equally long."""
+"""What functions make of padded batches, also where lists stop being equally long."""
 
 from __future__ import annotations
 
