@@ -129,7 +129,7 @@ def takes(at_least_s: float = 0.0) -> Iterator[None]:
 
 
 def freeze(process: subprocess.Popen[str]) -> None:
-    """Stops a process and waits until it has stopped: its threads may run on for a moment."""
+    """Stops a process and waits for that: threads may run on, and answer, after the signal."""
     process.send_signal(signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
 

@@ -119,7 +119,7 @@ def test_an_edit_of_what_a_function_calls_is_seen(tmp_path: pathlib.Path, is_tol
 def test_processes_that_compile_one_function_at_once_keep_their_files_apart(
     tmp_path: pathlib.Path, is_told: bool
 ) -> None:
-    """Without ``compile_together`` one overwrites the other's entry, unless Numba has learnt it."""
+    """Without ``compile_together`` one overwrites the other's entry; if not, Numba has learnt."""
     (tmp_path / "twice.py").write_text(TWICE)
     paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     cache = {**os.environ, **paths, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}

@@ -213,7 +213,7 @@ def test_passes_with_other_numbers_of_workers(service: LocalService, after: int)
 def test_workers_go_on_near_where_a_reader_was(
     tmp_path: pathlib.Path, protocol: str | None
 ) -> None:
-    """From the start, they would compute again all that was consumed, maybe days of training."""
+    """Otherwise they would compute all consumed elements again: days, after days of training."""
     made, in_haste = tmp_path / "made", tmp_path / "in haste"
 
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

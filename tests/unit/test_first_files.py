@@ -1,4 +1,4 @@
-"""What the first file tells of all others, and where files are searched."""
+"""Types of columns that the first files tell for all others, and paths that name no file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a worker's place in the cluster ends, without a dispatcher."""
+"""How a worker's membership in a cluster ends, tested without a dispatcher."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_what_cannot_be_tidied_up_does_not_undo_what_is_written(
 
 
 def test_two_writers_of_one_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One writer is taken for dead as it writes DONE; another, told to do so too, tidies up."""
+    """A writer is taken for dead while it writes DONE; a second one writes DONE and tidies up."""
     one, other = (SnapshotFolder(str(tmp_path / "s"), writes="s1") for _ in range(2))
     one.write_metadata(META)
     chunk = one.write_chunk(0, SCHEMA, [batch(0, 5)])
