@@ -88,7 +88,7 @@ def test_all_shares(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Late(Coordinator):
-    """Trainer 1 ends nothing until trainer 0 has, after 30 runs, long met the end of its data."""
+    """A coordinator whose trainer 1 ends nothing until trainer 0, after 30 runs, is at its end."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)

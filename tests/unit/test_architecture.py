@@ -107,7 +107,8 @@ ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/flight.py"},
     "grpc": {f"dataservice/runtime/rpc/{end}.py" for end in ("client", "server")},
 }
-# Files that import modules by computed names: public names, plans, user functions, extras.
+# Files that import modules by computed names: for public names, pickled plans, user functions
+# and extras.
 NAMING_MODULES = {
     "dataservice/public_names.py",
     "dataservice/dataset/dataset.py",

@@ -114,7 +114,7 @@ def test_one_range_that_is_late_holds_up_no_other_and_no_report(
     assert max(nearest) <= 8 * 2  # as many ranges as there is room for
     assert len(nearest) == len(coordinator.near) - 20
     assert len(elements._bookmarks) < 40  # of 120 bookmarks that were taken
-    assert len(coordinator.near) <= 125 + 8 + 1  # none is scheduled after the end
+    assert len(coordinator.near) <= 125 + 8 + 1  # few are scheduled past the end
 
 
 @pytest.mark.parametrize("data", [DATA, lambda _context: DATA])

@@ -163,7 +163,7 @@ def test_ends_that_cannot_be_told_are_not_collected_for_ever(store: Store) -> No
 
 
 def test_each_row_that_was_trained_is_saved_with_its_key() -> None:
-    """Without a barrier, as in the V1 form: workers go on while servers are asked in turn."""
+    """The save takes no barrier, as in V1: workers go on while servers are asked in turn."""
     keys = make_spec(
         100, 1, id=7, shape=(100,), dtype="int64", initializer=initializers.constant(NO_KEY)
     )

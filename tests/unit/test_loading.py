@@ -1,4 +1,4 @@
-"""Restores read the file of an unchanged table once; on failure it keeps initial values."""
+"""Restores read the file of an unchanged table once; on failure the table keeps initial values."""
 
 from __future__ import annotations
 

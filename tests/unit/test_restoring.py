@@ -70,7 +70,7 @@ class Cluster:
 
 
 def test_what_a_save_that_ends_meanwhile_holds_is_gone_back_to_with_its_marks() -> None:
-    """Closures that the save contains do not run again, so an older checkpoint would lack them."""
+    """Closures in the new save do not run again, so an older one would lack what they changed."""
     cluster = Cluster()
     cluster.saves_meanwhile = True
     cluster.restorer._restore("a server is gone")

@@ -34,7 +34,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def written(folder: pathlib.Path, shards: list[Shard]) -> list[SavedShard]:
-    """Writes each shard as a server of its own."""
+    """Writes each shard as a server of its own would."""
     return [
         checkpoint.write(str(folder), [("m/table", shard.snapshot())], f"ps{index}").shards[0]
         for index, shard in enumerate(shards)

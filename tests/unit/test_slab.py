@@ -1,4 +1,4 @@
-"""Slabs: readers see every row as it is while rows move, and memory is given back."""
+"""Slabs: readers see the right values while rows move, and memory is given back."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ def traced(runs_max: int = 100) -> Trace:
 
 
 def run(trace: Trace, closure: int, sent_s: float, ended_s: float, trainer: int = 0) -> None:
-    """Traces a closure queued at 10 s: half of its time ran, a quarter committed."""
+    """Traces a closure that is queued at 10 s, runs half of its time and commits for a quarter."""
     passed_s = ended_s - sent_s
     trace.note(ev.ClosureQueued(closure=closure), 10.0)
     trace.note(ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0), sent_s)

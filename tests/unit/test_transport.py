@@ -46,7 +46,10 @@ def received(header: Any, body: Any, *, in_pieces: bool = False) -> Call:
 
 
 class Server:
-    """A store of all three variables, asked by messages; ``sizes_bytes``: of its replies."""
+    """A store of all three variables, asked by messages.
+
+    ``sizes_bytes``: the size of the body of each reply, 0 if it has none.
+    """
 
     def __init__(self, in_pieces: bool = False) -> None:
         self.store = Store(first_version=7)
