@@ -1,4 +1,4 @@
-"""How many may wait for windows at once, and when those who find no slot come again."""
+"""How many polls may wait for windows at once, and when those without a slot come again."""
 
 from __future__ import annotations
 
