@@ -113,18 +113,18 @@ def from_dataset_id(
     return Dataset(_source(target, dataset_id, node, schema, named, registered.fingerprint))
 
 
-def _check_element_spec(given: object) -> None:
-    if not isinstance(given, pa.Schema | None):
+def _check_element_spec(element_spec: object) -> None:
+    if not isinstance(element_spec, pa.Schema | None):
         raise InvalidTypeError(
-            f"element_spec must be a pyarrow.Schema, got {given!r:.200}; a job is named by "
+            f"element_spec must be a pyarrow.Schema, got {element_spec!r:.200}; a job is named by "
             'job_name="..."'
         )
 
 
-def _check_same(given: pa.Schema | None, schema: pa.Schema, dataset_id: str) -> None:
-    if given is not None and given != schema:
+def _check_same(element_spec: pa.Schema | None, schema: pa.Schema, dataset_id: str) -> None:
+    if element_spec is not None and element_spec != schema:
         raise SchemaError(
-            f"element_spec differs from the schema of dataset {dataset_id}:\n{given}\n"
+            f"element_spec differs from the schema of dataset {dataset_id}:\n{element_spec}\n"
             f"is not\n{schema}"
         )
 

@@ -19,12 +19,12 @@ from dataservice.worker.task import Pipeline
 MAX_PIPELINES: Final = 64
 
 
-class _Known(NamedTuple):
-    """A prepared plan; `life` numbers the registration under which its id was last confirmed."""
+class _PreparedPlan(NamedTuple):
+    """A prepared plan; its id was last confirmed under registration number `registration`."""
 
     pipeline: Pipeline
     digest: bytes
-    life: int
+    registration: int
 
 
 class Pipelines:
@@ -34,8 +34,8 @@ class Pipelines:
         self._link = link
         self._allow_functions = allow_functions
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
-        self._life = 0
+        self._known: OrderedDict[tuple[str, str], _PreparedPlan] = OrderedDict()
+        self._registration = 0
 
     def mark_doubtful(self) -> None:
         """Marks all plans as in doubt: a new dispatcher's ids may stand for other datasets.
@@ -43,22 +43,22 @@ class Pipelines:
         A plan that turns out to be the same stays prepared and keeps its caches.
         """
         with self._lock:
-            self._life += 1
+            self._registration += 1
 
     def get(self, dataset_id: str, on_error: str = "raise") -> Pipeline:
         """Returns the plan of a dataset; asks the dispatcher if it is unknown or in doubt."""
         key = (dataset_id, on_error)
         with self._lock:
-            life, known = self._life, self._known.get(key)
-            if known is not None and known.life == life:
+            registration, known = self._registration, self._known.get(key)
+            if known is not None and known.registration == registration:
                 self._known.move_to_end(key)
                 return known.pipeline
         reply = self._link.get_dataset(dataset_id)
         digest = _digest(reply)
         if known is None or known.digest != digest:
-            known = _Known(self._prepared(reply, on_error), digest, life)
+            known = _PreparedPlan(self._prepared(reply, on_error), digest, registration)
         with self._lock:
-            self._known[key] = known._replace(life=life)
+            self._known[key] = known._replace(registration=registration)
             while len(self._known) > MAX_PIPELINES:
                 self._known.popitem(last=False)
         return known.pipeline

@@ -16,7 +16,7 @@ from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
 from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
-from dataservice.dataset.operators.choices import DrawnChoices
+from dataservice.dataset.operators.choices import RandomChoices
 from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
 from dataservice.errors import InvalidArgumentError, SchemaError, UnsplittableError
 from tests.unit.checkpoint_checker import check_positions, chunked, numbers, run, values
@@ -47,8 +47,8 @@ def test_every_row_comes_once_and_in_the_order_of_its_dataset() -> None:
 def test_batches_are_drawn_a_block_at_a_time_and_anew_where_a_dataset_has_ended() -> None:
     datasets = [part(0, 9).batch(1), part(100, 400).batch(1), part(900, 400).batch(1)]
     mixed = Dataset.sample_from_datasets(datasets, [0.6, 0.3, 0.1], seed=3)
-    drawn = DrawnChoices._draw
-    with mock.patch.object(DrawnChoices, "_draw", autospec=True, side_effect=drawn) as d:
+    drawn = RandomChoices._draw
+    with mock.patch.object(RandomChoices, "_draw", autospec=True, side_effect=drawn) as d:
         rows = values(run(mixed))
     assert (len(rows), d.call_count) == (809, 3)
     check_positions(

@@ -49,7 +49,7 @@ class Choices(ABC):
         """Closes the stream that the choices are read from, if there is one."""
 
 
-class DrawnChoices(Choices):
+class RandomChoices(Choices):
     """An endless sequence of choices, drawn at random in proportion to weights."""
 
     def __init__(self, weights: np.ndarray, seed: int, epoch: int) -> None:
@@ -92,7 +92,7 @@ class DrawnChoices(Choices):
         return
 
 
-class GivenChoices(Choices):
+class DatasetChoices(Choices):
     """A sequence of choices that is read from a dataset with a single integer column."""
 
     def __init__(self, cutter: RowCutter, datasets: int) -> None:

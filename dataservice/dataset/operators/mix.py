@@ -22,7 +22,7 @@ from dataservice.dataset.node import (
     register_node,
     sum_of_cardinalities,
 )
-from dataservice.dataset.operators.choices import Choices, DrawnChoices, GivenChoices
+from dataservice.dataset.operators.choices import Choices, DatasetChoices, RandomChoices
 from dataservice.dataset.operators.concatenate import completed_schema
 from dataservice.dataset.seeds import check_seeds, effective_seed
 from dataservice.dataset.sources.reference import lacks_type
@@ -117,7 +117,7 @@ class SampleFromDatasets(Mix):
         context = dataclasses.replace(context, split_order=None)
         epoch = context.epoch if self.rerandomize_each_iteration else 0
         weights = np.ones(len(self.datasets)) if self.weights is None else np.array(self.weights)
-        choices = DrawnChoices(weights, effective_seed(self), epoch)
+        choices = RandomChoices(weights, effective_seed(self), epoch)
         return _MixStream(self.streams(context), choices, self.stop_on_empty_dataset, self.batched)
 
     def cardinality(self) -> int:
@@ -151,7 +151,7 @@ class ChooseFromDatasets(Mix):
     def open(self, context: RunContext) -> BatchStream:
         assert self.choice is not None
         context = dataclasses.replace(context, split_order=None)
-        choices = GivenChoices(RowCutter(self.choice.run(context)), len(self.datasets))
+        choices = DatasetChoices(RowCutter(self.choice.run(context)), len(self.datasets))
         return _MixStream(self.streams(context), choices, self.stop_on_empty_dataset, self.batched)
 
     def cardinality(self) -> int:
