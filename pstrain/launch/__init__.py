@@ -1,1 +1,1 @@
-"""Ways to start the processes of a cluster."""
+"""Starts the processes of a cluster: on this machine, or on an engine."""

@@ -1,8 +1,8 @@
-"""What a launched cluster consists of: jobs, and each task's command and environment. Pure.
+"""The layout of a launched cluster: its jobs, and each task's command and environment. Pure.
 
-Knows no engine: addresses are given. One program plays chief, worker and ps, told its part by
-TF_CONFIG; a dispatcher and data workers run beside it, found through DATASERVICE_DISPATCHER.
-Invariant: every task gets the same addresses.
+Knows no engine: addresses are given. The same program runs as chief, worker and ps, and finds its
+part in TF_CONFIG. A dispatcher and data workers run beside it; the program finds the dispatcher by
+DATASERVICE_DISPATCHER. Invariant: every task gets the same addresses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Addresses = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """How tasks may be reached from other hosts: with certificates, or openly."""
+    """How other hosts may reach the tasks: by TLS with certificates, or unencrypted."""
 
     insecure_network: bool = False
     tls_cert: str | None = None
@@ -45,7 +45,7 @@ class Exposure:
             )
 
     def require(self, engine: str) -> None:
-        """InvalidArgumentError unless tasks may listen where other hosts reach them."""
+        """Raises InvalidArgumentError unless tasks may listen where other hosts reach them."""
         if self.tls_cert is None and not self.insecure_network:
             raise InvalidArgumentError(
                 f"tasks on {engine} listen where other hosts can reach them: give --tls-cert and "
@@ -53,7 +53,7 @@ class Exposure:
             )
 
     def options(self) -> list[str]:
-        """For the commands of `dataservice`."""
+        """Returns the command-line options for the servers of `dataservice`."""
         listed = [part for name, path in self._paths.items() if path for part in (name, path)]
         return [*listed, *(["--insecure-network"] if self.insecure_network else [])]
 
@@ -62,7 +62,7 @@ class Exposure:
         return {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
 
     def environment(self) -> dict[str, str]:
-        """For `ps.Server` in the program, and for the clients in it."""
+        """Returns the environment variables for `ps.Server`, and for clients, in the program."""
         given = {
             TLS_CERT_ENV: self.tls_cert,
             TLS_KEY_ENV: self.tls_key,
@@ -75,8 +75,10 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """``program`` and how many tasks play each part. A program that ends in ``.py`` is Python's;
-    another is a command."""
+    """A program, and the number of tasks of each job.
+
+    A ``program`` whose name ends in ``.py`` is run by Python; any other is run as a command.
+    """
 
     program: tuple[str, ...]
     workers: int = 2
@@ -96,16 +98,16 @@ class Layout:
 
     @property
     def jobs(self) -> dict[str, int]:
-        """Tasks of each job, the chief's first."""
+        """The number of tasks of each job; the chief comes first."""
         service = {"dispatcher": 1, "data_worker": self.data_workers} if self.data_workers else {}
         return {"chief": 1, "ps": self.ps, "worker": self.workers, **service}
 
     def tasks(self) -> list[tuple[str, int]]:
-        """Job and index of all."""
+        """Returns the job and the index of every task."""
         return [(job, index) for job, count in self.jobs.items() for index in range(count)]
 
     def command(self, job: str, index: int, addresses: Addresses, python: str) -> list[str]:
-        """What the task runs; `python` is the interpreter of its machine."""
+        """Returns the command of a task; `python` is the interpreter on its machine."""
         if job in PROGRAM_JOBS:
             return [*([python] if self.program[0].endswith(".py") else []), *self.program]
         host, _, port = addresses[job][index].rpartition(":")
@@ -116,7 +118,7 @@ class Layout:
         return [*listed, *self.exposure.options()]
 
     def environment(self, job: str, index: int | str, addresses: Addresses) -> dict[str, str]:
-        """What the task is told besides; `index` may be what an engine fills in."""
+        """Returns a task's variables; `index` may be a placeholder that the engine fills in."""
         if job not in PROGRAM_JOBS:
             return {}
         cluster = {name: list(addresses[name]) for name in PROGRAM_JOBS}
@@ -127,7 +129,7 @@ class Layout:
         return told
 
     def to_json(self) -> str:
-        """For a task that works its part out where it runs."""
+        """Returns the layout as JSON, for a task that derives its command on its own machine."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod

@@ -1,8 +1,8 @@
-"""``pstrain launch --engine slurm``: a batch script, and what each task of it does.
+"""``pstrain launch --engine slurm``: a batch script, and the entry point of each of its tasks.
 
-The script runs two steps: one of all servers, and one of the chief, which ends the other. A task
-resolves its place with SlurmClusterResolver and becomes its command. Invariant: the text depends
-on the arguments alone, and both steps resolve the same addresses.
+The script runs two job steps: one with all servers, and one with the chief, whose end ends the
+other. A task resolves its place with SlurmClusterResolver and becomes its command by ``exec``.
+Invariant: the script depends on the arguments alone, and both steps resolve the same addresses.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pstrain.launch.layout import Addresses, Layout
 from pstrain.resolvers.slurm import SlurmClusterResolver
 
 HOSTS_ENV: Final = "PSTRAIN_HOSTS"
-# Below the ports that systems deal out by themselves.
+# Port ranges end below the ephemeral ports that operating systems assign.
 _FIRST_PORT: Final = 10_000
 _PORTS_PER_JOB: Final = 64
 _PORT_BLOCKS: Final = 340
@@ -72,7 +72,7 @@ exit "$status"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """What the job asks for. ``directives``: further ones, such as ``--partition=long``."""
+    """What the job asks for. ``directives``: further options, such as ``--partition=long``."""
 
     nodes: int = 1
     cpus_per_task: int = 1
@@ -98,14 +98,18 @@ class SlurmOptions:
 
 
 def batch_script(layout: Layout, options: SlurmOptions) -> str:
-    """For ``sbatch``. InvalidArgumentError for tasks that may not listen on a network."""
+    """Returns the script for ``sbatch``.
+
+    InvalidArgumentError unless tasks may listen where other hosts reach them, or if there are more
+    nodes than servers.
+    """
     layout.exposure.require("slurm")
     servers = sum(server_jobs(layout).values())
     if options.nodes > servers:
         raise InvalidArgumentError(
             f"--nodes {options.nodes} is more than the {servers} servers; ask for fewer"
         )
-    # The servers, and the chief beside those of the first node.
+    # Slots are asked for the servers only; the chief shares the first node with servers.
     listed = [
         f"--job-name={shlex.quote(options.name)}",
         f"--nodes={options.nodes}",
@@ -123,12 +127,15 @@ def batch_script(layout: Layout, options: SlurmOptions) -> str:
 
 
 def server_jobs(layout: Layout) -> dict[str, int]:
-    """All jobs but the chief's."""
+    """Returns the number of tasks of each job, without the chief."""
     return {job: count for job, count in layout.jobs.items() if job != "chief"}
 
 
 def resolve(layout: Layout, environment: Mapping[str, str]) -> SlurmClusterResolver:
-    """The servers' addresses on the hosts that the script placed them on."""
+    """Resolves the servers' addresses on the hosts on which the script placed them.
+
+    FailedPreconditionError outside of the script.
+    """
     hosts = [host for host in environment.get(HOSTS_ENV, "").split(",") if host]
     if not hosts:
         raise FailedPreconditionError(f"{HOSTS_ENV} is not set: run the script by sbatch")
@@ -139,7 +146,7 @@ def resolve(layout: Layout, environment: Mapping[str, str]) -> SlurmClusterResol
 
 
 def _port_base(environment: Mapping[str, str]) -> int:
-    """Of this Slurm job, so that jobs that share a node do not meet."""
+    """Returns the first port of this Slurm job, different for most jobs that share a node."""
     number = int(environment.get("SLURM_JOB_ID", "0"))
     return _FIRST_PORT + number % _PORT_BLOCKS * _PORTS_PER_JOB
 
@@ -147,7 +154,7 @@ def _port_base(environment: Mapping[str, str]) -> int:
 def task_of(
     part: str, layout: Layout, environment: Mapping[str, str], python: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of this process's task; `part` is "chief" or "server"."""
+    """Returns command and environment of this process; `part` is "chief" or "server"."""
     resolver = resolve(layout, environment)
     spec = resolver.cluster_spec()
     addresses: dict[str, Sequence[str]] = {
@@ -155,7 +162,7 @@ def task_of(
         for job in spec.jobs
     }
     chief_host = environment[HOSTS_ENV].partition(",")[0]
-    # Nobody connects to it: after the last server of its host.
+    # The port after the last server of that host; no process connects to the chief.
     beyond = environment[HOSTS_ENV].split(",").count(chief_host)
     addresses["chief"] = [f"{chief_host}:{_port_base(environment) + beyond}"]
     job, index = ("chief", 0) if part == "chief" else resolver.get_task_info()
@@ -172,7 +179,7 @@ def _command_and_environment(
 
 
 def main(part: str, text: str) -> int:
-    """Becomes the task that Slurm's variables name."""
+    """Replaces this process by the task that Slurm's variables name; returns 1 if it cannot."""
     try:
         command, told = task_of(part, Layout.from_json(text), os.environ, sys.executable)
         os.environ.update(told)

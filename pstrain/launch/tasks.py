@@ -1,4 +1,4 @@
-"""A launched task as a process of this machine: its output, its end, and that of what it started.
+"""A launched task as a process of this machine: its output, and its end with its child processes.
 
 Knows commands and environments, not what they are for. Invariant: once a task was stopped, or the
 process that started it has died in whatever way, its process is gone.
@@ -26,14 +26,14 @@ _OUTPUT_TIMEOUT_S: Final = 2.0
 
 
 class Output:
-    """Writes the lines of all tasks to standard output, whole lines one by one. Thread-safe."""
+    """Writes the output of all tasks to standard output, line by line. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._broken = False
 
     def line(self, name: str, text: str) -> None:
-        """Writes it behind the task's name. Nobody who listens any more is no error."""
+        """Writes a line behind the name of its task; ignores a standard output that was closed."""
         with self._lock:
             if not self._broken:
                 try:
@@ -43,9 +43,10 @@ class Output:
 
 
 class TaskProcess:
-    """One running task, in a session of its own, so that what it starts ends with it.
+    """One running task, in a process session of its own, so that its children end with it.
 
-    To be made by a thread that lives as long as the task may: the kernel ends it with that thread.
+    The thread that makes it must live as long as the task may run: the kernel kills the task when
+    that thread ends.
     """
 
     def __init__(
@@ -73,11 +74,11 @@ class TaskProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Exit status, negative for the number of a signal; None while it runs."""
+        """The exit status, negative for the number of a signal; None while the task runs."""
         return self._process.poll()
 
     def how_it_ended(self) -> str:
-        """For people: its status, and the last lines that it wrote."""
+        """Returns a report for people: the exit status, and the last lines that the task wrote."""
         self._reader.join(_OUTPUT_TIMEOUT_S)
         status = self.returncode
         how = f"exit code {status}"
@@ -88,15 +89,15 @@ class TaskProcess:
         return f"{self.name} ended: {how}" + (f"; its last lines:\n{lines}" if lines else "")
 
     def request_stop(self) -> None:
-        """Asks it to end, without waiting."""
+        """Asks the task to end by SIGTERM, without waiting."""
         if self.returncode is None:
             self._process.terminate()
 
     def finish(self, timeout_s: float) -> int:
-        """Waits for the end so long, then kills it and what it started; its exit status."""
+        """Waits ``timeout_s`` for the end, then kills the task's processes; returns its status."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(timeout_s, 0.0))
-        # The group keeps its number as long as anything in it lives.
+        # The group keeps its number as long as one of its processes lives, so none is left behind.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         status = self._process.wait(_KILLED_TIMEOUT_S)
@@ -113,7 +114,7 @@ class TaskProcess:
 
 
 def stop_all(tasks: Sequence[TaskProcess]) -> None:
-    """Ends all at once; those that do not end by themselves are killed."""
+    """Asks all tasks to end at once, and kills those that have not ended in time."""
     for task in tasks:
         task.request_stop()
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S

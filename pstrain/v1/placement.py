@@ -1,7 +1,7 @@
-"""Where variables of the V1 form go, and who gives them their values.
+"""The placement of variables in the V1 form, and which worker gives them their first values.
 
-Knows servers by number, and not how sessions are agreed on. Invariant: of all workers the chief
-alone gives a variable its first value, and no row goes to another key where a worker may train.
+Knows servers by number, and not how workers agree on sessions. Invariant: only the chief gives a
+variable its first value, and no row moves to another key while a worker may train.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerParameters(RemoteParameters):
-    """Only the chief gives variables their first values: those that are not ``made`` yet.
+    """The parameters of one worker; drops first values that a worker other than the chief assigns.
 
-    Making a variable waits for servers that are away, at most ``config.start_timeout_s``.
+    ``made``: the ids of variables that have been made, to which every worker may assign. Making a
+    variable waits for servers that are away, at most ``config.start_timeout_s``.
     """
 
     remedy: ClassVar[str] = (
@@ -85,7 +86,11 @@ class WorkerParameters(RemoteParameters):
 
     @contextmanager
     def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
-        """FailedPreconditionError where these are keys, whose rows other workers remember."""
+        """Enters a scope in which rows may get other keys.
+
+        Raises FailedPreconditionError if ``variables`` contain keys while other workers, which
+        cache the rows of keys, may train.
+        """
         if self.key_maps.are_in(variables) and not self.may_move_keys():
             raise FailedPreconditionError(
                 "rows of an online mapping would go to other keys, of which the workers that train "
@@ -105,7 +110,7 @@ def _always() -> bool:
 
 
 class ServerPlacement:
-    """Whole variables, one server after the other."""
+    """A placement that puts each whole variable on the next server, round robin."""
 
     def __init__(self, parameters: WorkerParameters, num_workers: int) -> None:
         self.parameters = parameters
@@ -129,7 +134,7 @@ class ServerPlacement:
 
 
 class Beside:
-    """All on one server, otherwise as ``placement`` has it."""
+    """A placement that puts all variables on one server, and is otherwise like ``placement``."""
 
     def __init__(self, placement: Placement, server: int) -> None:
         self.parameters = placement.parameters

@@ -1,7 +1,7 @@
 """ParameterServerStrategy of the V1 form: each worker trains by itself on shared variables.
 
-Gives variables their places and this worker its share of the input. Invariant: variables made in
-the same order have the same ids and places on every worker, so the same script shares them.
+Assigns variables to servers, and this worker its share of the input. Invariant: variables made in
+the same order have the same ids and servers on every worker, so the same script shares them.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ T = TypeVar("T")
 
 
 class ParameterServerStrategy(Replica):
-    """Every worker makes one, in the same script; parameter servers run ``pstrain.Server``.
+    """A strategy that every worker makes in the same script; parameter servers run ``Server``.
 
     ``cluster_resolver`` None: TF_CONFIG. The chief (task ``chief``, else worker 0) begins a
     session on the servers, which drops what they held, initialises the variables and saves
-    checkpoints; the other workers wait for it, and all for the servers, at most
+    checkpoints. The other workers wait for the chief, and all wait for the servers, for at most
     ``config.start_timeout_s``: then DeadlineExceededError. Train inside of :meth:`session`. Updates
-    of the workers are not ordered among each other; a step that is run again after a lost
-    connection may be applied twice. ``tls_ca_path``: the PEM file that vouches for servers with
-    TLS, where it is not the one in PSTRAIN_TLS_CA. ``transport_dtype``: as in the form with a
-    coordinator, for what this worker pulls and pushes. Without a cluster all is in this process. A
-    cluster without 'ps', or a task that is not told or not in it: InvalidArgumentError (a
-    ValueError).
+    of different workers have no order; a step that runs again after a lost connection may be
+    applied twice. ``tls_ca_path``: the PEM file of the authority that servers' certificates are
+    checked against; by default the file in PSTRAIN_TLS_CA. ``transport_dtype``: as in the form with
+    a coordinator, for what this worker pulls and pushes. Without a cluster everything is in this
+    process. InvalidArgumentError (a ValueError) for a cluster without 'ps', or if this task is not
+    given or not in the cluster.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ParameterServerStrategy(Replica):
 
     @property
     def num_input_pipelines(self) -> int:
-        """Workers, the chief among them."""
+        """The number of workers, the chief included."""
         return self.num_workers
 
     @property
@@ -101,10 +101,11 @@ class ParameterServerStrategy(Replica):
         return tuple(getattr(self.placement, "variables", ()))
 
     def scope(self) -> Scope[ParameterServerStrategy]:
-        """Variables made inside, in this thread, live on the parameter servers, round robin.
+        """Returns a context manager: variables that this thread makes inside live on the servers.
 
-        Every worker must make the same ones in the same order: AlreadyExistsError where they
-        differ. May be entered again; inside another strategy's scope: FailedPreconditionError.
+        Every worker must make the same variables in the same order: AlreadyExistsError if they
+        differ. The scope may be entered again. Entering it inside another strategy's scope raises
+        FailedPreconditionError.
         """
         return Scope(self, self.placement)
 
@@ -117,7 +118,7 @@ class ParameterServerStrategy(Replica):
         save_every_steps: int | None = None,
         worker_timeout_s: float = 300.0,
     ) -> TrainingSession:
-        """A context manager inside of which this worker trains; see :class:`TrainingSession`."""
+        """Returns a context manager in which this worker trains; see :class:`TrainingSession`."""
         return TrainingSession(
             self,
             checkpoint_manager,
@@ -136,28 +137,28 @@ class ParameterServerStrategy(Replica):
     ) -> Any:
         """Calls ``fn`` for this worker's only replica.
 
-        Inside of :meth:`session` again, where a server or the chief was lost meanwhile and is back.
+        Inside :meth:`session`, calls it again if a server or the chief was lost and has returned.
         """
         call = super().run
         return self.guarded(lambda: call(fn, args, kwargs, options))
 
     def guarded(self, call: Callable[[], T]) -> T:
-        """``call()`` as a step of this worker, which is made again as in :meth:`run`."""
+        """Runs ``call()`` as a step of this worker, and again after a loss, as :meth:`run` does."""
         with trainer_scope(self.worker_index):
             return call() if self._session is None else self._session.guarded(call)
 
     def begin_steps(self) -> None:
-        """Steps that train come next, which :meth:`advance` counts."""
+        """Prepares for training steps; runs first what :meth:`when_all_are_done` has put off."""
         if self._session is not None:
             self._session.take_back()
 
     def advance(self, steps: int) -> None:
-        """So many steps were made otherwise than by the session, which saves where it is time."""
+        """Counts steps that were not made by ``session.run``; the session saves if it is time."""
         if self._session is not None:
             self._session.advance(steps)
 
     def when_all_are_done(self, call: Callable[[], Any]) -> None:
-        """Calls it at the end of the session, once no worker trains; without others, at once."""
+        """Puts ``call`` off to the session's end, when no worker trains; calls at once if alone."""
         if self._session is None or self.num_workers == 1:
             call()
         else:
@@ -169,7 +170,7 @@ class ParameterServerStrategy(Replica):
         args: tuple[Any, ...] | list[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """The same as :meth:`run`."""
+        """Does the same as :meth:`run`."""
         return self.run(fn, args, kwargs)
 
     @property
@@ -178,12 +179,12 @@ class ParameterServerStrategy(Replica):
         return InputContext(self.num_workers, self.worker_index)
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """This worker's share of the dataset, ready to be iterated.
+        """Returns this worker's share of the dataset, ready to be iterated.
 
-        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without. Where
-        elements are divided (DATA), a shuffle without a seed has the same order on each run, for
-        all workers have to have it; of a data service's dataset workers share the job that
-        ``job_name`` names: InvalidArgumentError without one.
+        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without. If elements
+        are divided (DATA), a shuffle without a seed has the same order on each run, because all
+        workers need the same order. Workers share the job of a data service by its ``job_name``:
+        InvalidArgumentError if it has none.
         """
         return own_share(dataset, options, self.input_context)
 
@@ -192,7 +193,7 @@ class ParameterServerStrategy(Replica):
         dataset_fn: Callable[..., Any],
         options: Any = None,  # noqa: ARG002
     ) -> Any:
-        """What ``dataset_fn(InputContext)`` makes for this worker."""
+        """Returns the dataset that ``dataset_fn(InputContext)`` makes for this worker."""
         dataset = DistributedDatasetFunction(dataset_fn)(self.input_context)
         if not isinstance(dataset, Iterable):
             raise InvalidTypeError(
@@ -202,10 +203,10 @@ class ParameterServerStrategy(Replica):
         return dataset
 
     def rejoin(self) -> None:
-        """A server was started anew, or another session has begun: all variables are made again.
+        """Makes all variables again, after a server was started anew or another session has begun.
 
-        By their initializers; by the chief also of the values that they were made of, if these
-        were at most 64 KiB: for others see :meth:`confirm_values`.
+        Variables start from their initializers. The chief also gives them the values that they were
+        made from, if these were at most 64 KiB; for others see :meth:`confirm_values`.
         """
         if self.membership is None or self.parameters is None:
             return
@@ -217,7 +218,7 @@ class ParameterServerStrategy(Replica):
                 self._lacking.append(variable.name)
 
     def confirm_values(self, *, are_restored: bool) -> None:
-        """DataLossError where variables lost their first values and got none from a checkpoint."""
+        """Raises DataLossError if variables lost first values that no checkpoint has restored."""
         if are_restored:
             self._lacking = []
         if self._lacking:
@@ -229,20 +230,20 @@ class ParameterServerStrategy(Replica):
 
     @property
     def start_timeout_s(self) -> float:
-        """How long to wait for servers, and for the chief."""
+        """The longest wait for servers, and for the chief."""
         return self._config.start_timeout_s
 
     @property
     def is_in_session(self) -> bool:
-        """Whether a session is under way here."""
+        """True while this worker is in a session."""
         return self._session is not None
 
     def bind(self, session: TrainingSession | None) -> None:
-        """The session that :meth:`run` is guarded by."""
+        """Sets the session that guards :meth:`run`, or none."""
         self._session = session
 
     def close(self) -> None:
-        """Lets go of connections; the servers keep what they hold. Idempotent."""
+        """Closes the connections; the servers keep what they hold. Idempotent."""
         if self.parameters is not None:
             self.parameters.close()
 
@@ -274,7 +275,7 @@ class ParameterServerStrategy(Replica):
 
 
 def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
-    """Number of this worker, the chief's being 0, and how many there are."""
+    """Returns the index of this worker, 0 for the chief, and the number of workers."""
     if not spec:
         return 0, 1
     unknown = [job for job in spec.jobs if job not in JOBS]
