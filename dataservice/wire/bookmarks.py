@@ -1,8 +1,8 @@
-"""Bookmarks: from where a worker can go on with a task, without making the rows before it.
+"""Bookmarks: positions from which a worker can resume a task without producing the rows before.
 
-A worker sends one now and then with its rows; a reader keeps it and, when reading goes on later or
-elsewhere, hands it to the worker that makes the rest. Knows nothing of streams, only that their
-positions are JSON. Invariant: a bookmark that does not parse is damage, never a default.
+A worker sends a bookmark now and then with its rows. A reader keeps it and, when reading resumes
+later or elsewhere, hands it to the worker that produces the rest. Knows nothing of streams, except
+that their positions are JSON. Invariant: a bookmark that does not parse is damage, never a default.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataservice.errors import DataLossError
 class Bookmark(NamedTuple):
     """The position of a task's stream before its row `row`, as JSON, which only workers parse.
 
-    `plan` stands for what the worker runs: only that can go on from `stream`.
+    `plan` identifies the plan that the worker runs; only the same plan can resume from `stream`.
     """
 
     row: int
@@ -26,7 +26,7 @@ class Bookmark(NamedTuple):
 
     @classmethod
     def from_json(cls, encoded: Sequence[Any]) -> Bookmark:
-        """What a bookmark is in JSON; ValueError or TypeError for anything else."""
+        """Decodes the JSON form of a bookmark; ValueError or TypeError for anything else."""
         row, plan, stream = encoded
         if int(row) < 0 or not isinstance(plan, str) or not isinstance(stream, str):
             raise ValueError(f"a bookmark at row {row!r} with a position {stream!r:.200}")
@@ -34,12 +34,12 @@ class Bookmark(NamedTuple):
 
 
 def encode_bookmark(task: int, bookmark: Bookmark) -> bytes:
-    """A bookmark of a task, to be sent."""
+    """Encodes a bookmark of a task, to be sent."""
     return json.dumps([task, *bookmark]).encode()
 
 
 def decode_bookmark(encoded: bytes) -> tuple[int, Bookmark]:
-    """What `encode_bookmark` was given: the task and its bookmark."""
+    """Decodes the task and the bookmark of `encode_bookmark`; DataLossError if damaged."""
     try:
         task, *bookmark = json.loads(encoded)
         return int(task), Bookmark.from_json(bookmark)

@@ -1,9 +1,9 @@
 """Headers of the frames that carry elements from a worker to a reader.
 
 A frame is a header, packed here, and a body, one encoded record batch. The header says where the
-rows come from, so that a reader can tell what it has, what is new and what is missing. It knows
-nothing of Arrow, of transport or of windows' contents. Both sides pack little-endian; a header
-that does not parse is damage, never a default.
+rows come from, so that a reader can tell which rows it has, which are new and which are missing.
+Both sides pack little-endian. Knows nothing of Arrow, of transport or of windows' contents.
+Invariant: a header that does not parse is damage, never a default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXCHANGE = "elements"
 NO_WINDOW = -1
 
 _VERSION = 2
-# version, kind, flags, spans, rows, rows of an element, checksum of the body
+# version, kind, flags, number of spans, rows, rows of an element, checksum of the body
 _HEAD = struct.Struct("<BBBxHIIQ")
 _SPAN = struct.Struct("<qqqqB")
 _DIVISIBLE = 1
@@ -29,10 +29,12 @@ _MAX_ROWS = (1 << 32) - 1
 
 
 class FrameKind(IntEnum):
-    """What a frame means: rows, a sign of life, the end, elements that the reader will not get,
-    notes of what was left out of the rows, and from where the task whose rows follow can go on.
+    """The kind of a frame.
 
-    From a reader come CREDIT, frames that it can take, and ASK, rounds that it wants.
+    A worker sends DATA (rows), KEEPALIVE (a sign of life), END (no more frames), MISSED (a number
+    of elements that were dropped), OMITTED (notes on rows left out of the frames that follow) and
+    BOOKMARK (where the task can resume whose rows follow). A reader sends CREDIT (how many more
+    elements it can take) and ASK (rounds that it wants).
     """
 
     DATA = 1
@@ -51,7 +53,7 @@ _WITH_NOTES = (FrameKind.OMITTED, FrameKind.BOOKMARK)
 class RowSpan(NamedTuple):
     """Output rows [first_row, end_row) of one window under one lease generation.
 
-    `final` says that the window has no row after them. A span may be empty.
+    `final` says that the window has no row after these. A span may be empty.
     """
 
     window: int
@@ -66,18 +68,18 @@ class RowSpan(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A parsed header; `rows` and `checksum` are those of the body, 0 where there is none.
+    """A parsed header; `rows` and `checksum` are those of the body, 0 if there is no body.
 
-    A body may hold several elements, one after the other: `element_rows` is the rows of each but
-    the last, 0 where the body is one element. In a CREDIT `rows` is the number of elements, or of
-    frames with word of what was missed, that the worker may send besides; in a MISSED that of the
-    elements which were dropped.
+    A body may hold several elements, one after the other: `element_rows` is the number of rows of
+    each element but the last, or 0 if the body is one element. In a CREDIT, `rows` is how many more
+    elements the worker may send, where a MISSED frame counts as one; in a MISSED, `rows` is how
+    many elements were dropped.
 
-    `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
-    may be kept; a batch that operators were applied to as a whole is not. `more_follows`: the
-    worker is at work on more for this reader, so that another frame is certain to come unless the
-    stream ends or breaks. `notes` are those of an OMITTED, or the bookmark of a BOOKMARK as it is
-    encoded.
+    `divisible` says that the body's rows are the spans' rows one by one, so that a part of them may
+    be kept; a batch to which operators were applied as a whole is not divisible. `more_follows`
+    says that the worker has more work in progress for this reader, so that another frame is certain
+    to come unless the stream ends or breaks. `notes` are the notes of an OMITTED, or the encoded
+    bookmark of a BOOKMARK.
     """
 
     kind: FrameKind
@@ -91,12 +93,12 @@ class Header(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Number of elements in the body."""
+        """The number of elements in the body."""
         return elements_in(self.rows, self.element_rows)
 
 
 def elements_in(rows: int, element_rows: int) -> int:
-    """Into how many elements rows are cut; `element_rows` 0: into one."""
+    """Returns into how many elements `rows` are cut; one if `element_rows` is 0."""
     return -(-rows // element_rows) if element_rows else 1
 
 
@@ -117,29 +119,29 @@ def pack_data(
     element_rows: int = 0,
     more_follows: bool = False,
 ) -> bytes:
-    """Header of a data frame; at most 65,535 spans."""
+    """Packs the header of a data frame with at most 65,535 spans."""
     flags = (_DIVISIBLE if divisible else 0) | (_MORE_FOLLOWS if more_follows else 0)
     head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, element_rows, checksum)
     return head + b"".join(_SPAN.pack(*span) for span in spans)
 
 
 def pack_credit(elements: int) -> bytes:
-    """Header that lets a worker send so many elements more."""
+    """Packs a header that lets a worker send so many more elements."""
     return _head(FrameKind.CREDIT, rows=elements)
 
 
 def pack_missed(elements: int) -> bytes:
-    """Header that says how many elements were dropped before the reader could have them."""
+    """Packs a header that says how many elements were dropped before they could be sent."""
     return _head(FrameKind.MISSED, rows=min(elements, _MAX_ROWS))
 
 
 def pack_omitted(notes: bytes) -> bytes:
-    """Header that tells a reader what is missing from the frames that follow."""
+    """Packs a header that tells a reader what is missing from the frames that follow."""
     return _head(FrameKind.OMITTED, checksum=zlib.crc32(notes)) + notes
 
 
 def pack_bookmark(encoded: bytes) -> bytes:
-    """Header that tells a reader from where the task whose rows follow can go on."""
+    """Packs a header with the encoded bookmark of the task whose rows follow."""
     return _head(FrameKind.BOOKMARK, checksum=zlib.crc32(encoded)) + encoded
 
 
@@ -151,7 +153,7 @@ def _unpack_notes(kind: FrameKind, header: bytes, crc: int) -> Header:
 
 
 class Ask(NamedTuple):
-    """Rounds [first, end) of coordinated reads, as dealt out in this generation."""
+    """A request for rounds [first, end) of coordinated reads, as assigned in this generation."""
 
     first: int
     end: int
@@ -159,7 +161,7 @@ class Ask(NamedTuple):
 
 
 def pack_asks(asks: Sequence[Ask], low: int) -> bytes:
-    """Header that asks a worker for rounds; all consumers are done with those below `low`."""
+    """Packs a header that asks a worker for rounds; `low` is the consumers' low-water mark."""
     spans = [RowSpan(NO_WINDOW, 0, low, low)]
     spans += [RowSpan(0, ask.generation, ask.first, ask.end) for ask in asks]
     head = _head(FrameKind.ASK, spans=len(spans))
@@ -167,7 +169,7 @@ def pack_asks(asks: Sequence[Ask], low: int) -> bytes:
 
 
 def asks_of(header: Header) -> tuple[int, list[Ask]]:
-    """What `pack_asks` was given: the low mark, and what is asked for."""
+    """Returns the low-water mark and the asks that `pack_asks` packed; else DataLossError."""
     if header.kind is not FrameKind.ASK or not header.spans:
         raise DataLossError(f"a consumer sent a frame of kind {header.kind.name}")
     low, *wanted = header.spans
@@ -175,7 +177,7 @@ def asks_of(header: Header) -> tuple[int, list[Ask]]:
 
 
 def unpack(header: bytes) -> Header:
-    """Parses a header; DataLossError where it is not one."""
+    """Parses a header; DataLossError if it is damaged."""
     try:
         version, kind, flags, count, rows, element_rows, checksum = _HEAD.unpack_from(header)
         if kind in _WITH_NOTES and version == _VERSION:

@@ -1,7 +1,7 @@
-"""Lists of workers as bytes: what thousands of readers are told when they come all at once.
+"""Packed lists of workers, which are sent to thousands of readers that join at the same time.
 
-Knows the message and its compression, nothing of who is told what. Invariant: `unfold` leaves in a
-reply the workers that it stands for and nothing of the form in which they came.
+Knows the message and its compression, nothing of which reader is sent what. Invariant: `unfold`
+leaves the workers for which a reply stands in that reply, and no trace of the packed form.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataservice.config import CONTROL_MESSAGE_MAX_BYTES
 from dataservice.errors import DataLossError
 from dataservice.wire import dispatcher_pb2 as pb
 
-# The fastest: ids are random and shrink no further.
+# The fastest level: ids are random and do not compress any better at higher levels.
 _LEVEL: Final = 1
 
 
 def pack(workers: Iterable[pb.WorkerInfo]) -> bytes:
-    """A `worker_list` that holds these."""
+    """Packs workers as the `worker_list` of a reply."""
     return zlib.compress(pb.WorkerList(workers=workers).SerializeToString(), _LEVEL)
 
 
 def unfold(reply: pb.OpenIterationReply | pb.SyncReply) -> None:
-    """Puts all workers of a reply with a `worker_list` into `workers`; leaves others as they are.
+    """Unpacks the `worker_list` of a reply into its `workers`; leaves a reply without one as it is.
 
-    DataLossError for a list that cannot be read.
+    DataLossError if the list cannot be read.
     """
     if not reply.worker_list:
         return

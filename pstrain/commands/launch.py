@@ -31,7 +31,7 @@ The program, in every task:
       ...  # the chief: ps.ParameterServerStrategy(resolver), os.environ["DATASERVICE_DISPATCHER"]
 """
 
-# Which engines an option is for; of the others nobody would look at it.
+# The engines to which an option applies; it is refused with other engines, which ignore it.
 _ENGINES_OF: Final = {
     "supervise": ("local",),
     "cpus_per_task": ("slurm", "ray"),
@@ -216,7 +216,7 @@ _RUN: Final[dict[str, Callable[[argparse.Namespace, Layout], int]]] = {
 
 
 def _write(path: str | None, text: str) -> int:
-    """Where only the user reads it: a manifest has the token."""
+    """Writes to a file that only the user can read, as a manifest has the token, or to stdout."""
     if path is None:
         sys.stdout.write(text)
         return 0

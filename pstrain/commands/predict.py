@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
-    """Writes the file, whole or not at all; returns its rows."""
+    """Writes the file atomically; returns its number of rows."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     writer: Any = None
     rows = 0
@@ -76,7 +76,7 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
 
 @contextlib.contextmanager
 def _named(output: Path) -> Iterator[None]:
-    """Errors of the file that is written under its name; it is as it was before."""
+    """Opens a scope in which an OSError becomes a ResourceExhaustedError that names the output."""
     try:
         yield
     except OSError as error:

@@ -81,19 +81,20 @@ def run(args: argparse.Namespace) -> int:
             announce_ready(address=server.address, pid=os.getpid())
         else:
             print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
-        # A bare wait would not wake for a signal that another thread took.
+        # Polls: a wait without time-out would not wake for a signal that another thread took.
         while not stop.wait(_POLL_S) and not server.has_stopped:
             pass
         server.stop()
-    # Threads that the transports keep can make taking the interpreter down slow, or abort it.
+    # Threads of the transports can make the shutdown of the interpreter slow, or abort it.
     logging.shutdown()
     os._exit(0)
 
 
 def _has_started(server: Server, stop: StopSignals) -> bool:
-    """False where a signal came first; raises what the server cannot start for.
+    """Starts the server in a thread; False if a signal came first. Raises the error of the start.
 
-    On a thread of its own: kernels are loaded by callbacks from C, out of which no Ctrl-C comes.
+    The main thread stays free for Ctrl-C, which does not get out of the C callbacks that load
+    kernels.
     """
     outcome: Future[None] = Future()
 
@@ -114,7 +115,7 @@ def _has_started(server: Server, stop: StopSignals) -> bool:
 
 
 def _server(resolver: ClusterResolver, args: argparse.Namespace) -> Server:
-    # Kernels and transports take a second to import, which no other command shall wait for.
+    # Imported here: kernels and transports take a second, for which no other command should wait.
     from pstrain.server import Server
 
     return Server(

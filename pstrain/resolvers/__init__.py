@@ -1,1 +1,1 @@
-"""Where a program learns its cluster from besides TF_CONFIG: others, Slurm, Kubernetes."""
+"""Resolvers, from which a program learns its cluster: TF_CONFIG, Slurm, Kubernetes, or several."""

@@ -1,6 +1,6 @@
 """The cluster that the environment variable TF_CONFIG describes, which launchers set.
 
-Knows the variable's form, and no launcher. Invariant: an error names the variable.
+Knows the form of the variable, and no launcher. Invariant: every error names the variable.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
 class TFConfigClusterResolver(ClusterResolver):
-    """Reads ``TF_CONFIG``: ``{"cluster": {...}, "task": {"type": ..., "index": ...}}``.
+    """A resolver of ``TF_CONFIG``: ``{"cluster": {...}, "task": {"type": ..., "index": ...}}``.
 
-    Explicit arguments override what the variable says. Tasks of a job with holes are an object of
-    address by number: ``{"worker": {"0": "host:port", "3": "host:port"}}``. A missing variable is
-    an empty cluster; one that is not JSON raises ValueError. ``master()`` is the variable's
-    ``session_master``, "" where the cluster is a single task, else the address of this task.
+    Explicit arguments override the variable. A job that skips task indices is an object from index
+    to address: ``{"worker": {"0": "host:port", "3": "host:port"}}``. A missing variable means an
+    empty cluster; a variable that is not JSON raises ValueError. ``master()`` returns the
+    variable's ``session_master``, or else "" if the cluster has at most one task, or else the
+    address of this task.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 def _numbered(cluster: Any) -> Any:
-    """The cluster with task numbers as numbers, which as keys of JSON can only be strings."""
+    """Returns the cluster with integer task indices, which are strings as keys of JSON."""
     if not isinstance(cluster, dict):
         return cluster
     return {

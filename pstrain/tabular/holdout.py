@@ -1,8 +1,8 @@
-"""Rows set aside for validation, told apart by what is in them.
+"""Holds out rows for validation, chosen by a hash of their values.
 
-Invariant: whether a row is held out depends on its values and the seed alone, so it is on one side
-in every epoch and process, and equal rows are on the same side. Columns without a form as text,
-such as structs, tell nothing apart.
+Invariant: whether a row is held out depends on its values and the seed alone, so it is on the same
+side in every epoch and process, and equal rows are on the same side. Columns that have no text
+form, such as structs, are left out of the hash.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class HoldOut:
-    """For ``flat_map(..., format="arrow")``: the rows of one part, ``share`` of all held out."""
+    """A function for ``flat_map(..., format="arrow")`` that keeps the rows of one ``part``.
+
+    ``share``: the share of all rows that is held out, the part "validation".
+    """
 
     def __init__(self, share: float, part: Part, seed: int = 0):
         if not 0 < share < 1:
@@ -35,7 +38,7 @@ class HoldOut:
         self.share, self.part, self.seed = share, part, seed
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        # 2^53: the share must mean the same in integers and in float64.
+        # Hashes are cut to 53 bits, so that the share is exact as an integer and as a float64.
         is_held_out = (_hash_rows(batch, self.seed) >> np.uint64(11)) < int(self.share * 2**53)
         wanted = is_held_out if self.part == "validation" else ~is_held_out
         return batch.filter(from_numbers(wanted))
@@ -66,7 +69,7 @@ def _hash_values(name: str, column: pa.Array) -> NDArray[np.uint64]:
 
 
 def _hash_lists(name: str, column: pa.Array) -> NDArray[np.uint64]:
-    """By the values and their places; a null list is an empty one."""
+    """Hashes lists by their values and positions; a null list counts as an empty one."""
     lists = Lists(name, column)
     if not len(lists.values):
         return np.zeros(len(column), np.uint64)
@@ -80,13 +83,13 @@ def _hash_lists(name: str, column: pa.Array) -> NDArray[np.uint64]:
 
 
 def _hashable(name: str, column: pa.Array) -> pa.Array:
-    """The values as integers or strings, whichever come with the fewest copies."""
+    """Returns the values as integers or strings, whichever takes the fewest copies."""
     if columns.is_categorical(column.type):
         return column
     try:
         if pa.types.is_floating(column.type):
             return column.cast(pa.float64()).view(pa.int64())
-        return column.cast(pa.string(), safe=False)  # not all bytes are text
+        return column.cast(pa.string(), safe=False)  # unsafe: not all bytes are valid text
     except pa.ArrowException as error:
         raise DataError(
             f"column {name!r} holds {column.type}, by which rows cannot be told apart: name other "
