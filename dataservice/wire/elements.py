@@ -1,9 +1,9 @@
 """Headers of the frames that carry elements from a worker to a reader.
 
 A frame is a header, packed here, and a body, one encoded record batch. The header says where the
-rows come from, so that a reader can tell which rows it has, which are new and which are missing.
-Both sides pack little-endian. Knows nothing of Arrow, of transport or of windows' contents.
-Invariant: a header that does not parse is damage, never a default.
+rows come from, so that a reader can tell what it has, what is new and what is missing. Knows
+nothing of Arrow, of transport or of windows' contents. Both sides pack little-endian. Invariant: a
+header that does not parse is reported as damage, never replaced by a default.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EXCHANGE = "elements"
 NO_WINDOW = -1
 
 _VERSION = 2
-# version, kind, flags, number of spans, rows, rows of an element, checksum of the body
+# version, kind, flags, spans, rows, rows of an element, checksum of the body
 _HEAD = struct.Struct("<BBBxHIIQ")
 _SPAN = struct.Struct("<qqqqB")
 _DIVISIBLE = 1
@@ -29,12 +29,12 @@ _MAX_ROWS = (1 << 32) - 1
 
 
 class FrameKind(IntEnum):
-    """The kind of a frame.
+    """The kinds of frames.
 
-    A worker sends DATA (rows), KEEPALIVE (a sign of life), END (no more frames), MISSED (a number
-    of elements that were dropped), OMITTED (notes on rows left out of the frames that follow) and
-    BOOKMARK (where the task can resume whose rows follow). A reader sends CREDIT (how many more
-    elements it can take) and ASK (rounds that it wants).
+    A worker sends DATA (rows), KEEPALIVE (a sign of life), END (of the stream), MISSED (how many
+    elements the reader will not get), OMITTED (notes of what is left out of the frames that follow)
+    and BOOKMARK (from where the task whose rows follow can be continued). A reader sends CREDIT
+    (how much more it can take) and ASK (the rounds that it wants).
     """
 
     DATA = 1
@@ -53,7 +53,7 @@ _WITH_NOTES = (FrameKind.OMITTED, FrameKind.BOOKMARK)
 class RowSpan(NamedTuple):
     """Output rows [first_row, end_row) of one window under one lease generation.
 
-    `final` says that the window has no row after these. A span may be empty.
+    `final`: the window has no rows after these. A span may be empty.
     """
 
     window: int
@@ -68,18 +68,17 @@ class RowSpan(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A parsed header; `rows` and `checksum` are those of the body, 0 if there is no body.
+    """A parsed header; `rows` and `checksum` are the body's, 0 without a body.
 
-    A body may hold several elements, one after the other: `element_rows` is the number of rows of
-    each element but the last, or 0 if the body is one element. In a CREDIT, `rows` is how many more
-    elements the worker may send, where a MISSED frame counts as one; in a MISSED, `rows` is how
-    many elements were dropped.
+    A body may hold several elements, one after the other: each but the last has `element_rows`
+    rows; 0 means that the body is one element. In a CREDIT, `rows` is the number of further
+    elements or MISSED frames that the worker may send; in a MISSED, it is the number of elements
+    that were dropped.
 
-    `divisible` says that the body's rows are the spans' rows one by one, so that a part of them may
-    be kept; a batch to which operators were applied as a whole is not divisible. `more_follows`
-    says that the worker has more work in progress for this reader, so that another frame is certain
-    to come unless the stream ends or breaks. `notes` are the notes of an OMITTED, or the encoded
-    bookmark of a BOOKMARK.
+    `divisible`: the body's rows are the spans' rows one by one, so that a part of them may be kept;
+    a batch that operators were applied to as a whole is not divisible. `more_follows`: the worker
+    is at work on more for this reader, so that another frame is certain to come unless the stream
+    ends or breaks. `notes`: the notes of an OMITTED, or the encoded bookmark of a BOOKMARK.
     """
 
     kind: FrameKind
@@ -98,7 +97,7 @@ class Header(NamedTuple):
 
 
 def elements_in(rows: int, element_rows: int) -> int:
-    """Returns into how many elements `rows` are cut; one if `element_rows` is 0."""
+    """Returns the number of elements that `rows` are cut into; one if `element_rows` is 0."""
     return -(-rows // element_rows) if element_rows else 1
 
 
@@ -119,29 +118,29 @@ def pack_data(
     element_rows: int = 0,
     more_follows: bool = False,
 ) -> bytes:
-    """Packs the header of a data frame with at most 65,535 spans."""
+    """Returns the header of a data frame, of at most 65,535 spans."""
     flags = (_DIVISIBLE if divisible else 0) | (_MORE_FOLLOWS if more_follows else 0)
     head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, element_rows, checksum)
     return head + b"".join(_SPAN.pack(*span) for span in spans)
 
 
 def pack_credit(elements: int) -> bytes:
-    """Packs a header that lets a worker send so many more elements."""
+    """Returns a header that lets a worker send `elements` more elements."""
     return _head(FrameKind.CREDIT, rows=elements)
 
 
 def pack_missed(elements: int) -> bytes:
-    """Packs a header that says how many elements were dropped before they could be sent."""
+    """Returns a header that says how many elements were dropped before the reader got them."""
     return _head(FrameKind.MISSED, rows=min(elements, _MAX_ROWS))
 
 
 def pack_omitted(notes: bytes) -> bytes:
-    """Packs a header that tells a reader what is missing from the frames that follow."""
+    """Returns a header that tells a reader what is missing from the frames that follow."""
     return _head(FrameKind.OMITTED, checksum=zlib.crc32(notes)) + notes
 
 
 def pack_bookmark(encoded: bytes) -> bytes:
-    """Packs a header with the encoded bookmark of the task whose rows follow."""
+    """Returns a header that tells a reader from where the task whose rows follow can continue."""
     return _head(FrameKind.BOOKMARK, checksum=zlib.crc32(encoded)) + encoded
 
 
@@ -153,7 +152,7 @@ def _unpack_notes(kind: FrameKind, header: bytes, crc: int) -> Header:
 
 
 class Ask(NamedTuple):
-    """A request for rounds [first, end) of coordinated reads, as assigned in this generation."""
+    """Rounds [first, end) of coordinated reads, as assigned to workers in this generation."""
 
     first: int
     end: int
@@ -161,7 +160,7 @@ class Ask(NamedTuple):
 
 
 def pack_asks(asks: Sequence[Ask], low: int) -> bytes:
-    """Packs a header that asks a worker for rounds; `low` is the consumers' low-water mark."""
+    """Returns a header that asks for rounds; all consumers are done with those below `low`."""
     spans = [RowSpan(NO_WINDOW, 0, low, low)]
     spans += [RowSpan(0, ask.generation, ask.first, ask.end) for ask in asks]
     head = _head(FrameKind.ASK, spans=len(spans))
@@ -169,7 +168,7 @@ def pack_asks(asks: Sequence[Ask], low: int) -> bytes:
 
 
 def asks_of(header: Header) -> tuple[int, list[Ask]]:
-    """Returns the low-water mark and the asks that `pack_asks` packed; else DataLossError."""
+    """Returns what `pack_asks` was given: the low-water mark and the rounds that are asked for."""
     if header.kind is not FrameKind.ASK or not header.spans:
         raise DataLossError(f"a consumer sent a frame of kind {header.kind.name}")
     low, *wanted = header.spans

@@ -1,7 +1,7 @@
-"""Packed lists of workers, which are sent to thousands of readers that join at the same time.
+"""Lists of workers as compressed bytes, for thousands of readers that arrive at the same time.
 
-Knows the message and its compression, nothing of which reader is sent what. Invariant: `unfold`
-leaves the workers for which a reply stands in that reply, and no trace of the packed form.
+Knows the message and its compression, nothing of which reader gets which workers. Invariant: after
+`unfold` a reply has the workers that it stands for, and no trace of the packed form.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataservice.config import CONTROL_MESSAGE_MAX_BYTES
 from dataservice.errors import DataLossError
 from dataservice.wire import dispatcher_pb2 as pb
 
-# The fastest level: ids are random and do not compress any better at higher levels.
+# The fastest level: random ids shrink no further at higher ones.
 _LEVEL: Final = 1
 
 
 def pack(workers: Iterable[pb.WorkerInfo]) -> bytes:
-    """Packs workers as the `worker_list` of a reply."""
+    """Returns a `worker_list` that holds these workers."""
     return zlib.compress(pb.WorkerList(workers=workers).SerializeToString(), _LEVEL)
 
 
 def unfold(reply: pb.OpenIterationReply | pb.SyncReply) -> None:
-    """Unpacks the `worker_list` of a reply into its `workers`; leaves a reply without one as it is.
+    """Moves the workers of a reply's `worker_list`, except lost ones, into its `workers`.
 
-    DataLossError if the list cannot be read.
+    Leaves a reply without a `worker_list` as it is. DataLossError if the list cannot be read.
     """
     if not reply.worker_list:
         return

@@ -1,4 +1,4 @@
-"""The options, value checks and tables that several commands share."""
+"""Options that several commands share, the checks of their values, and tables they share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _number(parse: Callable[[str], T], holds: Callable[[T], bool], must: str) -> Callable[[str], T]:
-    """Returns a parser of numbers for argparse; it refuses those for which ``holds`` is False."""
+    """Returns a parser for argparse that refuses numbers for which ``holds`` is False."""
 
     def number(text: str) -> T:
         try:
@@ -43,7 +43,7 @@ share = _number(float, lambda value: 0 < value < 1, "between 0 and 1")
 
 
 def local_path(text: str) -> Path:
-    """Parses a path in a file system of this machine, for argparse."""
+    """Parses a path of this machine, for argparse; refuses URLs."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"must be a path in a file system of this machine, got the URL {text}"
@@ -57,7 +57,7 @@ def names(text: str) -> tuple[str, ...]:
 
 
 def poolings(text: str) -> dict[str, str]:
-    """Parses ``RULE`` or ``COLUMN=RULE``, separated by commas; "" has the rule of other columns."""
+    """Parses ``RULE`` or ``COLUMN=RULE``, separated by commas; a rule alone has the column ""."""
     rules: dict[str, str] = {}
     for part in names(text):
         name, _, rule = part.rpartition("=")
@@ -83,7 +83,7 @@ def column_types(text: str) -> dict[str, str]:
 
 
 def delimiter(text: str) -> str:
-    """Parses one character, for argparse; a tab may also be given as the two characters \\t."""
+    """Parses one character, for argparse; a tab may be written as backslash and t, as in shells."""
     sign = "\t" if text == r"\t" else text
     if len(sign) != 1:
         raise argparse.ArgumentTypeError(f"must be one character, or \\t for a tab, got {text!r}")
@@ -91,7 +91,7 @@ def delimiter(text: str) -> str:
 
 
 def add_types(parser: argparse._ActionsContainer) -> None:
-    """Adds options for how columns of text files are read."""
+    """Adds the options that say how columns of text files are read."""
     parser.add_argument(
         "--delimiter",
         type=delimiter,
@@ -110,7 +110,7 @@ def add_types(parser: argparse._ActionsContainer) -> None:
 
 
 def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
-    """Returns a table of what every process did."""
+    """Returns the rows of a table that says what every process did."""
     rows: list[tuple[str, ...]] = [("role", "pid", "memory", "did")]
     for role in roles:
         memory = f"{role.memory_bytes / 2**20:,.0f} MiB" if role.memory_bytes else "?"
@@ -119,7 +119,7 @@ def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """Adds options for the number of processes of each role."""
+    """Adds the options for the number of processes of each role."""
     shape = parser.add_argument_group("the cluster, on this machine")
     shape.add_argument("--workers", type=positive, default=2, help="trainers (default 2)")
     shape.add_argument("--ps", type=positive, default=2, help="parameter servers (default 2)")

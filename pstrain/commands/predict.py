@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
-    """Writes the file atomically; returns its number of rows."""
+    """Writes the file, whole or not at all; returns its number of rows."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     writer: Any = None
     rows = 0
@@ -76,7 +76,7 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
 
 @contextlib.contextmanager
 def _named(output: Path) -> Iterator[None]:
-    """Opens a scope in which an OSError becomes a ResourceExhaustedError that names the output."""
+    """Raises errors of writing as ones that name ``output``, which is left as it was before."""
     try:
         yield
     except OSError as error:

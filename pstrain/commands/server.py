@@ -81,20 +81,19 @@ def run(args: argparse.Namespace) -> int:
             announce_ready(address=server.address, pid=os.getpid())
         else:
             print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
-        # Polls: a wait without time-out would not wake for a signal that another thread took.
+        # A wait without a time-out would not wake for a signal that another thread received.
         while not stop.wait(_POLL_S) and not server.has_stopped:
             pass
         server.stop()
-    # Threads of the transports can make the shutdown of the interpreter slow, or abort it.
+    # Threads of the transports can make the interpreter's shutdown slow, or abort it.
     logging.shutdown()
     os._exit(0)
 
 
 def _has_started(server: Server, stop: StopSignals) -> bool:
-    """Starts the server in a thread; False if a signal came first. Raises the error of the start.
+    """Starts the server; False if a signal came first. Raises the error if it cannot start.
 
-    The main thread stays free for Ctrl-C, which does not get out of the C callbacks that load
-    kernels.
+    The start has its own thread: callbacks from C load kernels, and Ctrl-C cannot interrupt them.
     """
     outcome: Future[None] = Future()
 
@@ -115,7 +114,7 @@ def _has_started(server: Server, stop: StopSignals) -> bool:
 
 
 def _server(resolver: ClusterResolver, args: argparse.Namespace) -> Server:
-    # Imported here: kernels and transports take a second, for which no other command should wait.
+    # Importing kernels and transports takes a second, for which no other command should wait.
     from pstrain.server import Server
 
     return Server(

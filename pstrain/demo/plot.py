@@ -8,7 +8,7 @@ from pstrain.demo.trace import Trace
 
 
 def draw(trace: Trace, target: Path) -> bool:
-    """Writes a picture, PNG or SVG by ``target``'s name; False if matplotlib is missing."""
+    """Writes a picture, PNG or SVG by ``target``'s name; False where matplotlib is missing."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure

@@ -1,7 +1,7 @@
 """The demonstration from files to a trained model: every step that a training program takes.
 
-Uses only the public interface, as a user's program would. Invariant: however the demonstration
-ends, also by an error or Ctrl-C, no process of its cluster is left.
+Trains as a user's program would, by the public interface. Invariant: whatever ends the program,
+also an error or Ctrl-C, no process of its cluster is left.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class DemoConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The results of the demonstration."""
+    """The result of one demonstration."""
 
     files: flights.FlightFiles
     test_auc: float
@@ -93,12 +93,12 @@ def _strategy(cluster: ps.LocalCluster, config: DemoConfig) -> ps.ParameterServe
 
 
 def _rates(epochs: int) -> Callable[[int], float]:
-    """Returns learning rates by epoch, from the full rate in the first to a tenth in the last."""
+    """Returns the learning rate by epoch: from the full rate down to a tenth of it in the last."""
     return lambda epoch: LEARNING_RATE * (1 - 0.9 * epoch / max(epochs - 1, 1))
 
 
 class _Demo:
-    """One run of the demonstration on a running cluster."""
+    """One run of the demonstration on a cluster that is up."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Demo:
         )
 
     def _datasets(self, ranks: features.Ranks) -> tuple[ds.Dataset, ds.Dataset]:
-        """Returns training and test rows, as the data service delivers them."""
+        """Returns the training and the test rows as the data service delivers them."""
         train = features.operators(ds.Dataset.from_parquet(self._files.train), ranks)
         train = train.shuffle(_SHUFFLE_ROWS, seed=self._config.seed).batch(self._config.batch_size)
         service = self._cluster.service
@@ -164,7 +164,7 @@ class _Demo:
         return model
 
     def _train(self, model: Any, train: ds.Dataset, test: ds.Dataset, trace: Trace) -> None:
-        """Trains the first epoch by the loop of this package, the others by ``fit``."""
+        """Trains the first epoch by a loop written by hand, the others by ``fit``."""
         epochs = self._config.epochs
         per_worker = self._coordinator.create_per_worker_dataset(train)
         bar = ProgressBar(examples_per_epoch=self._files.rows_train)
@@ -196,7 +196,7 @@ class _Demo:
         return path
 
     def _predict(self, path: str, ranks: features.Ranks) -> None:
-        """Predicts a few flights by a model that is made here from the checkpoint alone."""
+        """Predicts a few flights, in this process, by a model made from the checkpoint alone."""
         self._narrator.say("loading it again, into a new model in this process")
         model = ps.models.from_config(read_config(path))
         ps.Checkpoint(model=model).restore(path)

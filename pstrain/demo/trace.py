@@ -1,6 +1,7 @@
-"""Records loss and AUC over time, while a model is trained.
+"""Records loss and AUC over time while a model is trained.
 
-Knows only the logs. Invariant: time counts while the model is trained, not while it is evaluated.
+Knows only the logs of training. Invariant: only the time of training counts, not that of
+evaluation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class TestPoint(NamedTuple):
 
 
 class Trace(Callback):
-    """Collects the points; ``examples`` and ``seconds`` are those of all epochs so far."""
+    """A callback that collects points; ``examples`` and ``seconds`` are of all epochs so far."""
 
     def __init__(self) -> None:
         self.losses: list[LossPoint] = []

@@ -1,1 +1,1 @@
-"""Starts the processes of a cluster: on this machine, or on an engine."""
+"""Ways to start the processes of a cluster."""

@@ -1,7 +1,7 @@
-"""``pstrain launch --engine local``: runs every task of a cluster as a process of this machine.
+"""``pstrain launch --engine local``: runs every task of a program as a process of this machine.
 
-Decides what the end of a task means for the others. Knows nothing of what the tasks compute.
-Invariant: when ``run_here`` returns or raises, every task has ended.
+Decides what the end of one task means for the others. Knows tasks by job and index, not what they
+compute. Invariant: when :func:`run_here` returns or raises, every task has ended.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ INTERRUPTED: Final = 130
 _HOST: Final = "127.0.0.1"
 _LOOK_EVERY_S: Final = 0.05
 _RESTARTED_JOBS: Final = ("worker", "ps")
-# A task that ends within _SOON_S of its start, _SOON_ENDS times in a row, is not restarted again.
+# A task that ends within _SOON_S of its start, _SOON_ENDS times in a row, is given up.
 _SOON_S: Final = 10.0
 _SOON_ENDS: Final = 5
 
@@ -35,17 +35,17 @@ def run_here(layout: Layout, *, supervise: bool) -> int:
     """Runs all tasks until the chief ends; returns its exit code, or 1 if another failed first.
 
     ``supervise``: trainers and parameter servers that fail or are killed are started again, at
-    their old addresses. SIGINT and SIGTERM end all tasks, with exit code 130.
+    their addresses. SIGINT and SIGTERM end all tasks; the exit code is then 130.
     """
     check_program(layout.program[0])
     stop = StopSignals()
-    # Fills the kernel cache once, so that the processes need not all compile at the same time.
+    # Compiled once, into the cache, so that the tasks do not all compile at the same time.
     compile_kernels()
     return _Crew(layout, supervise).run(stop)
 
 
 class _Crew:
-    """The running tasks by job and index; restarts those that end, or ends the run."""
+    """The running tasks by job and index; restarts tasks that end, or ends the run."""
 
     def __init__(self, layout: Layout, supervise: bool) -> None:
         self._layout = layout
@@ -68,7 +68,7 @@ class _Crew:
             stop_all(list(self._running.values()))
 
     def _look(self) -> int | None:
-        """Handles tasks that have ended; returns the exit code once the run is over, else None."""
+        """Handles the tasks that have ended; returns the exit code, or None if the run goes on."""
         chief = self._running["chief", 0]
         if chief.returncode is not None:
             return self._chief_ended(chief)
@@ -109,7 +109,7 @@ class _Crew:
 
 
 def _free_addresses(layout: Layout) -> Addresses:
-    """Returns an address of this machine for each task, with distinct free ports."""
+    """Returns an address on this machine for each task, each with a different free port."""
     with contextlib.ExitStack() as stack:
 
         def free_port() -> int:

@@ -1,8 +1,8 @@
-"""``pstrain launch --engine k8s``: a JobSet manifest, and the Secret of the cluster's token.
+"""``pstrain launch --engine k8s``: a JobSet manifest, and the Secret with the cluster's token.
 
-Pure. Each job of the cluster becomes a replicated job, and each task a pod with an index, whose DNS
-name is known before any pod runs. The JobSet ends with the chief. Invariant: addresses are those
-that ``KubernetesClusterResolver.from_stateful_sets`` gives for the same names.
+Pure. Each job of the cluster is a replicated job of the JobSet, with one pod per task; the pods'
+DNS names are known before any pod runs. The JobSet ends with the chief. Invariant: addresses are
+those that ``KubernetesClusterResolver.from_stateful_sets`` gives for the same names.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pstrain.security import check_one_way
 _INDEX: Final = "PSTRAIN_TASK_INDEX"
 _INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _TLS_FOLDER: Final = "/etc/pstrain/tls"
-# How often pods of a job are replaced; a killed server returns under its name, the others go on.
+# How often the pods of one job may fail; each restarts under its name while the others go on.
 _RESTARTS: Final = 100
 _LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 # A pod is called NAME-data-worker-0-INDEX, and a DNS label has at most 63 characters.
@@ -30,10 +30,10 @@ _MAX_NAME: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesOptions:
-    """The options of the pods. ``resources``: requests and limits by name, such as cpu.
+    """The settings of the pods. ``resources``: amounts by name, such as cpu.
 
-    ``token_secret`` and ``tls_secret``: names of existing Secrets. Without ``token_secret``, the
-    manifest contains a Secret with the token.
+    The amounts are both requests and limits. ``token_secret`` and ``tls_secret`` name existing
+    Secrets; without ``token_secret`` the manifest contains a new one.
     """
 
     image: str
@@ -57,7 +57,7 @@ class KubernetesOptions:
 
 
 def exposure_of_pods(exposure: Exposure, tls_secret: str | None) -> Exposure:
-    """Returns ``exposure``, or one with the certificates of a Secret (tls.crt, tls.key, ca.crt)."""
+    """Returns ``exposure``, or one with a Secret's certificates (tls.crt, tls.key, ca.crt)."""
     if tls_secret is None:
         return exposure
     check_one_way(exposure.insecure_network, {"--tls-secret": tls_secret})
@@ -69,10 +69,7 @@ def exposure_of_pods(exposure: Exposure, tls_secret: str | None) -> Exposure:
 
 
 def manifest(layout: Layout, options: KubernetesOptions, token: str) -> str:
-    """Returns the YAML for ``kubectl apply -f``.
-
-    InvalidArgumentError unless tasks may listen where other hosts reach them.
-    """
+    """Returns YAML for ``kubectl apply -f``; InvalidArgumentError if tasks may not be exposed."""
     layout.exposure.require("k8s")
     documents = [_job_set(layout, options)]
     if options.token_secret is None:
@@ -81,7 +78,7 @@ def manifest(layout: Layout, options: KubernetesOptions, token: str) -> str:
 
 
 def addresses(layout: Layout, options: KubernetesOptions) -> dict[str, list[str]]:
-    """Returns the addresses of every task, by job, with the DNS names of the pods."""
+    """Returns the addresses of all tasks by job, made of the pods' DNS names."""
     sets = {job: (_set_name(options, job), count) for job, count in layout.jobs.items()}
     resolver = KubernetesClusterResolver.from_stateful_sets(
         sets, service=options.name, namespace=options.namespace, port=options.port
@@ -95,7 +92,7 @@ def _part(job: str) -> str:
 
 
 def _set_name(options: KubernetesOptions, job: str) -> str:
-    """Returns the prefix of a job's pod names: the 0 is the only replica of the replicated job."""
+    """Returns the prefix of the names of a job's pods; 0 is its only replica in the JobSet."""
     return f"{options.name}-{_part(job)}-0"
 
 
@@ -125,7 +122,7 @@ def _job_set(layout: Layout, options: KubernetesOptions) -> dict[str, Any]:
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": options.name},
             "successPolicy": {"operator": "All", "targetReplicatedJobs": ["chief"]},
-            # Pods restart one by one; a restart of the whole set would lose what the servers hold.
+            # Pods restart one by one; restarting the JobSet would lose what the servers hold.
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [_replicated(layout, options, job) for job in layout.jobs],
         },
@@ -183,16 +180,16 @@ def _command(
     layout: Layout, options: KubernetesOptions, job: str, listed: Mapping[str, list[str]]
 ) -> list[str]:
     if job in PROGRAM_JOBS:
-        # Kubernetes expands $(NAME) as a variable, and reads every $$ as a $.
+        # Kubernetes expands $(NAME) as a variable and reads every $$ as a single $.
         command = layout.command(job, 0, listed, options.python)
         return [part.replace("$", "$$") for part in command]
-    # When a pod starts, DNS may not know its name yet, but its IP address is known.
+    # When a server starts, DNS may not know its pod's name yet, so it listens at the pod's IP.
     own = {**listed, job: [f"$(POD_IP):{options.port}"]}
     return layout.command(job, 0, own, options.python)
 
 
 def _yaml(value: Any, indent: int) -> Iterator[str]:
-    """Yields lines of block-style YAML; scalars are JSON, which YAML reads as the same values."""
+    """Yields lines in block style; scalars are JSON, which YAML reads as the same values."""
     margin = "  " * indent
     items: Any = value.items() if isinstance(value, Mapping) else ((None, each) for each in value)
     for name, each in items:

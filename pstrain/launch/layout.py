@@ -1,7 +1,7 @@
-"""The layout of a launched cluster: its jobs, and each task's command and environment. Pure.
+"""The jobs of a launched cluster, and the command and environment of each task. Pure.
 
-Knows no engine: addresses are given. The same program runs as chief, worker and ps, and finds its
-part in TF_CONFIG. A dispatcher and data workers run beside it; the program finds the dispatcher by
+Knows no engine: callers pass the addresses. One program runs as chief, worker and ps, and learns
+its role from TF_CONFIG. A dispatcher and data workers run beside it; the program finds them through
 DATASERVICE_DISPATCHER. Invariant: every task gets the same addresses.
 """
 
@@ -30,7 +30,7 @@ Addresses = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """How other hosts may reach the tasks: by TLS with certificates, or unencrypted."""
+    """How other hosts may reach the tasks: by TLS, unencrypted, or (the default) not at all."""
 
     insecure_network: bool = False
     tls_cert: str | None = None
@@ -53,7 +53,7 @@ class Exposure:
             )
 
     def options(self) -> list[str]:
-        """Returns the command-line options for the servers of `dataservice`."""
+        """Returns these settings as options of the `dataservice` command."""
         listed = [part for name, path in self._paths.items() if path for part in (name, path)]
         return [*listed, *(["--insecure-network"] if self.insecure_network else [])]
 
@@ -62,7 +62,7 @@ class Exposure:
         return {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
 
     def environment(self) -> dict[str, str]:
-        """Returns the environment variables for `ps.Server`, and for clients, in the program."""
+        """Returns these settings as variables for the program's `ps.Server` and its clients."""
         given = {
             TLS_CERT_ENV: self.tls_cert,
             TLS_KEY_ENV: self.tls_key,
@@ -75,9 +75,9 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A program, and the number of tasks of each job.
+    """A ``program``, and the number of tasks of each job of its cluster.
 
-    A ``program`` whose name ends in ``.py`` is run by Python; any other is run as a command.
+    A program that ends in ``.py`` runs under Python; any other is a command.
     """
 
     program: tuple[str, ...]
@@ -98,16 +98,16 @@ class Layout:
 
     @property
     def jobs(self) -> dict[str, int]:
-        """The number of tasks of each job; the chief comes first."""
+        """The number of tasks of each job, the chief's first."""
         service = {"dispatcher": 1, "data_worker": self.data_workers} if self.data_workers else {}
         return {"chief": 1, "ps": self.ps, "worker": self.workers, **service}
 
     def tasks(self) -> list[tuple[str, int]]:
-        """Returns the job and the index of every task."""
+        """Returns the job and index of every task."""
         return [(job, index) for job, count in self.jobs.items() for index in range(count)]
 
     def command(self, job: str, index: int, addresses: Addresses, python: str) -> list[str]:
-        """Returns the command of a task; `python` is the interpreter on its machine."""
+        """Returns the task's command line; `python` is the interpreter on its machine."""
         if job in PROGRAM_JOBS:
             return [*([python] if self.program[0].endswith(".py") else []), *self.program]
         host, _, port = addresses[job][index].rpartition(":")
@@ -118,7 +118,7 @@ class Layout:
         return [*listed, *self.exposure.options()]
 
     def environment(self, job: str, index: int | str, addresses: Addresses) -> dict[str, str]:
-        """Returns a task's variables; `index` may be a placeholder that the engine fills in."""
+        """Returns the task's variables; `index` may be a placeholder that an engine fills in."""
         if job not in PROGRAM_JOBS:
             return {}
         cluster = {name: list(addresses[name]) for name in PROGRAM_JOBS}
@@ -129,7 +129,7 @@ class Layout:
         return told
 
     def to_json(self) -> str:
-        """Returns the layout as JSON, for a task that derives its command on its own machine."""
+        """Returns the layout as JSON, for a task that resolves its role where it runs."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod

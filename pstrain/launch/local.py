@@ -1,7 +1,7 @@
-"""LocalCluster: runs every task of a training cluster as its own process on this machine.
+"""LocalCluster: every role of a training cluster as a process of its own on this machine.
 
-Knows how processes are started and ended, not what they do. Invariant: once the cluster is closed,
-or the process that made it has died in whatever way, none of its processes and ports is left.
+Knows how processes are started and ended, not what they do. Invariant: when the cluster is
+closed, or the process that made it dies in whatever way, no process and no port of it is left.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.2
 
-# Every process computes on one core, because more threads than cores would slow each other down.
+# Every process computes on one core; more threads than cores would only get in each other's way.
 ONE_CORE = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
@@ -52,7 +52,7 @@ class _Task:
 
 
 class _Resolver(SimpleClusterResolver):
-    """A resolver that notes the strategies which use the cluster, to be closed before it ends."""
+    """The resolver of a LocalCluster, which remembers the strategies that use the cluster."""
 
     def __init__(self, spec: ClusterSpec, strategies: weakref.WeakSet[Any]) -> None:
         super().__init__(spec, task_type="chief", task_id=0)
@@ -66,14 +66,13 @@ class _Resolver(SimpleClusterResolver):
 
 
 class LocalCluster:
-    """A cluster of ``workers`` trainers, ``ps`` parameter servers and a data service.
+    """``workers`` trainers, ``ps`` parameter servers, a dispatcher and ``data_workers``.
 
-    The data service has a dispatcher and ``data_workers`` data workers; ``data_workers=0`` leaves
-    it out. The cluster is ready when the constructor returns; it is a context manager. ``log_dir``:
-    the folder to which each process writes its log; None: a temporary folder that is removed with
-    the cluster. ``supervise``: trainers and parameter servers that end by themselves or are killed
-    are started again at their old addresses. Roles are named "worker" (a trainer), "ps",
-    "data_worker" and "dispatcher". Not thread-safe.
+    The cluster is ready when the constructor returns, and is a context manager.
+    ``data_workers=0`` leaves out the data service. ``log_dir``: the folder for each process's log;
+    None: a temporary folder that is removed with the cluster. ``supervise``: trainers and parameter
+    servers that end by themselves or are killed are started again at their old addresses. A role is
+    named "worker" (a trainer), "ps", "data_worker" or "dispatcher". Not thread-safe.
     """
 
     def __init__(
@@ -119,10 +118,10 @@ class LocalCluster:
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
         if data_workers:
             self._spawn("dispatcher", 0)
-        # Imported while the dispatcher starts, because importing Numba takes about as long.
+        # Importing Numba takes as long as the dispatcher's start, so both happen at the same time.
         from pstrain.compiling import compile_kernels
 
-        # Fills the kernel cache once, so that the servers need not all compile at the same time.
+        # Compiled once, into the cache, so that the servers do not all compile at the same time.
         compile_kernels()
         for role, count in (("ps", ps), ("worker", workers)):
             for index in range(count):
@@ -137,10 +136,7 @@ class LocalCluster:
 
     @property
     def service(self) -> str:
-        """The address of the dispatcher, for ``register_dataset`` and ``distribute``.
-
-        NotFoundError if the cluster has no data service.
-        """
+        """The dispatcher's address, for ``register_dataset`` and ``distribute``."""
         if ("dispatcher", 0) not in self._tasks:
             self._check_open()
             raise NotFoundError("this cluster has no data service: it was made with data_workers=0")
@@ -148,7 +144,7 @@ class LocalCluster:
 
     @property
     def resolver(self) -> SimpleClusterResolver:
-        """The resolver for ``ParameterServerStrategy``, with this process as the coordinator.
+        """The resolver for ``ParameterServerStrategy``; it makes this process the coordinator.
 
         It is the same object as long as the addresses are the same.
         """
@@ -165,19 +161,19 @@ class LocalCluster:
         )
 
     def kill(self, role: str, index: int = 0) -> None:
-        """Kills a process by SIGKILL, as the loss of its machine would."""
+        """Kills the process by SIGKILL, as when a machine is lost."""
         self._task(role, index).child.kill()
 
     def suspend(self, role: str, index: int = 0) -> None:
-        """Freezes a process by SIGSTOP; its connections stay open."""
+        """Freezes the process by SIGSTOP; its connections stay open."""
         self._task(role, index).child.suspend()
 
     def resume(self, role: str, index: int = 0) -> None:
-        """Lets a suspended process continue, by SIGCONT."""
+        """Lets a suspended process go on, by SIGCONT."""
         self._task(role, index).child.resume()
 
     def restart(self, role: str, index: int = 0) -> None:
-        """Starts a process again at its old address; kills it first if it still runs."""
+        """Starts the task anew on its old address, killing it first if it still runs."""
         with self._changing:
             self._restart(self._task(role, index))
 
@@ -187,7 +183,7 @@ class LocalCluster:
         self._wait(task.role, task.index)
 
     def status(self) -> list[dict[str, Any]]:
-        """Returns one dict per process, with role, index, address, pid and alive."""
+        """Returns one dict per process: role, index, address, pid, alive."""
         return [
             {
                 "role": task.role,
@@ -200,10 +196,10 @@ class LocalCluster:
         ]
 
     def close(self) -> None:
-        """Ends every process, and kills those that do not end in time. Idempotent.
+        """Ends every process; kills those that do not end when asked. Idempotent.
 
-        First closes the coordinators of this process that use the cluster, because they would take
-        the end of its trainers and servers for failures.
+        The coordinators of this process that use the cluster are closed first, because they would
+        take the end of its trainers and servers for failures.
         """
         self._closing.set()
         for strategy in list(self._strategies):
@@ -223,7 +219,7 @@ class LocalCluster:
     stop = close
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickles as a stand-in with the addresses, for functions that are sent to trainers."""
+        """Pickles as a stand-in that has the addresses, for functions that are sent elsewhere."""
         if not self._tasks:
             raise TypeError("a cluster that is closed has no addresses to give away")
         known: dict[str, Any] = {"resolver": self.resolver}
@@ -242,7 +238,10 @@ class LocalCluster:
         self.close()
 
     def _spawn(self, role: str, index: int, address: str = "") -> None:
-        """Starts the process of a task, at the ``address`` that it had before, or at a new one."""
+        """Starts a task's process at its previous ``address``, or at a free port if there is none.
+
+        A task keeps its previous address while its process starts.
+        """
         log = os.path.join(self.log_dir, f"{role}-{index}.log")
         if role in ("ps", "worker"):
             module = "pstrain"

@@ -1,7 +1,7 @@
-"""Checks that a program can be started on this machine, before any task is started.
+"""Checks that a program can be started on this machine, before any process is started.
 
-Knows files and the search path of commands, nothing of tasks. Invariant: a program that is refused
-could not start on this machine; one that passes may still fail. Says nothing of other machines.
+Knows files and the search path for commands, nothing of tasks or other machines. Invariant: a
+program that is refused cannot start on this machine; one that passes may still fail.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from pstrain.errors import InvalidArgumentError, MissingFileError
 
 
 def check_program(program: str) -> None:
-    """Raises an error unless ``program`` is a readable .py file or a command that is found.
-
-    MissingFileError if it does not exist, else InvalidArgumentError.
-    """
+    """Raises an error unless ``program`` is a readable .py file or a command that is found."""
     if os.path.isdir(program):
         raise InvalidArgumentError(
             f"{program!r} is a folder; give the .py file in it that is to run in every task"

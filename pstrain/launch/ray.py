@@ -1,6 +1,6 @@
 """``pstrain launch --engine ray``: an actor per task, spread over the nodes of a Ray cluster.
 
-Each actor finds a free port on its node; once all have one, each starts its task as a separate
+Each actor finds a free port on its node. Once all actors have one, each starts its task as a
 process. Ray is imported only when a run begins. Invariant: when a run returns or raises, its actors
 are killed, and the kernel ends their tasks with them.
 """
@@ -31,11 +31,11 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """The options of a run on Ray.
+    """The settings of a run on Ray.
 
-    ``address``: that of the cluster, such as ``auto`` or ``ray://HOST:10001``; None: RAY_ADDRESS,
-    or else a new cluster on this machine. ``working_dir``: a folder that contains the program, and
-    is copied to the nodes. ``timeout_s``: how long to wait for room for all tasks.
+    ``address``: the cluster's, such as ``auto`` or ``ray://HOST:10001``; None: the one in
+    RAY_ADDRESS, else a new cluster on this machine. ``working_dir``: the folder with the program,
+    which is copied to the nodes. ``timeout_s``: how long to wait for room for all tasks.
     """
 
     address: str | None = None
@@ -51,14 +51,14 @@ class RayOptions:
 
 
 class _Task:
-    """The actor of one task, on the node where Ray has placed it."""
+    """The actor that runs one task, on the node where Ray has placed it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._stopping = threading.Event()
 
     def place(self) -> str:
-        """Returns a free ``host:port`` of the actor's node."""
+        """Returns ``host:port`` of this node, with a free port."""
         import ray
 
         host = str(ray.util.get_node_ip_address())
@@ -69,11 +69,11 @@ class _Task:
     def run(
         self, layout_json: str, job: str, index: int, addresses: Addresses, token: str
     ) -> tuple[int, str]:
-        """Runs the task until it ends or `stop` is called; returns its exit status and a report."""
+        """Runs the task until it ends or `stop` is called; returns its status and how it ended."""
         layout = Layout.from_json(layout_json)
         command = layout.command(job, index, addresses, sys.executable)
         environment = {TOKEN_ENV: token, **layout.environment(job, index, addresses)}
-        # The kernel ends the task with the thread that starts it: this one, which waits below.
+        # Started by this thread, which waits for it: the kernel ends a task with its thread.
         task = TaskProcess(self._name, command, environment, Output())
         try:
             while task.returncode is None and not self._stopping.wait(_LOOK_S / 5):
@@ -89,7 +89,7 @@ class _Task:
 def run_on_ray(layout: Layout, options: RayOptions) -> int:
     """Runs all tasks until the chief ends; returns its exit code, or 1 if another failed first.
 
-    Ray forwards the output of the tasks, each line behind the name of its task.
+    Ray forwards the tasks' output, each line after the name of its task.
     """
     layout.exposure.require("ray")
     ray = _ray()
@@ -107,7 +107,7 @@ def _connect(ray: Any, layout: Layout, options: RayOptions) -> None:
     address = options.address or os.environ.get("RAY_ADDRESS") or "local"
     settings: dict[str, Any] = {"address": address, "logging_level": logging.WARNING}
     if address == "local":
-        # This cluster is made for these tasks alone, which share the CPUs that the machine has.
+        # The cluster is made for these tasks alone; they share the CPUs that there are.
         settings["num_cpus"] = options.cpus_per_task * len(layout.tasks())
         settings["include_dashboard"] = False
     if options.working_dir:
@@ -143,10 +143,7 @@ def _run(ray: Any, layout: Layout, options: RayOptions) -> int:
 
 
 def _reserved(ray: Any, layout: Layout, options: RayOptions) -> Any:
-    """Reserves room for all tasks, on different nodes if there are enough.
-
-    UnavailableError if there is no room within ``options.timeout_s``.
-    """
+    """Reserves CPUs for all tasks, on different nodes if there are enough; returns the group."""
     bundles = [{"CPU": options.cpus_per_task} for _ in layout.tasks()]
     group = ray.util.placement_group(bundles, strategy="SPREAD")
     if not group.wait(timeout_seconds=options.timeout_s):
@@ -164,7 +161,7 @@ def _actor(ray: Any, group: Any, place: int, name: str, options: RayOptions) -> 
     chosen = strategies.PlacementGroupSchedulingStrategy(
         placement_group=group, placement_group_bundle_index=place
     )
-    # Two threads: one runs the task, the other receives the call of `stop`.
+    # One thread runs the task, another one takes the call of `stop`.
     made = ray.remote(num_cpus=options.cpus_per_task, max_concurrency=2)(_Task)
     return made.options(scheduling_strategy=chosen).remote(name)
 
@@ -172,7 +169,7 @@ def _actor(ray: Any, group: Any, place: int, name: str, options: RayOptions) -> 
 def _started(
     ray: Any, layout: Layout, actors: dict[tuple[str, int], Any]
 ) -> dict[Any, tuple[str, int]]:
-    """Starts all tasks once every address is known; returns (job, index) by Ray reference."""
+    """Starts the tasks once all addresses are known; returns job and index by pending result."""
     placed = ray.get([actor.place.remote() for actor in actors.values()], timeout=_CALL_TIMEOUT_S)
     addresses: dict[str, list[str]] = {job: [] for job in layout.jobs}
     for (job, _), address in zip(actors, placed, strict=True):
@@ -185,10 +182,7 @@ def _started(
 
 
 def _watched(ray: Any, running: dict[Any, tuple[str, int]]) -> int:
-    """Waits for the end of the chief, a failure, or the end of a data service process.
-
-    Returns the exit code of the run.
-    """
+    """Waits until the chief or the data service ends or a task fails; returns the exit code."""
     while True:
         ended, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
         for reference in ended:
@@ -212,7 +206,7 @@ def _outcome(ray: Any, reference: Any, name: str) -> tuple[int, str]:
 
 
 def _end(ray: Any, actors: list[Any], running: list[Any]) -> None:
-    """Asks the tasks to end, then kills the actors, and with them the tasks that still run."""
+    """Asks the tasks to end, then kills the actors and, with them, the tasks that remain."""
     with contextlib.suppress(ray.exceptions.RayError):
         for actor in actors:
             actor.stop.remote()

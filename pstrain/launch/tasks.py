@@ -1,7 +1,7 @@
-"""A launched task as a process of this machine: its output, and its end with its child processes.
+"""A launched task as a process of this machine: its output, and its end with its descendants.
 
 Knows commands and environments, not what they are for. Invariant: once a task was stopped, or the
-process that started it has died in whatever way, its process is gone.
+process that started it has died in whatever way, the task's process is gone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OUTPUT_TIMEOUT_S: Final = 2.0
 
 
 class Output:
-    """Writes the output of all tasks to standard output, line by line. Thread-safe."""
+    """The standard output that all tasks share; writes whole lines, one by one. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._broken = False
 
     def line(self, name: str, text: str) -> None:
-        """Writes a line behind the name of its task; ignores a standard output that was closed."""
+        """Writes ``text`` after the task's name. A closed standard output is not an error."""
         with self._lock:
             if not self._broken:
                 try:
@@ -43,10 +43,9 @@ class Output:
 
 
 class TaskProcess:
-    """One running task, in a process session of its own, so that its children end with it.
+    """One running task, in a session of its own, so that what it starts ends with it.
 
-    The thread that makes it must live as long as the task may run: the kernel kills the task when
-    that thread ends.
+    Create it on a thread that outlives the task: the kernel kills the task with that thread.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class TaskProcess:
         return self._process.poll()
 
     def how_it_ended(self) -> str:
-        """Returns a report for people: the exit status, and the last lines that the task wrote."""
+        """Returns a text for people: the task's status, and the last lines that it wrote."""
         self._reader.join(_OUTPUT_TIMEOUT_S)
         status = self.returncode
         how = f"exit code {status}"
@@ -89,15 +88,18 @@ class TaskProcess:
         return f"{self.name} ended: {how}" + (f"; its last lines:\n{lines}" if lines else "")
 
     def request_stop(self) -> None:
-        """Asks the task to end by SIGTERM, without waiting."""
+        """Asks the task to end, without waiting."""
         if self.returncode is None:
             self._process.terminate()
 
     def finish(self, timeout_s: float) -> int:
-        """Waits ``timeout_s`` for the end, then kills the task's processes; returns its status."""
+        """Waits for the end, at most ``timeout_s``, then kills what is left; returns the status.
+
+        What the task has started is killed too, in any case.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(timeout_s, 0.0))
-        # The group keeps its number as long as one of its processes lives, so none is left behind.
+        # The process group keeps its number as long as any process in it lives.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         status = self._process.wait(_KILLED_TIMEOUT_S)
@@ -114,7 +116,7 @@ class TaskProcess:
 
 
 def stop_all(tasks: Sequence[TaskProcess]) -> None:
-    """Asks all tasks to end at once, and kills those that have not ended in time."""
+    """Asks all tasks to end, then kills those that have not ended within a few seconds."""
     for task in tasks:
         task.request_stop()
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S

@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(parent_pid: int, command: list[str]) -> None:
     if sys.platform == "linux":
-        # The setting survives exec. If the parent died before it was made, the parent pid differs.
+        # The setting survives exec. A parent that died before it took effect shows in getppid().
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent_pid:
             os._exit(0)

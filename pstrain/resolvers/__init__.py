@@ -1,1 +1,1 @@
-"""Resolvers, from which a program learns its cluster: TF_CONFIG, Slurm, Kubernetes, or several."""
+"""Cluster resolvers for TF_CONFIG, Slurm and Kubernetes, and the union of several resolvers."""

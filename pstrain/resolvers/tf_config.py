@@ -1,6 +1,6 @@
-"""The cluster that the environment variable TF_CONFIG describes, which launchers set.
+"""Resolves the cluster that the environment variable TF_CONFIG describes; launchers set it.
 
-Knows the form of the variable, and no launcher. Invariant: every error names the variable.
+Knows the variable's form, but no launcher. Invariant: every error names the variable.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
 class TFConfigClusterResolver(ClusterResolver):
-    """A resolver of ``TF_CONFIG``: ``{"cluster": {...}, "task": {"type": ..., "index": ...}}``.
+    """Reads ``TF_CONFIG``: ``{"cluster": {...}, "task": {"type": ..., "index": ...}}``.
 
-    Explicit arguments override the variable. A job that skips task indices is an object from index
-    to address: ``{"worker": {"0": "host:port", "3": "host:port"}}``. A missing variable means an
-    empty cluster; a variable that is not JSON raises ValueError. ``master()`` returns the
-    variable's ``session_master``, or else "" if the cluster has at most one task, or else the
-    address of this task.
+    Explicit arguments override the variable. A job with gaps in its task numbers is an object of
+    addresses by number: ``{"worker": {"0": "host:port", "3": "host:port"}}``. A missing variable
+    means an empty cluster; a variable that is not JSON raises ValueError. ``master()`` returns the
+    variable's ``session_master``; without one, "" for a cluster of a single task, else the address
+    of this task.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 def _numbered(cluster: Any) -> Any:
-    """Returns the cluster with integer task indices, which are strings as keys of JSON."""
+    """Returns the cluster with integer task numbers; keys of JSON objects are always strings."""
     if not isinstance(cluster, dict):
         return cluster
     return {

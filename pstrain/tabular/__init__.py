@@ -1,1 +1,1 @@
-"""Training on a user's tables: finding the columns, preparing them, keeping the model."""
+"""Training on tables of a user: which columns there are, how they are prepared, what is kept."""

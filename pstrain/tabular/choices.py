@@ -1,6 +1,7 @@
 """The models and optimizers that ``pstrain train`` offers, by name, with rates that suit tables.
 
-Knows nothing of files or clusters. Invariant: each model and optimizer can be saved and restored.
+Knows nothing of files or clusters. Invariant: every model and optimizer that a name here makes can
+be saved and restored.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from typing import Any, Final
 
 import pstrain as ps
 
-# Gradients of a batch mean are small, so with 0.1, as in Keras, rare categories would hardly learn.
+# Gradients of a mean over a batch are small; with Keras' 0.1 rare categories would hardly learn.
 _ACCUMULATOR: Final = 1e-4
 
 Optimizer = Callable[[float], Any]
@@ -34,7 +35,7 @@ MODELS: Final = (
 
 
 def make_model(kind: str, schema: Any, dim: int, hidden: Sequence[int], seed: int) -> Any:
-    """Makes the model named ``kind`` for the columns of ``schema``, with new variables."""
+    """Returns a model of ``kind`` over the columns of ``schema``, with fresh variables."""
     models = ps.models
     match kind:
         case "deep_fm":

@@ -1,7 +1,7 @@
-"""Opens a user's files as a dataset: Parquet, CSV, JSON lines or Arrow IPC, by their suffixes.
+"""Opens a user's files as a dataset: Parquet, CSV, JSON lines or Arrow IPC, told by their names.
 
-Knows nothing of the meaning of the columns. Invariant: an error about the files names the file or
-pattern and the remedy.
+Knows nothing of what the columns mean. Invariant: whatever is wrong with the files raises an error
+that names the file or pattern and the remedy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _KINDS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "ipc"),
 }
-# Types that text files cannot be read as; other files may hold them.
+# Types that text files cannot be read as; the columns get the type that their first rows suggest.
 _NOT_IN_TEXT = ("halffloat",)
 _TYPES_OF_PROGRAMS = re.compile(r"; [^;]*types with schema=")
 _COLUMNS_OF_PROGRAMS = re.compile(r"; [^;]*columns to read with schema=")
@@ -38,13 +38,13 @@ _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 def open_files(
     pattern: str, types: Mapping[str, str] | None = None, delimiter: str | None = None
 ) -> Dataset:
-    """Returns the rows of a file, a folder, a glob, or a URL of a file or folder.
+    """Returns the rows of a file, a folder, a glob, or the URL of one of these.
 
-    ``types``: Arrow types of columns of CSV and JSON files, if the files have these columns; other
-    types are inferred from the first rows. ``delimiter``: the separator of the columns of CSV
-    files; None: a comma, or a tab in ``.tsv``. NotFoundError if no file matches,
-    InvalidArgumentError for files of another kind or of several kinds, DataError if the files are
-    known to hold no row.
+    ``types``: Arrow types for columns of CSV and JSON files, if the files have them; the types of
+    other columns are inferred from the first rows. ``delimiter``: the separator of columns in CSV
+    files; None: a comma, in ``.tsv`` a tab. NotFoundError if nothing matches, InvalidArgumentError
+    for files of unknown or different kinds or a delimiter for other files than CSV, DataError if
+    there is no row.
     """
     paths = _paths(pattern)
     kinds = sorted({_kind(path) for path in paths})
@@ -78,10 +78,7 @@ def open_typed(
     stated: Mapping[str, str],
     delimiter: str | None,
 ) -> Dataset:
-    """Returns the rows of files, with ``types`` for columns of text files.
-
-    InvalidArgumentError unless the files have the columns ``stated``, with these types.
-    """
+    """Opens rows by ``types``; columns in ``stated`` must exist and have the type stated there."""
     rows = open_files(data, types, delimiter)
     check_columns(rows, [*stated], data)
     check_types(rows, stated, data)
@@ -89,7 +86,7 @@ def open_typed(
 
 
 def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
-    """Raises InvalidArgumentError if ``dataset`` lacks one of ``columns``; names those it has."""
+    """Raises InvalidArgumentError, naming missing and present columns, if any is missing."""
     present = dataset.schema.names
     known = set(present)
     missing = [name for name in columns if name not in known]
@@ -102,7 +99,7 @@ def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
 
 
 def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
-    """Raises InvalidArgumentError if the columns of ``dataset`` do not have ``types``."""
+    """Raises InvalidArgumentError if a column has another type in the files than in ``types``."""
     for name, stated in types.items():
         found = dataset.schema.field(name).type
         if found != pa.type_for_alias(stated):
@@ -114,10 +111,7 @@ def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
 
 @contextlib.contextmanager
 def advised(remedy: str) -> Iterator[None]:
-    """Opens a scope in which schema errors advise ``remedy`` instead of arguments of a function.
-
-    Such errors become DataError.
-    """
+    """Replaces the remedy in errors of files by ``remedy`` if it is an argument for programs."""
     try:
         yield
     except SchemaError as error:
@@ -130,14 +124,11 @@ def advised(remedy: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """Opens a scope in which a UserFunctionError about bad rows becomes a DataError.
-
-    Those are failures by a DataError or InvalidArgumentError of pstrain.
-    """
+    """Raises errors about the rows as DataError, instead of as failures of a user's function."""
     try:
         yield
     except UserFunctionError as error:
-        # A data worker sends its error as text, whose last line has its class and message.
+        # A data worker sends its error as text; the last line is the exception that was raised.
         raised = error.user_traceback.strip().rpartition("\n")[2]
         for kind in (DataError, InvalidArgumentError):
             said = raised.removeprefix(f"{kind.__module__}.{kind.__name__}: ")
@@ -147,7 +138,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def check_output(output: str | os.PathLike[str], pattern: str) -> None:
-    """Raises an error if ``output`` cannot be written, or is one of the files of ``pattern``."""
+    """Raises an error if ``output`` cannot be written, or is one of the files that are read."""
     folder = os.path.dirname(os.fspath(output)) or "."
     if not os.path.isdir(folder):
         raise NotFoundError(f"--output {os.fspath(output)}: there is no folder {folder!r}, make it")
@@ -181,7 +172,7 @@ def _paths(pattern: str) -> list[str]:
 
 
 def _kind(path: str) -> str:
-    """Returns the kind of a file by its suffix, "" for an unknown one."""
+    """Returns the kind of a file by its ending; "" for other endings."""
     name = os.path.basename(path).lower()
     for ending in _COMPRESSIONS:
         name = name.removesuffix(ending)

@@ -1,8 +1,8 @@
-"""Holds out rows for validation, chosen by a hash of their values.
+"""Divides rows into a training and a validation part by a hash of their values.
 
-Invariant: whether a row is held out depends on its values and the seed alone, so it is on the same
-side in every epoch and process, and equal rows are on the same side. Columns that have no text
-form, such as structs, are left out of the hash.
+Knows nothing of files or labels. Invariant: the part of a row depends on its values and the seed
+alone, so it is the same in every epoch and process, and equal rows are in the same part. Columns
+that cannot become text, such as structs, do not count.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class HoldOut:
-    """A function for ``flat_map(..., format="arrow")`` that keeps the rows of one ``part``.
+    """A function for ``flat_map(..., format="arrow")`` that keeps the rows of one part.
 
-    ``share``: the share of all rows that is held out, the part "validation".
+    ``share`` of all rows is held out for validation.
     """
 
     def __init__(self, share: float, part: Part, seed: int = 0):
@@ -38,7 +38,7 @@ class HoldOut:
         self.share, self.part, self.seed = share, part, seed
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        # Hashes are cut to 53 bits, so that the share is exact as an integer and as a float64.
+        # Compared in 53 bits: integers and float64 both hold such numbers exactly.
         is_held_out = (_hash_rows(batch, self.seed) >> np.uint64(11)) < int(self.share * 2**53)
         wanted = is_held_out if self.part == "validation" else ~is_held_out
         return batch.filter(from_numbers(wanted))
@@ -69,7 +69,7 @@ def _hash_values(name: str, column: pa.Array) -> NDArray[np.uint64]:
 
 
 def _hash_lists(name: str, column: pa.Array) -> NDArray[np.uint64]:
-    """Hashes lists by their values and positions; a null list counts as an empty one."""
+    """Hashes each list by its values and their places; a null list hashes as an empty one."""
     lists = Lists(name, column)
     if not len(lists.values):
         return np.zeros(len(column), np.uint64)
@@ -83,13 +83,13 @@ def _hash_lists(name: str, column: pa.Array) -> NDArray[np.uint64]:
 
 
 def _hashable(name: str, column: pa.Array) -> pa.Array:
-    """Returns the values as integers or strings, whichever takes the fewest copies."""
+    """Returns the values as integers or strings, whichever needs fewer copies."""
     if columns.is_categorical(column.type):
         return column
     try:
         if pa.types.is_floating(column.type):
             return column.cast(pa.float64()).view(pa.int64())
-        return column.cast(pa.string(), safe=False)  # unsafe: not all bytes are valid text
+        return column.cast(pa.string(), safe=False)  # not all bytes are text
     except pa.ArrowException as error:
         raise DataError(
             f"column {name!r} holds {column.type}, by which rows cannot be told apart: name other "

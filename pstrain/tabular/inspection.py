@@ -1,7 +1,7 @@
-"""Finds which columns of a sample are dense or categorical, and how large a table they need.
+"""Decides which columns of a sample are dense or categorical, and how large their tables are.
 
 Pure: takes a sample and the user's wishes, returns findings. Invariant: every column is a feature,
-the label or the weights, or is listed as left out, with the reason.
+the label, or listed as left out with the reason.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _KEY_FROM = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user said about the columns; everything else is inferred.
+    """What the user said about the columns; everything else is found out from the sample.
 
-    ``pooling``: by column, how the embeddings of a list's values become one; ``pool`` is for all
-    other columns. ``types``: Arrow types of columns of text files, for which their first rows would
-    give a wrong type. ``weights``: the column of the rows' weights.
+    ``pooling``: by column of lists, how the embeddings of a list's values become one; ``pool`` is
+    for the other columns of lists. ``types``: Arrow types of columns of text files, where their
+    first rows suggest a wrong type. ``weights``: the column that says how much each row counts.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What was found. ``why``: for each column, what it was taken for and the reason."""
+    """The result of an inspection. ``why``: for each column, its role and the reason."""
 
     preparation: Preparation
     schema: FeatureSchema
@@ -60,10 +60,10 @@ class Findings:
 
 
 def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
-    """Returns the findings about a sample of the training rows.
+    """Returns the findings over a sample of the training rows.
 
-    InvalidArgumentError for named columns that do not exist; DataError for a label without exactly
-    two values, for invalid weights, or if no feature is left.
+    InvalidArgumentError if a named column is missing; DataError if the label does not have two
+    values, a weight is not a finite number, or no feature is left.
     """
     _check_names(sample.schema, wanted)
     negative, positive = label_values(wanted.label, sample[wanted.label])
@@ -98,10 +98,7 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
 
 
 def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
-    """Returns the values that mean 0 and 1: the smaller and the larger of the two in ``column``.
-
-    DataError unless there are exactly two values.
-    """
+    """Returns (the value that means 0, the one that means 1): the smaller, then the larger."""
     if column.null_count:
         raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
     found = column.unique().to_pylist()
@@ -149,7 +146,7 @@ def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
 
 
 def _kind(name: str, column: pa.ChunkedArray, wanted: Wanted) -> tuple[str, str]:
-    """Returns ("dense", "categorical", "lists" or "" if it is no feature, the reason)."""
+    """Returns (kind, reason); the kind is "dense", "categorical", "lists", or "" if left out."""
     type_ = column.type
     if name in wanted.ignore:
         return "", "left out: --ignore"
@@ -193,7 +190,7 @@ def _kind_of_integers(name: str, column: pa.ChunkedArray) -> tuple[str, str]:
 
 
 def _is_skewed(name: str, column: pa.ChunkedArray) -> bool:
-    """True if the values have a long tail, as counts and amounts do: then their log is used."""
+    """True if the values have a long tail, as counts and amounts do: logarithms suit better."""
     values = _finite(name, column)
     if not len(values) or values.min() < 0:
         return False
@@ -221,7 +218,7 @@ def _schema(preparation: Preparation, sample: pa.Table, wanted: Wanted) -> Featu
 
 
 def _buckets(column: pa.ChunkedArray) -> int:
-    """Returns a table size, a power of 2, with room for values that were not in the sample."""
+    """Returns a power of two with room for the values seen and for those not in the sample."""
     wanted = _ROOM * pc.count_distinct(column).as_py()
     return int(min(max(2 ** int(np.ceil(np.log2(max(wanted, 1)))), _MIN_BUCKETS), _MAX_BUCKETS))
 

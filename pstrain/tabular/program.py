@@ -1,6 +1,6 @@
 """``pstrain train``: from a user's files to a folder with a trained model.
 
-Decides nothing about columns and computes nothing of models. Invariant: everything learnt from data
+Decides nothing about columns and computes nothing of models. Invariant: what is learnt from data
 (values, statistics, weights) comes from training rows only; held-out rows are only scored. A run
 that fails leaves an older model in its folder as it was.
 """
@@ -40,7 +40,7 @@ _EVALUATION_ROWS = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """The options of ``pstrain train``; it chooses ``model`` and ``learning_rate`` if None."""
+    """The options of ``pstrain train``. ``model``, ``learning_rate`` None: the program chooses."""
 
     data: str
     wanted: Wanted
@@ -65,7 +65,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The results of a training."""
+    """The result of one training run."""
 
     auc: float
     logloss: float
@@ -77,7 +77,7 @@ class Outcome:
 
 
 def train(config: TrainConfig, narrator: Narrator) -> Outcome:
-    """Trains a model, and saves it with its preparation in ``config.out``."""
+    """Trains a model and saves it, with its preparation, in ``config.out``."""
     _check_out(config)
     narrator.say(f"looking at {config.data}")
     training = _training(config)
@@ -147,7 +147,7 @@ def _part(rows: ds.Dataset, config: TrainConfig, part: Part) -> ds.Dataset:
 
 
 def _try_validation(validation: ds.Dataset, prepared: Preparation, config: TrainConfig) -> None:
-    """Checks the first validation rows before training; DataError if none exist or do not fit."""
+    """Raises DataError, before training, if there are no rows or the first ones do not fit."""
     with plain_errors(), iter(validation.map(prepared, format="arrow")) as rows:
         if any(batch.num_rows for batch in rows):
             return
@@ -160,7 +160,7 @@ def _try_validation(validation: ds.Dataset, prepared: Preparation, config: Train
 
 
 def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:
-    """Returns a sample of rows from all over the files; DataError if there are none."""
+    """Returns a sample of rows from all over the files."""
     batches, rows = [], 0
     shuffled = training.shuffle(_SAMPLE_SHUFFLE_ROWS, seed=config.seed)
     with plain_errors(), iter(shuffled) as iterator:
@@ -189,7 +189,7 @@ def _tell(findings: Findings, narrator: Narrator) -> None:
 def _cluster(
     config: TrainConfig, narrator: Narrator
 ) -> Iterator[tuple[ps.LocalCluster | None, ps.ParameterServerStrategy | None]]:
-    """Starts the cluster; yields it and its strategy, or (None, None) to train in this process."""
+    """Yields the cluster and its strategy, or None twice for training in this process."""
     if config.local:
         yield None, None
         return
@@ -219,7 +219,7 @@ def _model(config: TrainConfig, findings: Findings, narrator: Narrator) -> Any:
 
 
 def _rates(config: TrainConfig) -> Callable[[int], float]:
-    """Returns learning rates by epoch, from the full rate in the first to a tenth in the last."""
+    """Returns the learning rate by epoch: from the full rate down to a tenth of it in the last."""
     usual, _ = OPTIMIZERS[config.optimizer]
     rate = usual if config.learning_rate is None else config.learning_rate
     return lambda epoch: rate * (1 - 0.9 * epoch / max(config.epochs - 1, 1))
@@ -244,7 +244,7 @@ def _save(model: Any, prepared: Preparation, out: Path) -> str:
     try:
         prepared.save(out)
     except BaseException:
-        # Otherwise the new checkpoint would be used with the preparation of an older model.
+        # Left behind, it would be the newest checkpoint beside an older model's preparation.
         remove(path)
         raise
     for older in checkpoints(out)[:-1]:

@@ -1,7 +1,7 @@
 """A PyTorch module as a layer: its parameters are variables, its gradients go to the tape.
 
-Knows nothing of features or models. Invariant: torch sees the values of one call only; no tensor of
-that call outlives the tape that recorded it.
+Knows nothing of features or models. Invariant: torch gets the values for one call only, and nothing
+that it computed outlives the tape that recorded the call.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pstrain.variables.variable import create_variable
 
 
 class Layer(base.Layer):
-    """A layer that calls ``module`` with one input, or a tuple of inputs; returns a float32 tensor.
+    """A layer that applies ``module`` to an input or a tuple of inputs; returns float32.
 
-    The parameters of the module become variables named ``<name>/<path>``, with the values they
-    have. A parameter that does not require gradients is not trained; a shared parameter is one
-    variable. ``module`` itself never changes: :meth:`to_module` returns one with trained values.
+    The module's parameters become variables named ``<name>/<path>``, with the values they have. A
+    parameter that does not require gradients is not trained; a shared parameter is one variable.
+    ``module`` itself is not changed later: :meth:`to_module` returns one with the trained values.
 
     Under a tape each submodule is in the mode (train or eval) in which it was given; without a tape
-    all are in eval mode. Buffers are constants, which travel with the layer: a module that changes
-    them, as BatchNorm does, is refused. Dropout draws from torch's generator. In a trainer the
-    generator is seeded by ``seed`` and the trainer's index; in one process the program may call
-    ``torch.manual_seed``. Torch uses OMP_NUM_THREADS threads, which is 1 in a LocalCluster.
+    all are in eval mode. Buffers are constants that travel with the layer; a module that changes
+    its buffers, as BatchNorm does, is refused. Dropout draws from torch's generator, which a
+    trainer seeds by ``seed`` and its own index; in one process call ``torch.manual_seed`` yourself.
+    Threads: as many as OMP_NUM_THREADS says; one in trainers of a LocalCluster.
     """
 
     def __init__(self, module: Any, *, name: str = "torch", seed: int = 0) -> None:
@@ -52,7 +52,7 @@ class Layer(base.Layer):
         ]
 
     def to_module(self) -> Any:
-        """Returns a new ``torch.nn.Module`` with the current values, to save or use elsewhere."""
+        """Returns a separate ``torch.nn.Module`` with the current values, to save or to use."""
         values = [variable.numpy() for variable in self.variables]
         return modules.with_values(self._skeleton, dict(zip(self._paths, values, strict=True)))
 
@@ -74,7 +74,7 @@ class Layer(base.Layer):
             arguments = tensors[: len(several)]
             output = modules.call(self, self._skeleton, parameters, arguments, training=training)
         result = Tensor(self._checked(output).detach().contiguous().numpy())
-        # An output that depends on nothing tracked needs no record.
+        # An output that depends on nothing tracked has no gradient to record.
         return record(result, given, _Backward(output, tensors)) if output.requires_grad else result
 
     def _checked(self, output: Any) -> Any:
@@ -91,12 +91,12 @@ class Layer(base.Layer):
 
 
 def _as_float32(value: Tensor) -> Tensor:
-    """Casts floats to float32, since torch multiplies only equal types; keeps other values."""
+    """Casts floats to float32, since torch multiplies no mixed types; leaves others alone."""
     return cast(value, np.dtype(np.float32)) if value.dtype.kind == "f" else value
 
 
 class _Backward:
-    """The gradients of one call, for tensors that need one; may be called more than once."""
+    """The gradients of one call, for tensors that require one; may be called repeatedly."""
 
     def __init__(self, output: Any, tensors: Sequence[Any]) -> None:
         self._output, self._tensors = output, tensors
@@ -119,5 +119,5 @@ class _Backward:
 
 @functools.cache
 def _begin_random_numbers(seed: int, trainer: int) -> None:
-    """Seeds torch's generator, once per trainer, because it starts alike in every process."""
+    """Seeds torch's generator once in a trainer; torch's own seed is the same in all processes."""
     torch.manual_seed(seed_for(f"torch/trainer/{trainer}", seed))

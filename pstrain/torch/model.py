@@ -1,4 +1,4 @@
-"""A PyTorch module as a whole model, from the columns of a feature schema to logits.
+"""A PyTorch module as a whole model: it maps the features of a schema to logits.
 
 Invariant: a module that does not fit the schema is refused before a variable is made.
 """
@@ -24,12 +24,12 @@ _EXAMPLES = 2
 
 
 class Model(base.Model):
-    """A model whose logits ``module`` computes from embeddings and dense columns, side by side.
+    """A model whose logits are ``module`` of embeddings and dense columns, side by side.
 
-    ``module`` takes float32 [n, F * dim + D], for F categorical and D dense columns, and returns
-    [n, 1] or [n]; lazy modules are given their shapes. The embeddings are rows of one table on the
-    parameter servers, ``dim`` values wide; a step reads only the rows that its batch needs. See
-    :class:`Layer` for how a module is trained. For other inputs or several modules write a
+    ``module`` takes float32 [n, F * dim + D] for F categorical and D dense columns and returns
+    [n, 1] or [n]; lazy modules get their shapes. The embeddings are rows of one table on the
+    parameter servers, ``dim`` values wide; a step reads the rows that its batch needs.
+    :class:`Layer` says what else happens to a module. For other inputs or several modules write a
     ``pstrain.models.Model`` of layers.
     """
 
@@ -62,7 +62,7 @@ class Model(base.Model):
         return record(column, (output,), lambda gradient: gradient.reshape(-1))
 
     def to_module(self) -> Any:
-        """Returns the network as a new ``torch.nn.Module`` with the current values."""
+        """Returns the network with its current values, as a separate ``torch.nn.Module``."""
         return self.network.to_module()
 
     def get_config(self) -> dict[str, Any]:

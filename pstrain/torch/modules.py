@@ -1,7 +1,7 @@
-"""Skeletons of modules whose parameters are variables, and which modules can be trained so.
+"""Checks PyTorch modules, and calls them by their skeletons once their parameters are variables.
 
-A skeleton is a module whose parameters have shapes but no values. It is pickled; each thread
-computes with its own copy, because a call puts values in. Knows nothing of tapes or layers.
+A skeleton is a module whose parameters have shapes but no values. It is pickled, and each thread
+computes with its own copy, since a call fills in values. Knows nothing of tapes or layers.
 Invariant: skeletons and copies never hold weights, and a copy that has changed its state is not
 used again.
 """
@@ -54,7 +54,7 @@ def check(module: Any, name: str) -> None:
 
 
 def initial_values(module: Any, name: str) -> dict[str, tuple[NDArray[np.float32], bool]]:
-    """Returns (value, whether it is trained) of the parameters by name; shared ones once."""
+    """Returns each parameter's value by name, and whether it is trained; shared ones once."""
     found = {}
     for path, parameter in module.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
@@ -67,7 +67,7 @@ def initial_values(module: Any, name: str) -> dict[str, tuple[NDArray[np.float32
 
 
 def skeleton(module: Any, name: str) -> Any:
-    """Returns a copy of ``module`` without values of parameters; buffers keep theirs."""
+    """Returns a copy of ``module`` without its parameters' values; buffers keep theirs."""
     empty = {
         id(parameter): torch.nn.Parameter(
             torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
@@ -84,7 +84,7 @@ def skeleton(module: Any, name: str) -> Any:
 
 
 def with_values(bare: Any, values: Mapping[str, NDArray[Any]]) -> Any:
-    """Returns a copy of a skeleton whose parameters share the memory of ``values``, by name."""
+    """Returns a module like the skeleton ``bare``, whose parameters own ``values``, by name."""
     filled = {
         id(parameter): torch.nn.Parameter(
             torch.from_numpy(values[path]), requires_grad=parameter.requires_grad
@@ -95,7 +95,10 @@ def with_values(bare: Any, values: Mapping[str, NDArray[Any]]) -> Any:
 
 
 def as_tensor(array: NDArray[Any]) -> Any:
-    """Returns a tensor of ``array``; copies it if it is read-only or has negative strides."""
+    """Returns ``array`` as a tensor, copied only if it is read-only or has negative strides.
+
+    torch supports neither.
+    """
     writeable = array.flags.writeable and all(step >= 0 for step in array.strides)
     return torch.from_numpy(array if writeable else array.copy())
 
@@ -108,11 +111,12 @@ def call(
     *,
     training: bool,
 ) -> Any:
-    """Calls this thread's copy of the module with ``parameters`` and ``inputs``.
+    """Returns the module's output for ``inputs`` and ``parameters``, by this thread's copy of it.
 
     The copies are kept as long as ``owner`` lives. ``training`` False: the copy is in eval mode;
-    True: it is in the modes in which the module was given. InvalidArgumentError if the module
-    changes a buffer, which other trainers would not see, or a parameter or input, in place.
+    True: in the modes that the module was given in. InvalidArgumentError if the module changes a
+    persistent buffer, which no other trainer would see, or a parameter or input, which others may
+    share.
     """
     copies = _copies().setdefault(owner, {})
     if training not in copies:
@@ -136,7 +140,7 @@ def call(
 
 
 def _persists(module: Any, path: str) -> bool:
-    """True if a buffer belongs to the state that torch saves of its module."""
+    """True if a buffer belongs to the state of its module, as torch saves it."""
     home, _, name = path.rpartition(".")
     return name not in module.get_submodule(home)._non_persistent_buffers_set
 
@@ -149,7 +153,7 @@ def _copies() -> WeakKeyDictionary[Any, dict[bool, Any]]:
 
 
 def in_eval_mode(module: Any, compute: Callable[[], Any]) -> Any:
-    """Calls ``compute`` with ``module`` in eval mode and without gradients; returns its result."""
+    """Returns ``compute()``, called with ``module`` in eval mode and without gradients."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

@@ -1,6 +1,6 @@
-"""The ``extended`` attribute of the V1 strategy: device names, and which worker does what.
+"""The ``extended`` attribute of the V1 strategy: device names, and who does one-time work.
 
-Knows neither sessions nor training. Invariant: tasks that one worker does for all are the chief's.
+Knows neither sessions nor training. Invariant: what is done once for all workers, the chief does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pstrain.variables.scope import Placement, placement_scope
 
 
 class Extensible(Protocol):
-    """What this module needs of a strategy."""
+    """What this module needs of the strategy."""
 
     is_chief: bool
     placement: Placement
@@ -33,7 +33,7 @@ class Extensible(Protocol):
 
 
 class Extended:
-    """The object behind ``strategy.extended``, with TensorFlow's names."""
+    """The ``extended`` attribute of one strategy."""
 
     def __init__(self, strategy: Extensible) -> None:
         spec = strategy.cluster_resolver.cluster_spec()
@@ -54,18 +54,18 @@ class Extended:
         args: tuple[Any, ...] | list[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Calls ``fn`` for this worker's only replica, as :meth:`run` of the strategy does."""
+        """Calls ``fn`` for this worker's only replica."""
         return self._strategy.run(fn, args, kwargs)
 
     def variable_created_in_scope(self, variable: Any) -> bool:
-        """True if ``variable`` lives where this strategy's scope puts variables."""
+        """True if ``variable`` lives where this strategy's scope places its variables."""
         return getattr(variable, "parameters", None) is self._strategy.placement.parameters
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Places variables made inside on the server of the given variable.
+        """Places variables made inside on the server of ``colocate_with_variable``.
 
-        InvalidArgumentError for a variable of another strategy or of none.
+        InvalidArgumentError if that is a variable of another strategy or of none.
         """
         server = server_of(colocate_with_variable, self)
         with (

@@ -1,10 +1,10 @@
-"""How workers without a coordinator agree on a session: the chief begins it, the servers hold it.
+"""How workers without a coordinator agree on a session: the chief begins it, the servers tell it.
 
-The chief makes a session the current one of every parameter server, and counts its stage in a
-variable of that session: stage 0 is before the first training, an odd stage is a training, and an
-even one is the end of a training. Workers ask the servers which session is current. Knows nothing
-of models. Invariant: no worker trains before the chief has published that the variables have their
-values, and a session that was replaced never comes back.
+The chief makes a session the current one of every parameter server. It counts the session's stage
+in a variable there: while the stage is odd, a training is under way; 0 means that none has begun,
+any other even stage that the last one has ended. Workers ask the servers which session is current.
+Knows nothing of models. Invariant: no worker trains before the chief has announced that the
+variables have their values, and a session that was replaced never comes back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _STAGE_ID, _DONE_ID = -1, -2
 
 
 class Membership:
-    """This task's part in the agreement; ``parameters.session`` is always the session it is in."""
+    """This task's membership of a session; ``parameters.session`` is always its session."""
 
     def __init__(
         self, parameters: RemoteParameters, *, is_chief: bool, workers: int, config: ParameterConfig
@@ -54,13 +54,13 @@ class Membership:
         self._timeout_s = config.start_timeout_s
         self._stages = _counter_spec(_STAGE_ID, "v1/stage", 1)
         self._done = _counter_spec(_DONE_ID, "v1/done", workers)
-        # The stage that the chief has published, or that of the latest training of a worker.
+        # On the chief the current stage; on a worker the stage of its current or last training.
         self._stage = 0
         self.others_train = False
-        """On the chief: True while other workers may train."""
+        """On the chief: whether other workers may be training."""
 
     def enter(self) -> None:
-        """Begins a session on the chief; a worker waits for a session not ended, and enters it."""
+        """Begins a session (the chief), or waits for one that has not ended and enters it."""
         if self._is_chief:
             self._begin()
         else:
@@ -71,18 +71,18 @@ class Membership:
             )
 
     def publish_ready(self) -> None:
-        """Publishes that the variables have their values and a training begins. Chief only."""
+        """Announces that the variables have their values and a training begins. Chief only."""
         self.others_train = True
         self._publish(self._stage + 1 + self._stage % 2)
 
     def publish_end(self) -> None:
-        """Publishes that the training is over. Chief only. Idempotent."""
+        """Announces that the training is over. Chief only. Idempotent."""
         self._publish(self._stage + self._stage % 2)
 
     def await_next(self, worker: int) -> None:
-        """Blocks until a training is under way in which this worker was not yet. Worker only.
+        """Blocks until a training is under way that this worker has not been in. Worker only.
 
-        Withdraws an earlier report of this worker that it is done.
+        Also withdraws an earlier report of ``worker`` that it is done.
         """
         left = (self._parameters.session, self._stage) if self._stage else None
         self._await(lambda: self._is_ready(left) and self._is_awaited(worker))
@@ -92,11 +92,11 @@ class Membership:
         self._await(self._is_ready)
 
     def report_done(self, worker: int) -> None:
-        """Reports that this worker has finished its part of the training."""
+        """Reports that ``worker`` is done with the training that it is in."""
         self._parameters.assign(self._done, "set", np.array([self._stage]), worker)
 
     def missing(self) -> list[int]:
-        """Returns the workers that have not reported yet that they are done."""
+        """Returns the workers that have not reported that they are done."""
         return [int(n) for n in np.flatnonzero(self._parameters.read(self._done) != self._stage)]
 
     def has_ended(self) -> bool:
@@ -141,7 +141,7 @@ class Membership:
         return found
 
     def _find(self) -> str | None:
-        """Returns the session that all servers are in, if a chief has begun it, else None."""
+        """Returns the session that all servers are in; None unless a chief has begun it."""
         sessions = set(self._sessions())
         session = sessions.pop()
         return session if not sessions and session and session.startswith(_PREFIX) else None
@@ -154,15 +154,15 @@ class Membership:
         )
 
     def _is_begun(self) -> bool:
-        """Enters the current session; True if it has not ended.
+        """Enters the current session, if there is one; True if that session has not ended.
 
-        An ended session is one that an earlier program left on servers that still run.
+        An ended session is what an earlier program left on servers that still run.
         """
         stage = self._find_stage()
         return stage is not None and (stage == 0 or stage % 2 == 1)
 
     def _is_ready(self, left: tuple[str, int] | None = None) -> bool:
-        """Enters the current training; False if there is none, or only the one it has ``left``."""
+        """Enters the training under way; False if there is none, or it is the one in ``left``."""
         stage = self._find_stage()
         if stage is None or stage % 2 == 0 or (self._parameters.session, stage) == left:
             return False
@@ -170,7 +170,7 @@ class Membership:
         return True
 
     def _find_stage(self) -> int | None:
-        """Enters the session that all servers are in; returns its stage, None if there is none."""
+        """Enters the session that all servers are in; returns its stage, None without one."""
         session = self._find()
         if session is None:
             return None
@@ -178,12 +178,12 @@ class Membership:
         try:
             return int(self._parameters.read(self._stages)[0])
         except (NotFoundError, FailedPreconditionError, AbortedError):
-            return None  # the session was begun, or replaced, a moment ago
+            return None  # the session was begun or replaced a moment ago
 
     def _is_awaited(self, worker: int) -> bool:
-        """Withdraws this worker's report that it is done, made before it was started again.
+        """Withdraws the worker's report that it is done; False if the session has just changed.
 
-        False if the session is not ready for that.
+        A worker that was started again may have reported before; the chief has to wait for it.
         """
         try:
             self._parameters.assign(self._done, "set", np.array([0]), worker)
@@ -193,10 +193,10 @@ class Membership:
 
 
 def wait_for(what: str, timeout_s: float, attempt: Callable[[], T | None]) -> T:
-    """Calls ``attempt`` with backoff until it returns a true value, and returns that.
+    """Returns the first true result of ``attempt``, which is repeated with growing pauses.
 
-    Takes UnavailableError and DeadlineExceededError of ``attempt`` for a failed try. Raises
-    DeadlineExceededError, which names ``what`` was waited for, after ``timeout_s``.
+    UnavailableError and DeadlineExceededError of an attempt count as a failure to be repeated.
+    After ``timeout_s`` raises DeadlineExceededError, which says ``what`` was waited for.
     """
     deadline_s = time.monotonic() + timeout_s
     pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S

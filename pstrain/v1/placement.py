@@ -1,7 +1,7 @@
-"""The placement of variables in the V1 form, and which worker gives them their first values.
+"""Places the variables of the V1 form, and decides which worker gives them their values.
 
-Knows servers by number, and not how workers agree on sessions. Invariant: only the chief gives a
-variable its first value, and no row moves to another key while a worker may train.
+Knows servers by number, but not how sessions are agreed on. Invariant: only the chief gives a
+variable its first value, and no row is given to another key while other workers may be training.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerParameters(RemoteParameters):
-    """The parameters of one worker; drops first values that a worker other than the chief assigns.
+    """The parameters as one worker uses them; only the chief gives variables their first values.
 
-    ``made``: the ids of variables that have been made, to which every worker may assign. Making a
+    Other workers' assignments to a variable are ignored until its id is in ``made``. Creating a
     variable waits for servers that are away, at most ``config.start_timeout_s``.
     """
 
@@ -86,10 +86,9 @@ class WorkerParameters(RemoteParameters):
 
     @contextmanager
     def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
-        """Enters a scope in which rows may get other keys.
+        """Guards a change of ``variables`` that may give their rows to other keys.
 
-        Raises FailedPreconditionError if ``variables`` contain keys while other workers, which
-        cache the rows of keys, may train.
+        FailedPreconditionError if they hold keys whose rows other training workers remember.
         """
         if self.key_maps.are_in(variables) and not self.may_move_keys():
             raise FailedPreconditionError(
@@ -110,7 +109,7 @@ def _always() -> bool:
 
 
 class ServerPlacement:
-    """A placement that puts each whole variable on the next server, round robin."""
+    """A placement of whole variables, one server after the other (round robin)."""
 
     def __init__(self, parameters: WorkerParameters, num_workers: int) -> None:
         self.parameters = parameters
@@ -134,7 +133,7 @@ class ServerPlacement:
 
 
 class Beside:
-    """A placement that puts all variables on one server, and is otherwise like ``placement``."""
+    """A placement on one server, in all else the same as ``placement``."""
 
     def __init__(self, placement: Placement, server: int) -> None:
         self.parameters = placement.parameters

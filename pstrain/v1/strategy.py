@@ -1,7 +1,7 @@
 """ParameterServerStrategy of the V1 form: each worker trains by itself on shared variables.
 
-Assigns variables to servers, and this worker its share of the input. Invariant: variables made in
-the same order have the same ids and servers on every worker, so the same script shares them.
+Gives variables their places, and this worker its share of the input. Invariant: variables made in
+the same order have the same ids and places on all workers, so workers with one script share them.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ T = TypeVar("T")
 
 
 class ParameterServerStrategy(Replica):
-    """A strategy that every worker makes in the same script; parameter servers run ``Server``.
+    """The strategy that every worker makes in the same script; servers run ``pstrain.Server``.
 
-    ``cluster_resolver`` None: TF_CONFIG. The chief (task ``chief``, else worker 0) begins a
-    session on the servers, which drops what they held, initialises the variables and saves
-    checkpoints. The other workers wait for the chief, and all wait for the servers, for at most
-    ``config.start_timeout_s``: then DeadlineExceededError. Train inside of :meth:`session`. Updates
-    of different workers have no order; a step that runs again after a lost connection may be
-    applied twice. ``tls_ca_path``: the PEM file of the authority that servers' certificates are
-    checked against; by default the file in PSTRAIN_TLS_CA. ``transport_dtype``: as in the form with
-    a coordinator, for what this worker pulls and pushes. Without a cluster everything is in this
-    process. InvalidArgumentError (a ValueError) for a cluster without 'ps', or if this task is not
-    given or not in the cluster.
+    ``cluster_resolver`` None: the cluster in TF_CONFIG. The chief (task ``chief``, else worker 0)
+    begins a session on the servers, which drops what they held, initialises the variables and
+    saves checkpoints. The other workers wait for the chief, and all wait for the servers, at most
+    ``config.start_timeout_s``; then DeadlineExceededError is raised. Train inside :meth:`session`.
+    The workers' updates are not ordered among each other; a step that runs again after a lost
+    connection may be applied twice. ``tls_ca_path``: the PEM file of the authority that signs the
+    servers' TLS certificates, if it is not the one in PSTRAIN_TLS_CA. ``transport_dtype``: as in
+    the form with a coordinator, for what this worker pulls and pushes. Without a cluster
+    everything is in this process. InvalidArgumentError (a ValueError) if the cluster has no 'ps'
+    task, or this process's task is unknown or not in the cluster.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class ParameterServerStrategy(Replica):
         return tuple(getattr(self.placement, "variables", ()))
 
     def scope(self) -> Scope[ParameterServerStrategy]:
-        """Returns a context manager: variables that this thread makes inside live on the servers.
+        """Returns a scope whose variables live on the parameter servers, round robin.
 
-        Every worker must make the same variables in the same order: AlreadyExistsError if they
-        differ. The scope may be entered again. Entering it inside another strategy's scope raises
-        FailedPreconditionError.
+        It holds for this thread. Every worker must make the same variables in the same order;
+        AlreadyExistsError if they differ. A scope may be entered again; FailedPreconditionError
+        inside another strategy's scope.
         """
         return Scope(self, self.placement)
 
@@ -118,7 +118,7 @@ class ParameterServerStrategy(Replica):
         save_every_steps: int | None = None,
         worker_timeout_s: float = 300.0,
     ) -> TrainingSession:
-        """Returns a context manager in which this worker trains; see :class:`TrainingSession`."""
+        """A context manager inside of which this worker trains; see :class:`TrainingSession`."""
         return TrainingSession(
             self,
             checkpoint_manager,
@@ -137,28 +137,31 @@ class ParameterServerStrategy(Replica):
     ) -> Any:
         """Calls ``fn`` for this worker's only replica.
 
-        Inside :meth:`session`, calls it again if a server or the chief was lost and has returned.
+        Inside :meth:`session`, calls it again once a server or the chief was lost and is back.
         """
         call = super().run
         return self.guarded(lambda: call(fn, args, kwargs, options))
 
     def guarded(self, call: Callable[[], T]) -> T:
-        """Runs ``call()`` as a step of this worker, and again after a loss, as :meth:`run` does."""
+        """Returns ``call()``, run as a step of this worker and run again as in :meth:`run`."""
         with trainer_scope(self.worker_index):
             return call() if self._session is None else self._session.guarded(call)
 
     def begin_steps(self) -> None:
-        """Prepares for training steps; runs first what :meth:`when_all_are_done` has put off."""
+        """Announces that training steps follow, which :meth:`advance` will count."""
         if self._session is not None:
             self._session.take_back()
 
     def advance(self, steps: int) -> None:
-        """Counts steps that were not made by ``session.run``; the session saves if it is time."""
+        """Counts steps that the session did not run itself; the session saves if it is time."""
         if self._session is not None:
             self._session.advance(steps)
 
     def when_all_are_done(self, call: Callable[[], Any]) -> None:
-        """Puts ``call`` off to the session's end, when no worker trains; calls at once if alone."""
+        """Calls ``call`` at the session's end, once no worker trains.
+
+        Without a session, or without other workers, calls it at once.
+        """
         if self._session is None or self.num_workers == 1:
             call()
         else:
@@ -181,10 +184,10 @@ class ParameterServerStrategy(Replica):
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
         """Returns this worker's share of the dataset, ready to be iterated.
 
-        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without. If elements
+        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; None: AUTO. If elements
         are divided (DATA), a shuffle without a seed has the same order on each run, because all
-        workers need the same order. Workers share the job of a data service by its ``job_name``:
-        InvalidArgumentError if it has none.
+        workers need the same order. Workers share a data service's dataset through the job that
+        its ``job_name`` names: InvalidArgumentError without one.
         """
         return own_share(dataset, options, self.input_context)
 
@@ -193,7 +196,7 @@ class ParameterServerStrategy(Replica):
         dataset_fn: Callable[..., Any],
         options: Any = None,  # noqa: ARG002
     ) -> Any:
-        """Returns the dataset that ``dataset_fn(InputContext)`` makes for this worker."""
+        """Returns what ``dataset_fn(InputContext)`` makes for this worker."""
         dataset = DistributedDatasetFunction(dataset_fn)(self.input_context)
         if not isinstance(dataset, Iterable):
             raise InvalidTypeError(
@@ -203,10 +206,11 @@ class ParameterServerStrategy(Replica):
         return dataset
 
     def rejoin(self) -> None:
-        """Makes all variables again, after a server was started anew or another session has begun.
+        """Enters the current session and makes all variables again, in it.
 
-        Variables start from their initializers. The chief also gives them the values that they were
-        made from, if these were at most 64 KiB; for others see :meth:`confirm_values`.
+        To be called after a server was started anew or another session has begun. The variables
+        get the values of their initializers; the chief also gives back the values that variables
+        were made of, if these are at most 64 KiB. For larger ones see :meth:`confirm_values`.
         """
         if self.membership is None or self.parameters is None:
             return
@@ -218,7 +222,7 @@ class ParameterServerStrategy(Replica):
                 self._lacking.append(variable.name)
 
     def confirm_values(self, *, are_restored: bool) -> None:
-        """Raises DataLossError if variables lost first values that no checkpoint has restored."""
+        """Raises DataLossError if first values of variables are lost and were not restored."""
         if are_restored:
             self._lacking = []
         if self._lacking:
@@ -230,16 +234,16 @@ class ParameterServerStrategy(Replica):
 
     @property
     def start_timeout_s(self) -> float:
-        """The longest wait for servers, and for the chief."""
+        """How long to wait for servers, and for the chief."""
         return self._config.start_timeout_s
 
     @property
     def is_in_session(self) -> bool:
-        """True while this worker is in a session."""
+        """True if a session is under way on this worker."""
         return self._session is not None
 
     def bind(self, session: TrainingSession | None) -> None:
-        """Sets the session that guards :meth:`run`, or none."""
+        """Sets the session that guards :meth:`run`; None at its end."""
         self._session = session
 
     def close(self) -> None:
@@ -275,7 +279,7 @@ class ParameterServerStrategy(Replica):
 
 
 def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
-    """Returns the index of this worker, 0 for the chief, and the number of workers."""
+    """Returns the number of this worker (the chief is 0) and the number of workers."""
     if not spec:
         return 0, 1
     unknown = [job for job in spec.jobs if job not in JOBS]
