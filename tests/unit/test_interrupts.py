@@ -41,7 +41,7 @@ def test_an_interrupt_comes_through_where_it_is_let() -> None:
     interrupts.let_through()
     with pytest.raises(KeyboardInterrupt) as raised:
         _interrupted(interrupts, interrupts.let_through)
-    assert interrupts.let(raised.value)
+    assert interrupts.raised(raised.value)
 
 
 def test_other_threads_let_no_interrupt_through() -> None:
@@ -74,7 +74,7 @@ def test_a_second_interrupt_is_raised_where_the_program_is() -> None:
     with pytest.raises(KeyboardInterrupt) as raised:
         _interrupted(interrupts, interrupt_again)
     assert done == ["once"]
-    assert not interrupts.let(raised.value)
+    assert not interrupts.raised(raised.value)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
