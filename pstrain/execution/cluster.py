@@ -8,7 +8,7 @@ read by themselves when every live trainer has seen its end since the last loss 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -280,7 +280,7 @@ class ClusterExecutor:
         steps_per_execution: int,
         *,
         is_in_order: bool = False,
-    ) -> Iterator[Report]:
+    ) -> Generator[Report, None, None]:
         """Each element once, also where trainers are lost, if every trainer can read the data.
 
         Data that trainers share otherwise (of the data service, or by a dataset function) are read
@@ -296,6 +296,10 @@ class ClusterExecutor:
                 yield from in_order(self._run_dealt(*given))
             else:
                 yield from self.run(function, elements, steps, steps_per_execution)
+        except (KeyboardInterrupt, GeneratorExit):
+            # Else they would fail without the elements, which the next schedule would raise.
+            self.give_up()
+            raise
         finally:
             elements.close()
 

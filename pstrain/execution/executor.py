@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol
 
 from pstrain.execution.resumption import Restorable
@@ -92,10 +92,11 @@ class Executor(Restorable, Protocol):
         steps_per_execution: int,
         *,
         is_in_order: bool = False,
-    ) -> Iterator[Report]:
+    ) -> Generator[Report, None, None]:
         """One pass over the first ``steps`` elements (None: all): reports as runs end.
 
-        ``is_in_order``: in the order of the elements, where they have one that trainers share.
+        ``is_in_order``: in the order of the elements, where they have one that trainers share. One
+        that is closed or interrupted before its end leaves nothing that runs on.
         """
 
 
