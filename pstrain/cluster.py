@@ -137,6 +137,9 @@ class ClusterResolver:
     def note_strategy(self, strategy: Any) -> None:
         """A strategy of this process uses the cluster."""
 
+    def check_open(self) -> None:
+        """FailedPreconditionError where the cluster has ended, and will not be there again."""
+
     def cluster_spec(self) -> ClusterSpec:
         return self._spec
 

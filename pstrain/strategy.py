@@ -95,11 +95,12 @@ class ParameterServerStrategy(Replica):
                 "variable_partitioner must be one of pstrain.partitioners or a function of shape "
                 f"and dtype, got {variable_partitioner!r}"
             )
+        self._resolver = cluster_resolver
+        self.check_open()
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
         self._consistency = consistency_of(consistency, spec.num_tasks("worker"))
         shard_placer = placer(placement, spec.num_tasks("ps"))
-        self._resolver = cluster_resolver
         self._partitioner = variable_partitioner
         self._config = config or ParameterConfig()
         # Named by when it began, so that trainers can tell an older session from a newer one.
@@ -129,6 +130,11 @@ class ParameterServerStrategy(Replica):
     @property
     def cluster_resolver(self) -> ClusterResolver:
         return self._resolver
+
+    def check_open(self) -> None:
+        """FailedPreconditionError where its cluster has ended, and nobody need be waited for."""
+        if isinstance(self._resolver, ClusterResolver):
+            self._resolver.check_open()
 
     @property
     def consistency(self) -> Consistency:
