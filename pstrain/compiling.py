@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from dataservice.runtime.compile_notice import notice
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.process import exit_with_parent, spawn_module
 from pstrain import kernels
@@ -41,6 +42,8 @@ def compile_kernels(
         name = left.pop(0)
         if not kernels.is_compiled(name) and kernels.warm_up(name) and not has_shared:
             missing = [other for other in left if not kernels.is_compiled(other)]
+            if report is None and len(missing) > 1:
+                notice.tell()
             _fill_cache(missing, min(available_cores(), _PROCESSES_MAX))
             has_shared = True
         if report is not None:

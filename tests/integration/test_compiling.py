@@ -97,6 +97,20 @@ def test_what_was_cut_short_is_compiled_elsewhere_too(tmp_path: pathlib.Path) ->
     assert run(tmp_path) == [TOLD, [["losses", "metrics"]], ["bfloat16"], ["bfloat16"]]
 
 
+def test_who_waits_for_kernels_is_told_once_why(tmp_path: pathlib.Path) -> None:
+    program = f"from pstrain.compiling import *\ncompile_kernels(None, {MODULES[:3]})"
+    for times in (1, 0):
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=300,
+        )
+        assert done.stderr.count("compiling kernels, which takes") == times
+
+
 @pytest.mark.parametrize(("module", "name"), SERVERS)
 def test_a_server_loads_kernels_only_as_they_are_called_where_all_are_compiled(
     module: str, name: str, tmp_path: pathlib.Path
