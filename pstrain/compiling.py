@@ -34,9 +34,9 @@ def compile_kernels(
 
     Those in it are not loaded: each is by its first call, which takes milliseconds. All of them
     take 40 seconds of one core where none was compiled before: run it in one process before
-    starting others that share the cache. ``report`` is told each module as it is done. Blocks.
+    starting others that share the cache. ``report`` is told each of those as it is done. Blocks.
     """
-    left = _smallest_first(modules)
+    left = [name for name in _smallest_first(modules) if not kernels.is_compiled(name)]
     has_shared = False
     while left:
         name = left.pop(0)
