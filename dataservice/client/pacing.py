@@ -13,6 +13,8 @@ GROUP_S = 0.2
 # the dispatcher has many to answer, in parts of the interval it asks for: all are idle at once.
 IDLE_FIRST_S = 0.003
 IDLE_MAX_S = 0.25
+# Who was told of an end and asks again waits for the answer, and in rounds all others do.
+AGAIN_S = 0.02
 _IDLE_FIRST_PART = 1 / 64
 _IDLE_MAX_PART = 1 / 2
 
@@ -24,7 +26,7 @@ class Pacing:
         self._own_s = self._heartbeat_s = heartbeat_s
         self._last_s = now_s
         self._idle_s = self._idle_first_s = IDLE_FIRST_S
-        self._idle_max_s = IDLE_MAX_S
+        self._idle_max_s, self._again_s = IDLE_MAX_S, AGAIN_S
         self._was_idle = False
 
     def due_s(self, *, urgent: bool, idle: bool, has_news: bool) -> float:
@@ -43,6 +45,7 @@ class Pacing:
         self._heartbeat_s = max(self._own_s, least_s)
         self._idle_first_s = max(IDLE_FIRST_S, _IDLE_FIRST_PART * least_s)
         self._idle_max_s = max(IDLE_MAX_S, _IDLE_MAX_PART * least_s)
+        self._again_s = max(AGAIN_S, _IDLE_MAX_PART * least_s)
 
     def note_call(self, now_s: float, *, idle: bool) -> None:
         """A call was made."""
@@ -50,6 +53,10 @@ class Pacing:
         self._idle_s = min(longer_s, self._idle_max_s) if idle else self._idle_first_s
         self._was_idle = idle
         self._last_s = now_s
+
+    def note_end(self) -> None:
+        """A taker was told that nothing is left, and may ask again at once."""
+        self._idle_s = min(self._idle_s, self._again_s)
 
     def note_arrival(self) -> None:
         """Something came in: the next idle moment is a new one."""
