@@ -88,6 +88,13 @@ def find(path: Path) -> str:
     return found
 
 
+def no_folder(directory: str) -> InvalidArgumentError:
+    """The error for a directory of checkpoints that is a file, or lies in one."""
+    return InvalidArgumentError(
+        f"no checkpoints can be in {directory!r}, which is, or lies in, a file: name a folder"
+    )
+
+
 class PartialCheckpoint:
     """A checkpoint that nobody sees yet: a ``folder`` to fill, and where it will be, its ``path``.
 
@@ -98,7 +105,10 @@ class PartialCheckpoint:
     def __init__(self, directory: Path, name: str, number: int | None) -> None:
         check_name(name, number)
         directory = os.path.abspath(path_of(directory, "directory"))
-        os.makedirs(directory, exist_ok=True)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise no_folder(directory) from error
         with _lock:
             _remove_partial(directory)
             if number is None:
