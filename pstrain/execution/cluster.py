@@ -8,7 +8,7 @@ themselves ends when every live trainer has seen its end since the last loss of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -280,7 +280,7 @@ class ClusterExecutor:
         steps_per_execution: int,
         *,
         is_in_order: bool = False,
-    ) -> Iterator[Report]:
+    ) -> Generator[Report, None, None]:
         """Reads each element once, despite lost trainers, if every trainer can read the data.
 
         Other data (of a data service, or of a dataset function) is read as in :meth:`run`: a data
@@ -295,6 +295,10 @@ class ClusterExecutor:
                 yield from in_order(self._run_dealt(*given))
             else:
                 yield from self.run(function, elements, steps, steps_per_execution)
+        except (KeyboardInterrupt, GeneratorExit):
+            # Else they would fail without the elements, which the next schedule would raise.
+            self.give_up()
+            raise
         finally:
             elements.close()
 

@@ -6,7 +6,7 @@ a per-worker iterator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -194,7 +194,7 @@ class LocalExecutor:
         steps_per_execution: int,
         *,
         is_in_order: bool = False,  # noqa: ARG002
-    ) -> Iterator[Report]:
+    ) -> Generator[Report, None, None]:
         iterator = iter(_Epochs(data, InputContext()))
         try:
             yield from self._reports(function, iterator, steps, steps_per_execution)
