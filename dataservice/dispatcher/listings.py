@@ -44,8 +44,8 @@ class Listings:
             finally:
                 self._planners.release()
         raise UnavailableError(
-            f"the sources of {what} are being listed, or others are, for as many clients as may "
-            "wait for that at once; try again"
+            "the dispatcher is busy listing source files, and as many clients as allowed "
+            f"already wait for that; it has not begun to list those of {what}: try again"
         )
 
     @contextmanager

@@ -123,7 +123,7 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         future = pool.submit(open_reader, service, "r1")
         assert begun.wait(WAIT_S)
         for _ in range(3):
-            with pytest.raises(UnavailableError, match="being listed"):
+            with pytest.raises(UnavailableError, match="busy listing"):
                 open_reader(service, "r2")
         with service.openings._listings.alone("dataset other"):
             pass  # one lists, none waits

@@ -151,7 +151,7 @@ def test_a_new_run_learns_who_read_the_repetition(cluster: Cluster, epochs: int)
         cluster.open("r3", pid=2, started_s=cluster.now_s - 5.0)
     assert str(caught.value) == (
         "repetition 0 of job train was read to its end by process 1 on host, and a job gives each "
-        "repetition once; its last reader went 60 s ago. Use another job_name, or `dataservice "
+        "repetition once; its last reader left 60 s ago. Use another job_name, or `dataservice "
         "jobs delete HOST:PORT 'train'`"
     )
     with pytest.raises(FailedPreconditionError, match="by process 1 on host"):
@@ -209,7 +209,7 @@ def test_a_repetition_that_others_left_unfinished_goes_on_with_a_word(cluster: C
     cluster.leave("r1")
     second = cluster.open("r2", pid=2, started_s=cluster.now_s)
     assert second.iteration_id == first.iteration_id
-    assert "was begun by process 1 on host, who left" in second.notice
+    assert "was partly read by process 1 on host, which has ended" in second.notice
     assert cluster.open("r3", pid=3).notice == "", "with others, that is how jobs are shared"
 
 
@@ -218,7 +218,7 @@ def test_rows_that_left_with_a_reader_that_gets_none_twice_are_worth_a_word() ->
     first = cluster.open("r1", delivery="at_most_once", plan=TWO_WINDOWS)
     cluster.lease("r1", first.iteration_id, count=1)
     cluster.leave("r1")
-    assert "who left" in cluster.open("r2", pid=2, delivery="at_most_once").notice
+    assert "which has ended" in cluster.open("r2", pid=2, delivery="at_most_once").notice
 
 
 @pytest.mark.parametrize("resumed", [False, True])
