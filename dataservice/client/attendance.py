@@ -34,8 +34,7 @@ class Attendance:
         if self._since_s.keys() - known.keys() or now_s - self._reminded_s >= _REMIND_S:
             self._reminded_s = now_s
             logger.warning(
-                "waiting for %s: under static sharding nothing but that worker can deliver its "
-                "share",
+                "waiting for %s; under static sharding no other worker can deliver its share",
                 ", ".join(self._since_s),
             )
         late = [w for w, since_s in self._since_s.items() if now_s - since_s >= self._patience_s]

@@ -44,8 +44,8 @@ class Listings:
             finally:
                 self._planners.release()
         raise UnavailableError(
-            "the dispatcher is busy listing source files, and as many clients as allowed "
-            f"already wait for that; it has not begun to list those of {what}: try again"
+            f"cannot list the sources of {what} yet: they are being listed for another "
+            "client, or as many clients as allowed wait for listings; try again"
         )
 
     @contextmanager

@@ -32,6 +32,18 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description=__doc__,
         epilog="example: pstrain train --data 'clicks/*.parquet' --label clicked --out model",
     )
+    _add_files(parser)
+    _add_columns(parser)
+    _add_model(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
+    parser.add_argument(
+        "--local", action="store_true", help="train in this process, without a cluster"
+    )
+    add_cluster(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data",
         required=True,
@@ -67,6 +79,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     held_out.add_argument(
         "--validation-data", metavar="GLOB", help="files to validate on, instead of held-out rows"
     )
+
+
+def _add_columns(parser: argparse.ArgumentParser) -> None:
     columns = parser.add_argument_group(
         "columns",
         description="The kind of each column is found out from a sample, and shown; these options "
@@ -95,6 +110,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "root of the count); a RULE without a column holds for all columns that are not named "
         "(default: mean)",
     )
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
     model.add_argument(
         "--model",
@@ -142,12 +160,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         metavar="N",
         help="seed of the initial weights, the shuffle and the held-out rows (default: 0)",
     )
-    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
-    parser.add_argument(
-        "--local", action="store_true", help="train in this process, without a cluster"
-    )
-    add_cluster(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -111,6 +111,6 @@ class KeyRows:
             known.has_told = True
             capacity = self.fields.capacity[asked.fields[refused[0]]]
             logger.warning(
-                "%r has no row left for some new keys, which share the row of unknown keys: "
-                "raise its capacity (%d) or its min_count", self.name, capacity,
+                "%r has no row left for some new keys, which share the row of unknown ones: raise "
+                "its capacity (%d), or min_count", self.name, capacity,
             )  # fmt: skip

@@ -154,8 +154,8 @@ def _try_validation(validation: ds.Dataset, prepared: Preparation, config: Train
     if config.validation_data is not None:
         raise DataError(f"--validation-data {config.validation_data!r} holds no rows")
     raise DataError(
-        f"--validation {config.validation} of the rows of {config.data!r} are none: give a larger "
-        "share, or other files by --validation-data"
+        f"--validation {config.validation} leaves no rows of {config.data!r} to validate "
+        "on: give a larger share, or other files by --validation-data"
     )
 
 

@@ -120,7 +120,7 @@ def test_what_an_earlier_run_left_goes_on_with_a_warning(
     with caplog.at_level(logging.WARNING):
         got += read_ids(named(service, dataset_id, "left"))
     assert sorted(got) == list(range(10_000))
-    assert any("was begun by process" in record.message for record in caplog.records)
+    assert any("was partly read by process" in record.message for record in caplog.records)
 
 
 def test_without_windows_what_a_reader_took_goes_to_nobody_else(
