@@ -98,8 +98,8 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         type=_count,
         default=1,
         metavar="N",
-        help="number of workers of the data service, which a dispatcher is started with; 0 for no "
-        "data service (default: 1)",
+        help="number of workers of the data service, besides its dispatcher; 0 for no data service "
+        "(default: 1)",
     )
 
 

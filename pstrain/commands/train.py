@@ -84,8 +84,8 @@ def _add_files(parser: argparse.ArgumentParser) -> None:
 def _add_columns(parser: argparse.ArgumentParser) -> None:
     columns = parser.add_argument_group(
         "columns",
-        description="The kind of each column is found out from a sample, and shown; these options "
-        "correct it.",
+        description="The kinds of the columns are inferred from a sample and shown; --dense, "
+        "--categorical and --ignore correct them.",
     )
     for option, meaning in (
         ("--dense", "columns to use as numbers"),
