@@ -1,9 +1,9 @@
 """How many closures that do nothing are scheduled, run and finished per second?
 
-One trainer and one parameter server in processes of their own, this process as the coordinator.
-What is measured is all that a step costs besides its own work. With `--peer` TensorFlow's
-ClusterCoordinator does the same, between our own runs. Prints JSON lines: one per run, and one
-with the ratio of the medians.
+One trainer (`--workers` for more) and one parameter server run in their own processes; this process
+is the coordinator. The figure is what a step costs besides its own work. With `--peer` TensorFlow's
+ClusterCoordinator does the same between our runs. Prints JSON lines: one per run, and one with the
+ratio of the medians.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _DEADLINE_S = 120.0
 
 
 def nothing() -> None:
-    """The closure."""
+    """Does nothing; it is the closure that is scheduled."""
 
 
 def measure(trainers: int, seconds: float) -> dict[str, Any]:
-    """One run of about `seconds`."""
+    """Measures one run of about `seconds`."""
     with ps.LocalCluster(workers=trainers, ps=1, data_workers=0) as cluster:
         strategy = ps.ParameterServerStrategy(cluster.resolver)
         coordinator = ps.ClusterCoordinator(strategy)
@@ -55,7 +55,7 @@ def measure(trainers: int, seconds: float) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Ours and theirs in turn, then the ratio."""
+    """Runs ours and theirs in turn, then prints the ratio."""
     ours, theirs = [], []
     for _ in range(options.rounds):
         result = measure(options.workers, options.seconds)
@@ -75,7 +75,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.closures",
         description=__doc__,

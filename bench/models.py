@@ -1,10 +1,10 @@
 """How much CPU time does a step of each model take in one process, and in TensorFlow?
 
-No servers: a tape, `apply_gradients` of Adagrad, batches from memory whose ids are rows of a table
-of 10^5, 13 dense and 26 categorical columns. `bench.peers.tf_models` does the same work; with
-`--peer` its forms and ours take turns, and a ratio is the median of the turns'. Each computes on
-one thread unless `--threads` says otherwise (0: as many as each takes by itself). Prints JSON
-lines: one for each batch, model and kind of ids.
+A step without servers: a tape and `apply_gradients` of Adagrad, on batches from memory with 13
+dense and 26 categorical columns, whose ids are rows of a table of 10^5. `bench.peers.tf_models`
+does the same work; with `--peer` its forms and ours take turns, and a ratio is the median of the
+turns' ratios. Each computes on one thread unless `--threads` says otherwise (0: as many as each
+takes by itself). Prints JSON lines: one for each batch size, model and kind of ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PEER_FORMS = ("plain", "compiled")
 
 
 def make(kind: str, width: int) -> Model:
-    """The model, over rows that a field has one part of."""
+    """Returns a model of ``kind``; each field has its own part of the table's rows."""
     category = Category(work.ROWS_OF_FIELD - 1, hashed=False)
     schema = FeatureSchema(dense=DENSE, categorical=dict.fromkeys(CATEGORICAL, category))
     given = {} if kind == "LogisticRegression" else {"dim": width}
@@ -35,7 +35,7 @@ def make(kind: str, width: int) -> Model:
 
 
 def serve(kind: str, batch: int, ids: str, width: int) -> None:
-    """In the process of its own: trains when it is its turn."""
+    """Runs the training process, which trains when it is its turn."""
     model = make(kind, width)
     rule = ps.optimizers.Adagrad(work.LEARNING_RATE, work.INITIAL_ACCUMULATOR, work.EPSILON)
     drawn = work.batches(batch, ids)
@@ -51,7 +51,7 @@ def serve(kind: str, batch: int, ids: str, width: int) -> None:
 
 
 def measure(kind: str, batch: int, ids: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Turns of ours and of the peer's forms."""
+    """Measures turns of ours and of the peer's forms."""
     common = ["--batch", str(batch), "--ids", ids, "--width", str(options.width)]
     with (
         children.Children(options.deadline_s) as ours,
@@ -72,7 +72,7 @@ def measure(kind: str, batch: int, ids: str, options: argparse.Namespace) -> dic
 
 
 def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """CPU time of a step, and how much more each of the peer's forms takes; of them the least."""
+    """Returns the CPU time of a step of each, and the ratio of the peer's fastest form to ours."""
     found: dict[str, Any] = {"turns": len(rounds)}
     for name in rounds[0]:
         found[f"{name}_cpu_ms"] = round(statistics.median(turn[name] for turn in rounds), 3)
@@ -91,7 +91,7 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         prog="python -m bench.models",
         description=__doc__,
@@ -174,7 +174,7 @@ def main(argv: list[str] | None = None) -> None:
         serve(options.serve, options.batch, options.ids[0], options.width)
         return
     if options.threads:
-        # Our process inherits it.
+        # Our training process inherits it.
         os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
     if options.smoke:
         options.turns, options.turn_s, options.warm_up_s, options.batches = 2, 0.05, 0.01, [256]

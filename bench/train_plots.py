@@ -1,8 +1,8 @@
 """How does the rate of training change with batch size, trainers and embedding size? PNG plots.
 
-Measures with the means of `bench.train`, one run per point, with as many parameter servers as
-trainers. Writes three files into `--out` and prints one JSON line per plot with its points. Needs
-matplotlib (extra `demo`), and says so before it measures.
+Measures as `bench.train` does, one run per point, with as many parameter servers as trainers.
+Writes three files into `--out` and prints one JSON line per plot with its points. Needs matplotlib
+(extra `demo`), and ends with a message before it measures if that is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BATCH = 4_096
 
 
 def plots_of(options: argparse.Namespace) -> list[plots.Plot]:
-    """All plots; nothing is measured yet, and no point twice."""
+    """Returns all plots; they measure when they are drawn, and no point twice."""
 
     @functools.cache
     def rate(trainers: int, batch: int, width: int) -> float:
@@ -58,7 +58,7 @@ def plots_of(options: argparse.Namespace) -> list[plots.Plot]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
+    """Runs the command line."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {_MODULE}",
         description=__doc__,

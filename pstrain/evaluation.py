@@ -1,7 +1,7 @@
 """``evaluate`` and ``predict``: metrics and probabilities over a dataset.
 
-Metric states travel and are merged, never averages, so that the result is the same for any
-number of trainers. Knows nothing of how a model computes.
+Knows nothing of how a model computes. Invariant: metric states travel and are merged, never
+averages, so the result is the same for any number of trainers.
 """
 
 from __future__ import annotations
@@ -38,16 +38,17 @@ def evaluate(
     distributed: bool | None = None,
     sample_weight: Any = None,
 ) -> Logs:
-    """Loss and compiled metrics over ``data`` (as for ``fit``), on the trainers if there are any.
+    """Returns loss and compiled metrics over ``data``, from the trainers if there are any. Blocks.
 
-    Exact for a Dataset that is not distributed, a table or arrays: each closure names the rows
-    that it reads and returns its metrics' states, so neither the number of trainers nor a trainer
-    that is lost changes the result. Exact too for a dataset of a data service that gives each row
-    out once (``DYNAMIC``): rows count as read when the report on them has been heard, so those
-    of a lost trainer go to the others. What a dataset function reads elsewhere is read by
-    trainers by themselves: one that is lost takes along what it was reading. ``distributed=False``
-    evaluates in this process. ``sample_weight``: as for ``fit``, of the loss and of
-    ``weighted_metrics``. Blocks.
+    ``data`` and ``sample_weight`` are as for ``fit``; weights count in the loss and in
+    ``weighted_metrics``. ``distributed=False`` evaluates in this process.
+
+    The result is exact for a Dataset that is not distributed, a table or arrays: each closure names
+    the rows that it reads and returns the states of its metrics, so neither the number of trainers
+    nor the loss of one changes the result. It is exact too for a data service that gives each row
+    out once (``DYNAMIC``): a row counts as read when its report has arrived, so the rows of a lost
+    trainer go to the others. Trainers read the data of other dataset functions by themselves: if a
+    trainer is lost, what it was reading is left out.
     """
     _check_steps(steps, steps_per_execution)
     executor = executor_of(model, distributed)
@@ -86,7 +87,7 @@ def evaluate(
 
 
 class EvaluateSteps:
-    """The function that evaluates so many batches; weights are for metrics in ``weighted``."""
+    """The function that evaluates a number of batches; metrics in ``weighted`` count weights."""
 
     def __init__(
         self, model: Any, metrics: list[Any], weighted: list[Any], weighting: Weighting
@@ -124,12 +125,12 @@ def predict(
     callbacks: Sequence[Callback] | CallbackList = (),
     distributed: bool | None = None,
 ) -> NDArray[np.float32]:
-    """Probability of label 1 for every row, float32 [rows], in the order of the rows.
+    """Returns the probability of label 1 for every row, float32 [rows], in row order. Blocks.
 
-    On the trainers if there are any and each can read the data by itself (a Dataset that is not
-    distributed, a table, arrays), else in this process. With ``distributed=True`` trainers read a
-    data service together: each row once, in no order. Blocks. Of a few rows at a time, as a server
-    has them, ``model.predict_on_batch(rows)`` takes a quarter of the time.
+    Runs on the trainers if there are any and each can read the data by itself (a Dataset that is
+    not distributed, a table, arrays), otherwise in this process. With ``distributed=True`` trainers
+    read a data service together: each row once, in no particular order. For a few rows at a time,
+    as in a server, ``model.predict_on_batch(rows)`` takes a quarter of the time.
     """
     _check_steps(steps, steps_per_execution)
     source = as_source(data, batch_size)
@@ -153,7 +154,7 @@ def predict(
 
 
 class PredictSteps:
-    """The function that predicts so many batches."""
+    """The function that predicts a number of batches."""
 
     def __init__(self, model: Any) -> None:
         self._model = model

@@ -1,7 +1,7 @@
-"""``fit``, to be read from top to bottom: epochs, steps, what is reported, what is called back.
+"""``fit``, written to be read from top to bottom: epochs, steps, reports and callbacks.
 
-Where a step runs is the executor's business, how a model computes its loss the model's, how far
-training has come, and how it goes on after a loss, is kept by ``progress`` and ``resumption``.
+Knows neither where a step runs (the executor) nor how a model computes its loss (the model);
+``progress`` keeps how far training has come, ``resumption`` continues it after a loss.
 Invariant: an epoch ends when its data or its steps are used up, and every report of a run is
 counted once.
 """
@@ -26,7 +26,7 @@ from pstrain.training_steps import TrainSteps
 from pstrain.weighting import Weighting, with_weights
 
 Validation = tuple[Any, int, str | None]
-"""The data to validate on, None without any; rows of a batch; the column of weights."""
+"""(validation data or None, rows per batch, name of the column of sample weights or None)."""
 
 
 def fit(
@@ -47,31 +47,31 @@ def fit(
     validation_sample_weight: Any = None,
     validation_split: float = 0.0,
 ) -> History:
-    """Trains a compiled model; on the trainers of the strategy it was made under, if any.
+    """Trains a compiled model; on the trainers of its strategy if it was made under one. Blocks.
 
-    ``data``: a Dataset of batches (under a strategy best a distributed one), a function that makes
-    one, an Arrow table, a pandas DataFrame or a dict of arrays. Of what is not distributed,
-    trainers are given a few batches at a time, and each reads all from where it came up to its own.
-    An epoch is one pass over it, the one of its number (``initial_epoch``), or ``steps_per_epoch``
-    steps over all trainers together: it goes on where the last one stopped, and ends with a warning
-    where a pass ends before. ``batch_size``: of tables, dicts and Datasets without ``batch(n)``,
-    the rows that one trainer takes at a time; in rounds (sync) a step learns from
-    ``num_replicas_in_sync`` such batches: divide Keras' (global) batch size by that.
-    ``steps_per_execution``: how many steps are scheduled as one, where the strategy's consistency
-    is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2 a line per epoch. Blocks.
+    ``data``: a Dataset of batches (under a strategy preferably a distributed one), a function that
+    makes one, an Arrow table, a pandas DataFrame or a dict of arrays. Data that is not distributed
+    is dealt to trainers a few batches at a time; each reads on from where it stands to its own.
+    An epoch is one pass over the data, the pass with the epoch's own number (from
+    ``initial_epoch``), or ``steps_per_epoch`` steps, counted over all trainers: it continues where
+    the last epoch stopped, and ends early, with a warning, if the pass ends. ``batch_size``: for
+    tables, dicts and Datasets without ``batch(n)``, the rows that one trainer takes at a time; in
+    rounds (sync) a step learns from ``num_replicas_in_sync`` such batches: divide Keras' (global)
+    batch size by that. ``steps_per_execution``: how many steps are scheduled as one closure, if the
+    strategy's consistency is "async". ``verbose``: 0 nothing, 1 (or "auto") a bar, 2 a line per
+    epoch. ``class_weight``: weights by label, as ``{1: 5.0}``; ``sample_weight``,
+    ``validation_sample_weight``: weights of rows, as a column's name, or an array for a table or
+    dict of arrays. A batch's loss, in the history too, is the sum of weight (both multiplied) times
+    loss over the number of rows; ``weighted_metrics`` count by weight. ``validation_split``: the
+    share of a table's last rows to hold out if there is no ``validation_data``.
+    ``validation_freq``: validates every so many epochs, or after the epochs listed.
 
-    ``class_weight``: of labels, as ``{1: 5.0}``; ``sample_weight``, ``validation_sample_weight``:
-    of rows, a column's name, or an array for a table or dict of arrays. A batch's loss, in the
-    history too, is the sum of weight (both multiplied) times loss over the number of rows;
-    ``weighted_metrics`` count by weight. ``validation_split``: the share of a table's last rows
-    to hold out without ``validation_data``. ``validation_freq``: each so many epochs, or these.
-
-    With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: a parameter server
-    that is lost, and started again, takes values, data position and counts back to the newest
-    checkpoint, from where training goes on; a program that was killed goes on there when it is
-    started again. Each row then counts once, in the values and in the history, as where a trainer
-    is lost. Callbacks see what is repeated again. Raises what a step raised, DataError where there
-    were no rows, UnavailableError where a server is lost and nothing was saved.
+    With ``callbacks.Checkpoint``, or a coordinator that has a ``checkpoint``: once a lost parameter
+    server was started again, values, data position and counts return to the newest checkpoint and
+    training continues there; a killed program continues there when it is started again. Each row
+    still counts once, in the values and in the history, as after the loss of a trainer; callbacks
+    are called again for repeated steps. Raises what a step raised, DataError if there were no rows,
+    UnavailableError if a server is lost and nothing was saved.
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     _check_epochs(initial_epoch, validation_freq)
@@ -102,7 +102,7 @@ def fit(
 
 
 class Loop:
-    """Epochs of steps, from wherever ``progress`` is."""
+    """The loop over epochs and steps, which starts from wherever ``progress`` stands."""
 
     steps_per_epoch: int | None = None
     steps_at_once: int = 1
@@ -122,20 +122,20 @@ class Loop:
         self._has_warned = self._is_stopped = False
 
     def train(self) -> None:
-        """The rest of the epochs."""
+        """Trains the remaining epochs, or until a callback stops training."""
         while not self._progress.is_complete:
             self._train_epoch()
             if self._calls.stop_training:
                 return
 
     def _train_epoch(self) -> None:
-        """The rest of the present one."""
+        """Trains what remains of the current epoch, validates, and closes it."""
         progress, calls, epoch = self._progress, self._calls, self._progress.epoch
         calls.epoch_begin(epoch)
         began_inside = progress.is_inside
         self._run_steps()
         if began_inside and not progress.totals.steps:
-            # The last epoch had the last of that pass.
+            # The epoch before took the last rows of that pass: this one begins the next pass.
             self._run_steps()
         if not progress.totals.steps:
             raise DataError(
@@ -149,7 +149,7 @@ class Loop:
         progress.close_epoch()
 
     def _run_steps(self) -> None:
-        """What is left of the present epoch, or of the present pass over the data."""
+        """Runs what is left of the current epoch, or of the current pass if that ends first."""
         progress, calls = self._progress, self._calls
         self._is_stopped = False
         reports = self._executor.run(
@@ -171,7 +171,7 @@ class Loop:
             progress.use_up()
 
     def _note_end(self, epoch: int) -> None:
-        """Warns of a pass that is too short for an epoch, once."""
+        """Warns, once per fit, of a pass over the data that was too short for an epoch."""
         done, wanted = self._progress.totals.steps, self.steps_per_epoch
         is_short = wanted is not None and done < wanted and not self._is_stopped
         if is_short and not self._has_warned:
@@ -195,7 +195,7 @@ class Loop:
 
 
 def check_verbose(verbose: int | str) -> int:
-    """0, 1 or 2; "auto" is 1."""
+    """Returns 0, 1 or 2; "auto" is 1."""
     if verbose == "auto":
         return 1
     if verbose not in (0, 1, 2):
@@ -219,7 +219,7 @@ def _check(model: Any, epochs: int, steps_per_epoch: int | None, steps_per_execu
 def _divided(
     data: Any, column: str | None, share: float, validation: Validation
 ) -> tuple[Any, Validation]:
-    """The data to train on, and what to validate on: as given, or the last ``share`` of them."""
+    """Returns (training data, validation), holding out the last ``share`` of rows if asked to."""
     given, batch_size, _ = validation
     if not share or given is not None:
         return data, validation

@@ -1,7 +1,7 @@
-"""The steps of ``fit``, as a trainer or this process runs them, and what they come to.
+"""The training steps of ``fit``, as a trainer or this process runs them, and their reports.
 
-Must not know who schedules them, nor what becomes of a report. Invariant: what a report says of
-steps is the same whether the closure that ran them has returned it, or it is made of their notes.
+Must not know who schedules steps, nor what becomes of a report. Invariant: a report on steps is the
+same whether the closure that ran them returned it or it is rebuilt from the notes on the steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Values = NDArray[Any] | None
 
 
 class Step(NamedTuple):
-    """What one step came to. ``labels`` and the like: what metrics count, where there are any."""
+    """The result of one step. The three arrays are the inputs of metrics; None without metrics."""
 
     rows: int
     loss: float
@@ -34,17 +34,17 @@ class Step(NamedTuple):
     weights: _Values = None
 
     def small(self, *, are_weighed: bool) -> Step:
-        """For a note: labels, which are 0 or 1, in a byte each; weights where they count."""
+        """Returns the step as a note stores it: labels (0 or 1) as bytes, weights if needed."""
         labels = None if self.labels is None else self.labels.astype(np.uint8)
         return self._replace(labels=labels, weights=self.weights if are_weighed else None)
 
     def whole(self) -> Step:
-        """Of a small one, what metrics are given."""
+        """Returns the step with labels as metrics take them; the inverse of :meth:`small`."""
         return self if self.labels is None else self._replace(labels=self.labels.astype(np.float32))
 
 
 class Sums:
-    """Of the steps of one closure."""
+    """Sums over the steps of one closure."""
 
     def __init__(self, model: Any) -> None:
         self._tally = Tally(model.metrics, model.weighted_metrics)
@@ -52,7 +52,7 @@ class Sums:
         self._loss_sum = self._wait_s = self._busy_s = 0.0
 
     def add(self, step: Step) -> None:
-        """One more, in order: sums of floats depend on it."""
+        """Adds one step; steps come in their order, because sums of floats depend on it."""
         if step.labels is not None and step.probabilities is not None:
             self._tally.add(step.labels, step.probabilities, step.weights)
         self._steps, self._examples = self._steps + 1, self._examples + step.rows
@@ -60,7 +60,7 @@ class Sums:
         self._wait_s, self._busy_s = self._wait_s + step.wait_s, self._busy_s + step.busy_s
 
     def report(self) -> Report:
-        """As of one that has not met the end of its data."""
+        """Returns the report of a closure that has not met the end of its data."""
         return {
             "steps": self._steps,
             "ended": False,
@@ -73,7 +73,7 @@ class Sums:
 
 
 class TrainSteps(Noting):
-    """The function that trains: so many steps of one model, each of which is noted."""
+    """The function that trains one model for a number of steps, and notes each step."""
 
     def __init__(self, model: Any, weighting: Weighting) -> None:
         self._model, self._weighting = model, weighting
@@ -88,7 +88,7 @@ class TrainSteps(Noting):
             step = Step(rows, loss, wait_s, now_s - at_s, *counted)
             at_s, done = now_s, done + 1
             sums.add(step)
-            # The last is known by the report.
+            # The last step needs no note: the report covers it.
             if done < steps:
                 has_room = note(step.small(are_weighed=bool(model.weighted_metrics)))
             if not has_room:
@@ -97,7 +97,7 @@ class TrainSteps(Noting):
         return {**sums.report(), "ended": done < steps and has_room, "busy_s": busy_s}
 
     def _train(self, batch: Any) -> tuple[int, float, tuple[_Values, ...]]:
-        """One step: its rows, its loss, and what metrics count."""
+        """Runs one step; returns its number of rows, its loss, and the inputs of metrics."""
         model = self._model
         features = model.encode(batch)
         if features.labels is None:

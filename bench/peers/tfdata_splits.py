@@ -1,10 +1,10 @@
 """How many DYNAMIC splits does tf.data service hand out per second?
 
-Real processes on loopback: a dispatcher that journals (`fault_tolerant_mode`), the workers, a
-reader of `range(splits)`, whose every number is a split that a worker gets by a call of its own.
-Batched, so that 1,024 splits travel to the reader as one element: nothing but handing out splits
-takes time. The second that an epoch needs to end is left out: the clock stops at the last element.
-Run with an interpreter that has TensorFlow; prints one JSON line.
+Real processes on loopback: a dispatcher that journals (`fault_tolerant_mode`), the workers, and a
+reader of `range(splits)`, in which every number is a split that a worker gets by a call of its own.
+A batch carries 1,024 splits to the reader as one element, so that most of the time goes to handing
+out splits. The second that an epoch needs to end is left out: the clock stops at the last element.
+Run it with an interpreter that has TensorFlow; prints one JSON line.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ROLES = {"dispatcher": _serve_dispatcher, "worker": _serve_worker, "reader": _r
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the whole service once and return the JSON line's fields."""
+    """Runs the whole service once; returns the fields of the JSON line."""
     with (
         tempfile.TemporaryDirectory(prefix="tfdata-splits-") as folder,
         children.Children(options.deadline_s) as group,
@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line; without `--role` it is the parent that starts the other processes."""
+    """Runs the command line; without `--role` as the parent that starts the other processes."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {_MODULE}",
         description=__doc__,

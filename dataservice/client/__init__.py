@@ -1,6 +1,7 @@
-"""Reading through the data service: what a reader asks of the dispatcher and gets from workers.
+"""The client side of the data service: registering datasets and reading jobs.
 
-`api` registers datasets and describes what is read, `source` is that as the node of a plan,
-`service_stream` its elements with a position. Below, `reader` has threads and connections, while
-`session` and `tracker` (pure) know what was received and what is to be said of it.
+`api` holds the functions that users call. `source` represents a job as a node of a plan, and
+`service_stream` presents a reader's elements as a stream whose position can be saved. Below these,
+`reader` owns threads and connections, while `session` and `tracker` (pure) record what was received
+and decide what to report to the dispatcher.
 """

@@ -1,6 +1,7 @@
-"""The finalizer of streams: closes the reader of one that was collected as garbage.
+"""The finalizer of streams: closes the reader of a stream that was garbage-collected.
 
-Invariant: it is closed, and neither a collection nor the end of the process waits for ever.
+Responsible for the thread that does this. Knows nothing of what a reader reads. Invariant: the
+reader is closed, and neither garbage collection nor the end of the process waits for ever.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from dataservice.client.round_reader import RoundReader
 
 
 def abandon(reader: ServiceReader | RoundReader) -> None:
-    """Closes the reader of a stream that nobody holds any more.
+    """Closes the reader of a stream that is no longer referenced.
 
-    Collection may come at any point of any thread, also where that thread holds the reader's lock,
-    so another one does the work. The main thread, and so the end of the process, waits for it.
+    Garbage collection may run at any point of any thread, also while that thread holds the reader's
+    lock, so another thread closes the reader. The main thread, and so the end of the process, waits
+    up to `RELEASE_TIMEOUT_S` for it.
     """
     closing = threading.Thread(target=reader.close, name="reader-close", daemon=True)
     try:

@@ -1,8 +1,8 @@
 """Reading datasets through the data service, under tf.data service's names and arguments.
 
-Responsible for the dataset that reads a job, of a plan that is registered already or now. Nothing
-here streams data. Invariant: what is known to fail later fails here, in the user's process, with
-the remedy.
+Responsible for building the `Dataset` that reads a job, either of a plan that is registered already
+(`from_dataset_id`) or of one that is registered here (`distribute`). Streams no data. Invariant: an
+error that can be foreseen is raised here, in the user's process, and names the remedy.
 """
 
 from __future__ import annotations
@@ -60,24 +60,25 @@ def from_dataset_id(
     on_error: str = "raise",
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Dataset:
-    """A dataset that reads a registered one through the data service.
+    """Returns a dataset that reads a registered dataset through the data service.
 
-    Every `iter()` is one repetition of the job. Readers with the same `job_name` and repetition
+    Every `iter()` reads one repetition of the job. Readers with the same `job_name` and repetition
     share its rows; without a name each iterator has a job of its own. `max_outstanding_requests`
-    bounds the elements buffered here. `target_workers`: "LOCAL" reads only from workers on this
-    host, an UnavailableError when there is none for `timeout_s`; "AUTO" and "ANY" read from all.
-    `consumer_index` of `num_consumers` (named job, OFF, endless data): in each step all consumers
-    get elements of one worker's round; one that is missing for `timeout_s` is an error.
-    NotFoundError for an unknown id.
+    bounds the elements that are buffered in this process. `target_workers`: "LOCAL" reads only from
+    workers on this host and raises UnavailableError if there is none for `timeout_s`; "AUTO" and
+    "ANY" read from all workers. With `consumer_index` and `num_consumers` (named job, OFF, endless
+    data) all consumers get elements of the same worker's round in each step; reading fails if a
+    consumer is missing for `timeout_s`. Raises NotFoundError for an unknown id.
 
-    `data_transfer_protocol`: None takes rows of workers in this process as they are, those of this
-    user on this host through shared memory, all others' through Flight; "local" fails where that is
-    Flight, "shared_memory" is that only, "flight" or "grpc" too. `stats()["protocols"]` tells.
+    `data_transfer_protocol`: None passes rows by reference from workers in this process, through
+    shared memory from workers of this user on this host, and through Flight from all others.
+    "local" is the same but fails where Flight would be needed; "shared_memory" uses only shared
+    memory, "flight" and "grpc" use only Flight. `stats()["protocols"]` tells what is used.
 
     Static policies (FILE, DATA, FILE_OR_DATA, HINT) read from the dispatcher's `worker_addresses`.
-    Every element comes once; where readers share the job (`job_name`), that of a worker which was
-    restarted before its share was read may come again. One missing for `timeout_s` is an error.
-    For `ordered` and `delivery` see `distribute`.
+    Every element comes once, except that in a shared job (`job_name`) elements of a worker that was
+    restarted before its share was read may come again. Reading fails if one of these workers is
+    missing for `timeout_s`. For `ordered` and `delivery` see `distribute`.
     """
     target, dataset_id = parse_target(service), check_dataset_id(dataset_id)
     _check_element_spec(element_spec)
@@ -145,20 +146,21 @@ def distribute(
     on_error: str = "raise",
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> Callable[[Dataset], Dataset]:
-    """For `dataset.apply`: runs everything before it on the data service.
+    """Returns a function for `dataset.apply` that runs all operators before it on the data service.
 
-    Registers the dataset when applied. Arguments as for `from_dataset_id` and `register_dataset`;
-    readers that name the same job share it, whatever id their own registration got. A job of that
-    name with another plan, policy or delivery is an InvalidArgumentError when reading begins.
+    The dataset is registered when the function is applied. The arguments are those of
+    `from_dataset_id` and `register_dataset`. Readers that name the same job share it, whatever id
+    their own registration got. If a job of that name has another plan, policy or delivery,
+    InvalidArgumentError is raised when reading begins.
 
-    With ordered=True one reader gets the rows of a DYNAMIC job in an order that the seed alone
-    decides, whatever workers there are. `batch` and what follows it then run in the reading
-    process, where up to eight windows per worker wait for their turn in memory.
+    With ordered=True one reader gets the rows of a DYNAMIC job in an order that depends on the seed
+    alone, whatever workers there are. `batch` and the operators after it then run in the reading
+    process, where up to eight windows per worker wait in memory for their turn.
 
-    `delivery`, of DYNAMIC: "exactly_once" is what a dataset gets unless something of it was
-    declared deterministic=False: asking for it is an InvalidArgumentError then, and it gets
-    "at_most_once", with a DataServiceWarning unless it was asked for. What a data worker had under
-    way when it was lost is not read again then.
+    `delivery` applies to DYNAMIC. The default is "exactly_once", unless a part of the dataset was
+    declared deterministic=False. For such a dataset, asking for "exactly_once" raises
+    InvalidArgumentError and the default is "at_most_once", with a DataServiceWarning if it was not
+    asked for; rows that a data worker had in flight when it was lost are then not read again.
     """
     target = parse_target(service)
     checked = ReadArguments.check(
@@ -186,7 +188,7 @@ def distribute(
         if arguments.options.ordered:
             return _in_order(target, dataset, compression, arguments)
         frozen = freeze_schemas(dataset.node)
-        # Of the plan that is filled in, and once: functions need not be tried another time.
+        # Inferred once, from the frozen plan, so that no user function is run a second time.
         schema = Dataset(frozen).schema
         dataset_id = register_plan(target, frozen, schema, compression, None, timeout_s)
         registered = fingerprint(frozen)
@@ -202,11 +204,11 @@ def release_readers(
     *,
     timeout_s: float = DEFAULT_TIMEOUT_S,
 ) -> int:
-    """Says that all readers of an owner are gone with their process; how many there were.
+    """Tells the dispatcher that all readers of an owner died with their process; returns how many.
 
-    `consumed`: by the reader's id, marks as in `Receipt.marks()` of rows that count as consumed
-    although the reader may not have told so; everything else goes to other readers. Final: the
-    owner opens no reader any more, not even one that is on its way.
+    `consumed` maps reader ids to marks, as in `Receipt.marks()`, of rows that count as consumed
+    although the reader may not have reported them. All other rows go to other readers. Final: every
+    later attempt of the owner to open a reader is refused, also one that is already in flight.
     """
     timeout_s = checked_timeout_s(timeout_s)
     message = pb.ReleaseOwnedRequest(owner=owner)
@@ -225,10 +227,11 @@ def _in_order(
     arguments: ReadArguments,
     known: tuple[str, str] | None = None,
 ) -> Dataset:
-    """Reads the rows in order; batches are cut here, for workers do not know what came before.
+    """Returns a dataset that reads rows in order and forms batches in the reading process.
 
-    Registers what yields the rows, unless all of it is registered, as `known` (id, fingerprint),
-    and has no batches.
+    Workers cannot form these batches, since they do not know which rows come before theirs.
+    Registers the part of the plan that yields the rows, unless the whole plan is registered already
+    as `known` (id, fingerprint) and forms no batches.
     """
     head, tail = without_tail(freeze_schemas(dataset.node))
     if head.batched:
@@ -280,7 +283,7 @@ def _source(
 
 
 def _check_divisible(node: Node, arguments: ReadArguments) -> None:
-    """Raises, naming operator or source, for a plan that cannot be read so."""
+    """Raises an error that names the operator or source if the plan cannot be read this way."""
     check_policy(node, arguments.policy)
     if arguments.policy is ShardingPolicy.DYNAMIC:
         linearise(node)

@@ -1,7 +1,7 @@
-"""What users pass to the data service's functions, each argument by itself.
+"""Checks of the arguments of the data service's functions, each argument by itself.
 
-Responsible for what an argument may be and for the value that stands for it. Knows nothing of the
-others beside it: see read_arguments. Invariant: what is refused is refused with the argument, its
+Responsible for which values an argument may have and for converting them to internal values. Knows
+no combinations of arguments: see read_arguments. Invariant: every error names the argument, its
 value and the remedy.
 """
 
@@ -24,8 +24,8 @@ from dataservice.vocabulary import (
     ShardingPolicy,
 )
 
-# SNAPPY is what programs written for tf.data's service ask for. Arrow IPC has no such codec; LZ4 is
-# the one of the same kind, fast rather than small.
+# Programs written for tf.data's service ask for SNAPPY. Arrow IPC has no such codec; LZ4 is of the
+# same kind, fast rather than small.
 _COMPRESSIONS = {
     "AUTO": "AUTO",
     "LZ4": "LZ4",
@@ -44,12 +44,13 @@ _PROTOCOLS = (LOCAL, *DATA_TRANSFER_PROTOCOLS, None)
 
 @dataclass(frozen=True, slots=True)
 class CrossTrainerCache:
-    """Lets trainers read the same elements of a job, each at its own pace, from a shared cache.
+    """A shared cache from which trainers read the same elements of a job, each at its own pace.
 
-    Each data worker computes an element once and keeps the latest in a window. The fastest trainer
-    drives production and is never held back; one that falls behind the window misses what fell out
-    (`stats()["elements_missed"]`). Each element comes at most once. The dataset must be endless,
-    the job named. `trainer_id` names the trainer; readers with the same id share what it gets.
+    Each data worker computes an element once and caches the latest elements in a sliding window.
+    The fastest trainer drives production and is never held back. A trainer that falls behind the
+    window misses the elements that were evicted (`stats()["elements_missed"]`). Each trainer gets
+    an element at most once. The dataset must be endless and the job must have a name. Readers with
+    the same `trainer_id` share the elements of that trainer.
     """
 
     trainer_id: str
@@ -62,7 +63,7 @@ class CrossTrainerCache:
 
 
 def check_dataset_id(dataset_id: str | int) -> str:
-    """The id as it is registered."""
+    """Returns the id in the form in which it is registered, a string."""
     if isinstance(dataset_id, bool) or not isinstance(dataset_id, str | int):
         raise InvalidTypeError(f"dataset_id must be a string or an int, got {dataset_id!r}")
     if dataset_id == "":
@@ -73,7 +74,10 @@ def check_dataset_id(dataset_id: str | int) -> str:
 
 
 def check_compression(compression: str | None) -> str:
-    """The compression as it is registered, from either case; "SNAPPY" as "LZ4"."""
+    """Returns the name under which a compression is registered; accepts any case.
+
+    "SNAPPY" becomes "LZ4".
+    """
     chosen = compression.upper() if isinstance(compression, str) else compression
     if chosen not in _COMPRESSIONS:
         meant = nearest(compression, filter(None, _COMPRESSIONS))
@@ -85,13 +89,16 @@ def check_compression(compression: str | None) -> str:
 
 
 def check_saved_compression(compression: str | None) -> str:
-    """As `check_compression`, for files; "GZIP", small rather than fast, as "ZSTD"."""
+    """Does the same as `check_compression`, for files, where "GZIP" is accepted too.
+
+    It becomes "ZSTD", which also favours small files over speed.
+    """
     is_gzip = isinstance(compression, str) and compression.upper() == "GZIP"
     return check_compression("ZSTD" if is_gzip else compression)
 
 
 def checked_policy(mode: Any) -> ShardingPolicy:
-    """The policy, also by its older name in tf.data."""
+    """Returns the policy; also accepts the older names that tf.data has for two of them."""
     chosen = _LEGACY_MODES.get(mode) if isinstance(mode, str) else mode
     if not isinstance(chosen, ShardingPolicy):
         policies, legacy = ", ".join(ShardingPolicy.__members__), in_words(_LEGACY_MODES)
@@ -104,7 +111,7 @@ def checked_policy(mode: Any) -> ShardingPolicy:
 
 
 def checked_job_name(job_name: object) -> str | None:
-    """The name of a job; None for a private one."""
+    """Returns the name of a job, None for a private job."""
     if job_name is None:
         return None
     if not isinstance(job_name, str):
@@ -115,7 +122,7 @@ def checked_job_name(job_name: object) -> str | None:
 
 
 def checked_consumers(index: object, count: object) -> int:
-    """How many consumers there are, 0 for none; `index` is one of them."""
+    """Returns the number of consumers, 0 if reads are not coordinated; checks `index` too."""
     if (index is None) != (count is None):
         raise InvalidArgumentError(
             "consumer_index and num_consumers go together, got "
@@ -137,14 +144,14 @@ def checked_consumers(index: object, count: object) -> int:
 
 
 def checked_ordered(ordered: object) -> bool:
-    """Whether the order of rows is to depend on the seed alone."""
+    """Returns whether the order of rows must depend on the seed alone."""
     if not isinstance(ordered, bool):
         raise InvalidArgumentError(f"ordered must be True or False, got {ordered!r}")
     return ordered
 
 
 def checked_target(target_workers: object) -> str:
-    """Which workers are read from, in capitals."""
+    """Returns which workers to read from, in upper case."""
     if not isinstance(target_workers, str) or target_workers.upper() not in TARGETS:
         raise InvalidArgumentError(
             f"Unrecognized target workers {target_workers!r}; use {in_words(TARGETS)}"
@@ -154,7 +161,7 @@ def checked_target(target_workers: object) -> str:
 
 
 def checked_trainer_id(cache: object) -> str:
-    """The trainer that reads through a cache, "" for none."""
+    """Returns the id of the trainer that reads through a cache, "" without a cache."""
     if cache is None:
         return ""
     if not isinstance(cache, CrossTrainerCache):
@@ -166,13 +173,13 @@ def checked_trainer_id(cache: object) -> str:
 
 
 def checked_protocol(protocol: object) -> str | None:
-    """How elements are to come; None for whatever is fastest."""
+    """Returns the protocol by which elements travel, None for the fastest to each worker."""
     check_choice("data_transfer_protocol", protocol, _PROTOCOLS)
     return None if protocol is None else str(protocol)
 
 
 def checked_delivery(delivery: object) -> str | None:
-    """The delivery asked for; None for what the dataset allows."""
+    """Returns the delivery that was asked for, None for the strictest that the dataset allows."""
     if delivery is None:
         return None
     check_choice("delivery", delivery, _DELIVERIES)
@@ -180,7 +187,7 @@ def checked_delivery(delivery: object) -> str | None:
 
 
 def checked_timeout_s(timeout_s: object) -> float:
-    """A positive number of seconds."""
+    """Returns the time-out as a positive number of seconds."""
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, numbers.Real):
         raise InvalidTypeError(f"timeout_s is a number of seconds, got {timeout_s!r}")
     seconds = float(timeout_s)
@@ -190,7 +197,7 @@ def checked_timeout_s(timeout_s: object) -> float:
 
 
 def checked_max_elements(max_outstanding_requests: object) -> int:
-    """How many elements a reader buffers."""
+    """Returns how many elements a reader buffers."""
     if max_outstanding_requests in (None, AUTOTUNE):
         return DEFAULT_BUFFERED_ELEMENTS
     wanted = max_outstanding_requests

@@ -1,8 +1,10 @@
 """Time-outs of a reader that waits for workers, or for the other readers of its job.
 
-Pure: the caller brings the time. Invariant: a share that is missing is never left out; either its
-worker comes in time, or the reader fails with the worker's place and address. Nor does a reader
-wait without an end, or without a word, for workers that nobody started, or that it cannot reach.
+Responsible for the errors and log messages of these waits. Knows no clock: the caller passes the
+time in. Invariant: a missing share is never left out; either its worker comes in time, or the
+reader fails with the worker's place and address. Every long wait is logged. A wait for something
+missing ends with an error; only a reader that has had rows waits without limit for workers that it
+cannot reach, and a consumer for others that are present but slow.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _REMIND_S = 10.0
 
 
 class Attendance:
-    """Waits up to `patience_s` for each missing worker."""
+    """The wait for missing workers of a static policy, up to `patience_s` for each."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -26,7 +28,7 @@ class Attendance:
         self._reminded_s = float("-inf")
 
     def note(self, missing: Iterable[str], now_s: float) -> DeadlineExceededError | None:
-        """Takes in who is missing now; the error to fail with once that lasted too long."""
+        """Notes which workers are missing; returns an error if one was missing for too long."""
         known = self._since_s
         self._since_s = {worker: known.get(worker, now_s) for worker in missing}
         if not self._since_s:
@@ -50,14 +52,14 @@ class Attendance:
 
 
 class Gathering:
-    """Waits up to `patience_s` for the saved positions of the other readers."""
+    """The wait for the saved positions of the job's other readers, up to `patience_s`."""
 
     def __init__(self, patience_s: float) -> None:
         self._patience_s = patience_s
         self._since_s: float | None = None
 
     def note(self, awaited: Iterable[str], now_s: float) -> DeadlineExceededError | None:
-        """Takes in whose positions have yet to be loaded; the error to fail with."""
+        """Notes whose positions were not loaded yet; returns an error if that lasted too long."""
         names = ", ".join(awaited)
         if not names:
             self._since_s = None
@@ -77,7 +79,7 @@ class Gathering:
 
 
 class Starvation:
-    """Waits up to `patience_s` for any worker at all; with a `host`, for one on that host."""
+    """The wait for any worker, up to `patience_s`; with a `host`, for any worker on that host."""
 
     def __init__(self, target: str, patience_s: float, host: str | None = None) -> None:
         self._target = target
@@ -87,7 +89,7 @@ class Starvation:
         self._reminded_s = 0.0
 
     def note(self, starving: bool, now_s: float) -> UnavailableError | None:
-        """Takes in whether somebody waits while there is no worker; the error to fail with."""
+        """Notes whether a taker waits while no worker exists; returns an error after too long."""
         if not starving:
             self._since_s = None
             return None
@@ -113,9 +115,10 @@ class Starvation:
 
 
 class Reach:
-    """Waits for workers that are registered but cannot be reached: up to `patience_s` at first.
+    """The wait for workers that are registered but cannot be reached.
 
-    A reader that has had rows goes on for as long as it takes, for the network is then in the way.
+    It fails after `patience_s` if the reader has had no rows yet. A reader that has had rows waits
+    without limit, since its addresses are right and the network must be at fault.
     """
 
     def __init__(self, patience_s: float) -> None:
@@ -127,7 +130,10 @@ class Reach:
     def note(
         self, unreachable: Mapping[str, str], rows: int, now_s: float
     ) -> UnavailableError | None:
-        """Takes in which workers are waited for, by address, and why; the error to fail with."""
+        """Notes which workers cannot be reached, by address, and why; returns an error if it fails.
+
+        `rows` is the number of rows that the reader has had so far.
+        """
         if not unreachable or rows != self._rows:
             self._since_s, self._rows = None, rows
         if not unreachable:
@@ -146,9 +152,10 @@ class Reach:
 
 
 class Roll:
-    """Waits for the other consumers of coordinated reads: up to `patience_s` for a missing one.
+    """The wait for the other consumers of coordinated reads.
 
-    One that is there but slow is waited for as long as it is there.
+    It fails after `patience_s` if a consumer is missing. For a consumer that is present but slow it
+    lasts as long as that one is present.
     """
 
     def __init__(self, index: int, count: int, patience_s: float) -> None:
@@ -160,7 +167,7 @@ class Roll:
     def note(
         self, waits: bool, missing: Sequence[int], late: Sequence[int], now_s: float
     ) -> DeadlineExceededError | None:
-        """Takes in for whom this consumer waits; the error to fail with."""
+        """Notes for which consumers this one waits; returns an error if one is missing too long."""
         if not waits or not missing:
             self._since_s = None
         elif self._since_s is None:
@@ -176,7 +183,7 @@ class Roll:
                 "timeout_s to wait longer"
             )
         if self._reminded_s is None and not missing:
-            # A little behind is everybody now and then.
+            # Every consumer is a little behind at times, so the first reminder comes later.
             self._reminded_s = now_s
         if self._reminded_s is None or now_s - self._reminded_s >= _REMIND_S:
             self._reminded_s = now_s

@@ -1,7 +1,8 @@
 """The bounded buffer between the streams of a reader and the training loop.
 
-Knows threads and sizes, nothing of windows or the network. Invariant: at most `max_items` items
-and, unless a single one is larger, `max_bytes` bytes are held; closing wakes everybody.
+Responsible for back-pressure between threads, by the number and size of items. Knows no windows and
+no network. Invariant: it holds at most `max_items` items and, unless a single one is larger, at
+most `max_bytes` bytes; closing wakes every waiting thread.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
 
-# Less than a frame of the largest: with one that comes next and those in use, they fit into what a
-# stream may read in place, and need not be copied.
+# Less than a frame of the largest kind. Together with the next frame and those in use, these bytes
+# fit into what a stream may read in place, so that nothing has to be copied.
 LOW_BYTES = 16 << 20
 
 
@@ -43,9 +44,9 @@ class ElementBuffer(Generic[Item]):
         return self._bytes
 
     def put(self, items: Iterable[tuple[Item, int]]) -> bool:
-        """Items with their sizes; waits for room for each. False once closed.
+        """Adds items, given with their sizes, and waits for room for each; False once closed.
 
-        Getters wake when all are there, not one by one, unless room is lacking.
+        Wakes getters after all items were added, or earlier if there is no room for one.
         """
         new = 0
         with self._lock:
@@ -63,7 +64,7 @@ class ElementBuffer(Generic[Item]):
         return True
 
     def get(self, timeout_s: float) -> Item | None:
-        """The next item; None after the time-out, a `wake`, or once closed."""
+        """Returns the next item; None after the time-out, after a `wake`, or once closed."""
         deadline_s = time.monotonic() + timeout_s
         with self._lock:
             news = self._news
@@ -80,10 +81,10 @@ class ElementBuffer(Generic[Item]):
             return item
 
     def await_low(self) -> bool:
-        """Waits until at most a third as many items are held as may be, and little memory.
+        """Waits for the low-water mark: a third of `max_items`, and `LOW_BYTES`; False once closed.
 
-        Who fetches items in groups does so then: what is not fetched yet waits where it is, and
-        nobody wakes for each item that is taken. False once closed.
+        A producer that fetches items in groups fetches the next group then. Until then the items
+        wait at their source, and the producer does not wake for every item that is taken.
         """
         with self._lock:
             while not self._closed and not self._is_low():
@@ -91,13 +92,13 @@ class ElementBuffer(Generic[Item]):
             return not self._closed
 
     def wake(self) -> None:
-        """Lets waiting getters look around."""
+        """Makes waiting getters return, so that they can check for other news."""
         with self._lock:
             self._news += 1
             self._not_empty.notify_all()
 
     def close(self) -> None:
-        """Drops what is held and wakes everybody. Idempotent."""
+        """Drops all items and wakes every waiting thread. Idempotent."""
         with self._lock:
             self._closed = True
             self._items.clear()

@@ -1,7 +1,7 @@
-"""A client's way to the dispatcher: typed calls that wait for it, within limits.
+"""A client's connection to the dispatcher: typed calls that are retried while it is away.
 
-Knows the control plane's messages, nothing of streams or of pipelines. Thread safe. Invariant: no
-call waits longer than the time it was given, and every error names the dispatcher's address.
+Responsible for the messages of the control plane. Knows no streams and no pipelines. Thread safe.
+Invariant: no call waits longer than its time-out, and every error names the dispatcher's address.
 """
 
 from __future__ import annotations
@@ -22,17 +22,20 @@ from dataservice.runtime.rpc import RpcClient
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.worker_list import unfold
 
-# A set but wrong path must fail, so that nobody believes to speak TLS and does not.
+# Set to a wrong path, this must be an error, so that no client goes without TLS silently.
 TLS_CA_ENV = "DATASERVICE_TLS_CA"
 ATTEMPT_TIMEOUT_S = 10.0
 DEFAULT_TIMEOUT_S = 60.0
-# Well above a call to a dispatcher that is in good order.
+# Well above the duration of a call to a healthy dispatcher.
 PROMPT_REFUSAL_S = 0.1
 MAX_LATE_REFUSALS = 4
 
 
 def tls_from_environment() -> TlsConfig | None:
-    """TLS towards servers whose certificate the file in DATASERVICE_TLS_CA vouches for."""
+    """Returns TLS settings that trust the certificates in the file named by DATASERVICE_TLS_CA.
+
+    Returns None if the variable is not set; raises MissingFileError if there is no such file.
+    """
     path = os.environ.get(TLS_CA_ENV)
     if path is None:
         return None
@@ -42,11 +45,11 @@ def tls_from_environment() -> TlsConfig | None:
 
 
 class JoinRequest:
-    """A request to join that tells how old the program and the dataset, made at `made_s`, are, and
-    whether its answer is to be believed.
+    """A request to join that tells the ages of the program and of the dataset, made at `made_s`.
 
-    One that waits, while the dispatcher stands still, makes the program look younger than it is:
-    perhaps younger than the end of a job that it is only late for.
+    The dispatcher computes their starts from these ages when it handles the request. If the request
+    waits because the dispatcher stands still, the program seems to have started later than it did,
+    perhaps only after the end of a job that it was there for. So a late refusal may be wrong.
     """
 
     def __init__(
@@ -61,21 +64,24 @@ class JoinRequest:
         self._asks_left = MAX_LATE_REFUSALS
 
     def aged(self) -> pb.OpenIterationRequest:
-        """What to send now: an age of long ago would have the same effect."""
+        """Returns the request with the present ages, which every attempt must tell anew."""
         self._request.program_age_s = self._age_s()
         if self._made_s is not None:
             self._request.dataset_age_s = time.monotonic() - self._made_s
         return self._request
 
     def was_refused_late(self) -> bool:
-        """Whether to ask again, as the refusal took so long that it may rest on a wrong age."""
+        """True if the refusal took so long that it may rest on a wrong age: ask again.
+
+        At most `MAX_LATE_REFUSALS` requests are made in all.
+        """
         self._asks_left -= 1
         late_s = self._age_s() - self._request.program_age_s
         return self._asks_left > 0 and late_s > PROMPT_REFUSAL_S
 
 
 class Connection:
-    """Calls the dispatcher at `target` (host:port)."""
+    """A connection to the dispatcher at `target` (host:port)."""
 
     def __init__(self, target: str, *, token: str | None = None) -> None:
         self.target = target
@@ -94,7 +100,7 @@ class Connection:
     def get_dataset(
         self, dataset_id: str, *, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> pb.GetDatasetReply:
-        """What was registered; NotFoundError for an unknown id."""
+        """Returns a registered dataset; raises NotFoundError for an unknown id."""
         request = pb.GetDatasetRequest(dataset_id=dataset_id)
         return self._call("GetDataset", request, timeout_s=timeout_s)
 
@@ -106,9 +112,9 @@ class Connection:
         should_stop: Callable[[], bool] | None = None,
         made_s: float | None = None,
     ) -> pb.OpenIterationReply:
-        """Joins a repetition of a job. The caller passes on the answer's `notice`.
+        """Joins a repetition of a job. The caller must show the reply's `notice` to the user.
 
-        `made_s` as in `ReadSpec`.
+        `made_s` is as in `ReadSpec`.
         """
         request.reader_host = socket.gethostname()
         request.reader_pid = os.getpid()
@@ -128,7 +134,7 @@ class Connection:
     def sync(
         self, request: pb.SyncRequest, *, timeout_s: float, should_stop: Callable[[], bool]
     ) -> pb.SyncReply:
-        """Exchanges marks for news."""
+        """Reports marks to the dispatcher and returns its news."""
         reply = self._call("Sync", request, timeout_s=timeout_s, should_stop=should_stop)
         unfold(reply)
         return reply
@@ -136,7 +142,7 @@ class Connection:
     def describe_position(
         self, request: pb.DescribePositionRequest, *, timeout_s: float
     ) -> pb.Position:
-        """What was consumed by nobody who reads now."""
+        """Returns what readers that are no longer present consumed, and who reads at present."""
         return self._call("DescribePosition", request, timeout_s=timeout_s)
 
     def sync_rounds(
@@ -146,35 +152,35 @@ class Connection:
         timeout_s: float,
         should_stop: Callable[[], bool],
     ) -> pb.SyncRoundsReply:
-        """What `sync` is for a consumer of coordinated reads."""
+        """Does for a consumer of coordinated reads what `sync` does for other readers."""
         return self._call("SyncRounds", request, timeout_s=timeout_s, should_stop=should_stop)
 
     def release_reader(self, request: pb.ReleaseReaderRequest, *, timeout_s: float) -> None:
-        """Says that the reader is done; tried once."""
+        """Tells the dispatcher that the reader is done; is not retried."""
         self._rpc.call("ReleaseReader", request, timeout_s=timeout_s)
 
     def release_owned(self, request: pb.ReleaseOwnedRequest, *, timeout_s: float) -> int:
-        """Says that an owner's readers are gone; how many there were."""
+        """Tells the dispatcher that an owner's readers are gone; returns how many there were."""
         return int(self._call("ReleaseOwned", request, timeout_s=timeout_s).released)
 
     def start_snapshot(
         self, request: pb.StartSnapshotRequest, *, timeout_s: float
     ) -> pb.StartSnapshotReply:
-        """Has a dataset written to a folder, or attaches to that."""
+        """Starts writing a dataset to a folder, or attaches to a snapshot being written there."""
         return self._call("StartSnapshot", request, timeout_s=timeout_s)
 
     def get_snapshot(self, snapshot_id: str, *, timeout_s: float) -> pb.GetSnapshotReply:
-        """How far a snapshot is; NotFoundError for an unknown id."""
+        """Returns the progress of a snapshot; raises NotFoundError for an unknown id."""
         request = pb.GetSnapshotRequest(snapshot_id=snapshot_id)
         return self._call("GetSnapshot", request, timeout_s=timeout_s)
 
     def cancel_snapshot(self, snapshot_id: str, *, timeout_s: float) -> None:
-        """Ends a snapshot."""
+        """Cancels a snapshot."""
         request = pb.CancelSnapshotRequest(snapshot_id=snapshot_id)
         self._call("CancelSnapshot", request, timeout_s=timeout_s)
 
     def status(self) -> dict[str, Any]:
-        """Workers, jobs, their windows and readers, as the dispatcher sees them."""
+        """Returns the workers, jobs, windows and readers that the dispatcher knows."""
         reply = self._call("GetStatus", pb.GetStatusRequest(), timeout_s=ATTEMPT_TIMEOUT_S)
         described: dict[str, Any] = json.loads(reply.json)
         return described

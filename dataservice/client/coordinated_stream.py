@@ -1,7 +1,9 @@
 """One consumer's elements of coordinated reads, as the source of a local pipeline.
 
-Its position is the number of the round: since the data are endless, it goes on there with whatever
-the workers give then. Invariant: a stream that is closed or forgotten leaves its place to others.
+Responsible for the stream's position, which is the number of the next round. The data are endless,
+so a restored stream goes on with whatever elements the workers give in that round. Knows no
+protocol: the reader does the work. Invariant: a stream that is closed or garbage-collected leaves
+its place to another reader.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from dataservice.runtime.forking import Origin
 
 
 class CoordinatedStream(BatchStream):
-    """Joins as a consumer at once. Several threads may take from it at once."""
+    """A consumer's elements. Joins on creation; several threads may take from it at once."""
 
     def __init__(self, spec: ReadSpec, context: RunContext) -> None:
         self._origin = Origin()
@@ -37,7 +39,7 @@ class CoordinatedStream(BatchStream):
         return self.reader.take(self._context.interrupts).batch
 
     def stats(self) -> dict[str, Any]:
-        """Rows, bytes and waiting time of this consumer."""
+        """Returns counters of rows, bytes and waiting time of this consumer."""
         return self.reader.statistics.as_dict()
 
     def state(self) -> State:

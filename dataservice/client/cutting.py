@@ -1,7 +1,8 @@
 """Cuts the rows of a frame into elements, each with its provenance.
 
-Pure. Invariant: the rows and spans of the elements, put together, are those that were accepted of
-the frame, in order; so each element can be acknowledged by itself.
+Responsible for assigning spans to elements. Pure: knows no readers and no marks. Invariant: the
+rows and spans of all elements, concatenated, are those accepted from the frame, in order; so each
+element can be acknowledged by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataservice.wire.elements import Header, RowSpan
 
 
 def new_rows(batch: pa.RecordBatch, header: Header, accepted: Accepted) -> pa.RecordBatch:
-    """The rows of a frame that did not come before."""
+    """Returns the rows of a frame that are new, as `accepted` lists them."""
     if accepted.rows == sum(span.rows for span in header.spans):
         return batch
     parts = [batch.slice(*part) for part in accepted.slices]
@@ -27,9 +28,9 @@ def new_rows(batch: pa.RecordBatch, header: Header, accepted: Accepted) -> pa.Re
 def cut(
     batch: pa.RecordBatch, spans: Sequence[RowSpan], element_rows: int
 ) -> Iterator[tuple[pa.RecordBatch, tuple[RowSpan, ...]]]:
-    """Elements of so many rows, the last with what is left; 0: all is one element.
+    """Yields elements of `element_rows` rows, the last with the remainder, each with its spans.
 
-    Elements are views of the batch.
+    With `element_rows` 0 the batch is one element. Elements are views of the batch.
     """
     if not element_rows or batch.num_rows <= element_rows:
         yield batch, tuple(spans)
@@ -41,7 +42,7 @@ def cut(
 
 
 def _take(spans: deque[RowSpan], rows: int) -> Iterator[RowSpan]:
-    """So many rows from the front, and the ends of windows behind them."""
+    """Removes and yields spans of `rows` rows from the front, with empty spans that follow them."""
     while spans and (rows or not spans[0].rows):
         span = spans.popleft()
         if span.rows > rows:

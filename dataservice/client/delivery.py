@@ -1,6 +1,6 @@
-"""What a reader hands out: an element and its provenance.
+"""What a reader hands out: an element with its provenance.
 
-A value. Invariant: the spans have the rows of the batch, in order.
+A value that knows no reader. Invariant: the spans cover the rows of the batch, in order.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 class Delivery(NamedTuple):
-    """One element and its spans; give them to `acknowledge` when it is used up.
+    """One element and its spans, which go to the reader's `acknowledge` when it is consumed.
 
-    `stream`: which wants to know when it was taken, since other readers get what was not.
+    `stream` is set if the stream must be told when the element is taken, since other readers get
+    the elements that were not.
     """
 
     batch: pa.RecordBatch

@@ -1,9 +1,9 @@
-"""Chooses the workers that one reader streams from, where many workers meet many readers.
+"""Chooses the workers that one reader streams from, in jobs with many workers and many readers.
 
-Which of them; how many is in `pairs`. Pure. Invariant: a worker that was chosen stays so while it
-is there; nobody reads from fewer than ``pairs.LEAST_WORKERS``, nor leaves one out, unless that many
-can be heard; a worker that comes later is chosen by as many readers as one that was there before
-them.
+Responsible for which workers are chosen; `pairs` decides how many. Pure: knows no streams and no
+clock. Invariant: a chosen worker stays chosen while it is a member; a reader leaves workers out
+only if it chooses at least ``pairs.LEAST_WORKERS`` that are not failing; a worker that comes late
+is chosen by as many readers, on average, as one that was there from the beginning.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _Rank = tuple[bool, bytes]
 
 
 class FanIn:
-    """The choice of one reader. By rendezvous hashing, so that readers spread over the workers.
+    """The choice of one reader, by rendezvous hashing, so that readers spread over the workers.
 
-    ``is_here`` tells of an address whether its worker is in the reader's own process: the first
-    to be chosen, as no other is as fast.
+    ``is_here`` tells whether the worker at an address is in the reader's own process. Such workers
+    are chosen first, as no others are as fast.
     """
 
     def __init__(self, reader_id: str, is_here: Callable[[str], bool] = lambda _: False) -> None:
@@ -30,22 +30,24 @@ class FanIn:
         self._ranks: dict[str, _Rank] = {}
         self._best_first: list[str] = []
         self.readers = 1
-        """Who share the windows, this reader too."""
+        """The number of readers that share the windows, including this one."""
         self.is_settled = True
-        """Whether so many will stay; else it reads from the least, since it gives up no stream."""
+        """Whether ``readers`` is final; until then the reader chooses the least number of workers,
+        since a choice is never taken back."""
 
     def among(self, addresses: Mapping[str, str], failing: int) -> dict[str, str]:
-        """Those of ``addresses``, by worker id, to read from.
+        """Returns those of ``addresses``, by worker id, to read from.
 
-        ``failing``: so many of those chosen before cannot be heard, and others are added for them.
+        ``failing`` is the number of workers chosen before whose streams fail; as many others are
+        added for them.
         """
         self._chosen &= addresses.keys()
         self._rank_all(addresses)
         count = pairs.LEAST_WORKERS
         if self.is_settled:
             count = pairs.workers_per_reader(len(addresses), self.readers)
-        # The best of those that are there now, however many were chosen: else nobody who has
-        # enough workers would read from one that is added to them.
+        # The best of the present workers, however many are chosen already. Otherwise a reader that
+        # has enough workers would never read from one that comes later.
         self._chosen.update(self._best_first[: count + failing])
         return {
             worker_id: addresses[worker_id] for worker_id in addresses if worker_id in self._chosen

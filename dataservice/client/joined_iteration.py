@@ -1,7 +1,7 @@
-"""A reader's membership of an iteration: the call that joins it, and what the answer says.
+"""A reader's membership of an iteration: the call that joins it, and what the reply says.
 
-Joins it and owns the connection; knows neither streams nor elements. Invariant: a place that could
-not be had leaves no connection behind.
+Responsible for joining and for owning the connection. Knows neither streams nor elements.
+Invariant: an attempt to join that fails leaves no connection open.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dataservice.runtime.frames import decode_schema
 from dataservice.runtime.interrupts import HeldInterrupts
 from dataservice.wire import dispatcher_pb2 as pb
 
-# The end of a reader is bounded by this: for its last call, and for its threads.
+# Bounds the closing of a reader: once for its last call, and once for its threads.
 RELEASE_TIMEOUT_S: Final = 2.0
 MAX_HEARTBEAT_S: Final = 1.0
 
@@ -26,7 +26,7 @@ def _keep_all(_reply: pb.OpenIterationReply) -> None: ...
 
 
 class JoinedIteration:
-    """What was joined; `close` frees the connection. Thread safe."""
+    """The iteration that a reader has joined; `close` frees the connection. Thread safe."""
 
     def __init__(
         self,
@@ -34,7 +34,10 @@ class JoinedIteration:
         interrupts: HeldInterrupts,
         narrow: Callable[[pb.OpenIterationReply], None] = _keep_all,
     ) -> None:
-        """Blocks; `interrupts` may end that. `narrow` leaves out workers of the answer."""
+        """Joins the iteration; blocks until the dispatcher has answered.
+
+        `interrupts` may end the wait. `narrow` may remove workers from the reply.
+        """
         self._spec = spec
         self.connection = Connection(spec.target, token=spec.token)
         try:
@@ -56,27 +59,27 @@ class JoinedIteration:
 
     @property
     def dataset_id(self) -> str:
-        """The job's own, which need not be the one that was asked for."""
+        """The id of the dataset that the job reads, which may differ from the one asked for."""
         return self.joined.dataset_id or self._spec.dataset_id
 
     @property
     def division(self) -> str:
-        """Stands for the windows, or for the files dealt out, that positions count in."""
+        """An identifier of the windows, or of the list of files, in which positions count."""
         return self.joined.division or self.joined.listing
 
     @property
     def num_shards(self) -> int:
-        """Into how many shares a static policy divides; 0 under others."""
+        """The number of shares of a static policy; 0 under other policies."""
         return self.joined.num_shards
 
     def stream_command(self) -> dict[str, Any]:
-        """Tells a worker whose rows of what it is to send; more is said by kind of reader."""
+        """Returns what every stream of this reader tells its worker; see `read_spec`."""
         return stream_command(self._spec, self.joined)
 
     def base(self, timeout_s: float | None = None) -> tuple[Consumed, tuple[str, ...]]:
-        """What was consumed by nobody who reads now, and who reads now.
+        """Returns what readers that have left consumed, and the ids of the present readers.
 
-        A call to the dispatcher, unless nobody else can know the job.
+        Calls the dispatcher, unless the job is private to this reader.
         """
         if self._spec.job_name is None:
             position = self._spec.position
@@ -88,10 +91,13 @@ class JoinedIteration:
         return Consumed.from_json(json.loads(reply.consumed_json)), tuple(reply.peers)
 
     def plan(self, timeout_s: float | None = None) -> bytes:
-        """The plan that the job reads, as it was registered."""
+        """Returns the plan that the job reads, as it was registered."""
         timeout_s = timeout_s or self._spec.timeout_s
         return self.connection.get_dataset(self.dataset_id, timeout_s=timeout_s).plan
 
     def close(self) -> None:
-        """Closes the connection; the place is given up by a call, or when nobody is heard."""
+        """Closes the connection; does not release the reader's place in the iteration.
+
+        A release call does that, or the dispatcher when it does not hear from the reader.
+        """
         self.connection.close()

@@ -1,8 +1,9 @@
 """The list of workers that a reader knows: whole at first, then kept up to date by differences.
 
-Pure. What it is given may have been narrowed to some workers, by what each of them is and always
-the same way. Invariant: held here are exactly those that are left so of the set that `version`
-stands for; version 0 asks for all anew.
+Responsible for applying these differences. Pure: knows no streams. The replies may have been
+filtered before, if the filter looks at each worker by itself and never changes. Invariant:
+`addresses` are exactly the workers of the set identified by `version` that pass this filter;
+version 0 asks the dispatcher for the whole list.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from dataservice.wire import dispatcher_pb2 as pb
 
 
 class Members:
-    """Addresses by worker id. Not thread safe."""
+    """The addresses of the known workers by worker id. Not thread safe."""
 
     def __init__(self) -> None:
         self.version = 0
         self.addresses: dict[str, str] = {}
 
     def replace(self, workers: Iterable[pb.WorkerInfo], version: int) -> None:
-        """All there are."""
+        """Replaces the whole list."""
         self.addresses = {worker.worker_id: worker.address for worker in workers}
         self.version = version
 
     def take(self, reply: pb.SyncReply) -> None:
-        """An answer, with all workers or with changes since the version that was known here."""
+        """Applies a reply that holds all workers or the changes since the version known here."""
         if not reply.members_differ:
             self.replace(reply.workers, reply.members_version)
             return

@@ -1,16 +1,18 @@
 """The schedule of a reader's calls to the dispatcher.
 
-Pure arithmetic on given times. Often enough that the end is seen within milliseconds and that
-little is read twice after a crash; seldom enough that no batch costs a call. Invariant: two calls
-are no further apart than the reader's interval, or the longer one that the dispatcher asked for.
+Responsible for calls often enough that the end is seen within milliseconds and that little is read
+twice after a crash, but seldom enough that no batch costs a call. Pure arithmetic: knows no clock.
+Invariant: two calls are no further apart than the reader's heartbeat interval, or the longer one
+that the dispatcher asked for.
 """
 
 from __future__ import annotations
 
-# Rows consumed since the last call are told in groups.
+# Consumed rows are reported in groups, at this interval.
 GROUP_S = 0.2
-# While nothing is left to read and the end has not come, asks again ever more slowly; and where
-# the dispatcher has many to answer, in parts of the interval it asks for: all are idle at once.
+# While nothing is left to read and the end has not come, the reader polls with growing pauses. In
+# jobs with so many readers that the dispatcher asks for a longer interval, the pauses are parts of
+# that, since all readers become idle at once.
 IDLE_FIRST_S = 0.003
 IDLE_MAX_S = 0.25
 _IDLE_FIRST_PART = 1 / 64
@@ -18,7 +20,7 @@ _IDLE_MAX_PART = 1 / 2
 
 
 class Pacing:
-    """Decides when the next call is due."""
+    """The schedule of one reader's calls."""
 
     def __init__(self, heartbeat_s: float, now_s: float) -> None:
         self._own_s = self._heartbeat_s = heartbeat_s
@@ -28,7 +30,7 @@ class Pacing:
         self._was_idle = False
 
     def due_s(self, *, urgent: bool, idle: bool, has_news: bool) -> float:
-        """The time of the next call. `urgent`: the dispatcher must know or be asked at once."""
+        """Returns the time of the next call; `urgent`: the dispatcher must hear at once."""
         if urgent or (idle and not self._was_idle):
             return self._last_s
         waits = [self._heartbeat_s]
@@ -39,19 +41,19 @@ class Pacing:
         return self._last_s + min(waits)
 
     def note_interval(self, least_s: float) -> None:
-        """The dispatcher wants to hear no more often than this of readers without news."""
+        """Notes the least interval that the dispatcher wants between calls without news."""
         self._heartbeat_s = max(self._own_s, least_s)
         self._idle_first_s = max(IDLE_FIRST_S, _IDLE_FIRST_PART * least_s)
         self._idle_max_s = max(IDLE_MAX_S, _IDLE_MAX_PART * least_s)
 
     def note_call(self, now_s: float, *, idle: bool) -> None:
-        """A call was made."""
+        """Notes that a call was made, and whether the reader was idle then."""
         longer_s = max(2 * self._idle_s, self._idle_first_s)
         self._idle_s = min(longer_s, self._idle_max_s) if idle else self._idle_first_s
         self._was_idle = idle
         self._last_s = now_s
 
     def note_arrival(self) -> None:
-        """Something came in: the next idle moment is a new one."""
+        """Notes that something arrived, so that the next idle period begins with short pauses."""
         self._idle_s = self._idle_first_s
         self._was_idle = False

@@ -1,8 +1,9 @@
-"""Saved positions of readers: what they hold, how several become one.
+"""Saved positions of readers: what they contain, and how to merge several into one.
 
-Pure. A position counts what its reader consumed and what readers that were gone by then had; so
-the positions that all readers of a job save at one moment, while none of them reads, are together
-all that was consumed. Invariant: merging loses nothing and counts nothing twice.
+Responsible for encoding, checking and merging positions. Pure: knows no connections. A position
+counts what its reader consumed and what readers that had left by then consumed. So the positions
+that all readers of a job save at one moment, while none of them reads, add up to all that was
+consumed. Invariant: merging loses nothing and counts nothing twice.
 """
 
 from __future__ import annotations
@@ -25,13 +26,15 @@ _KEY: Final = "service"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderPosition:
-    """What a reader saves.
+    """The position that a reader saves.
 
-    `plan` is the registered plan's fingerprint, `division` stands for its windows, `seeds` are
-    those that nobody gave. `origins` saved it; `peers` read when it was saved. `chunk_rows` is
-    where an ordered reader cuts windows. Under other policies than DYNAMIC there are `tasks`, of
-    `shards` shares if the policy is static, and `division` stands for the files dealt out; passes
-    are `varied` where a shuffle without a seed has an order of its own in each.
+    `plan` is the fingerprint of the registered plan, `division` identifies the cut into windows,
+    and `seeds` are the plan's seeds that were drawn because the user gave none. `origins` are the
+    readers that saved the position, `peers` those that read the job when it was saved. An ordered
+    reader cuts windows at multiples of `chunk_rows`. Under policies other than DYNAMIC, rows are
+    counted by `tasks`, `division` identifies the list of files, and `shards` is the number of
+    shares of a static policy, else 0. `varied`: a shuffle without a seed has an order of its own in
+    each pass.
     """
 
     plan: str
@@ -51,11 +54,11 @@ class ReaderPosition:
 
     @property
     def has_windows(self) -> bool:
-        """Whether others may have rows of it, and go on with it."""
+        """True if rows are counted by window, so that other readers may go on from the position."""
         return self.policy == ShardingPolicy.DYNAMIC.name
 
     def to_json(self) -> dict[str, Any]:
-        """JSON-able form, of a size that follows the windows in flight."""
+        """Returns a JSON-able form, whose size grows with the number of windows in flight."""
         return {
             _KEY: _FORMAT,
             "plan": self.plan,
@@ -76,7 +79,7 @@ class ReaderPosition:
 
     @classmethod
     def from_json(cls, encoded: Any) -> ReaderPosition:
-        """What `to_json` was given; InvalidArgumentError for anything else."""
+        """Decodes what `to_json` returned; raises InvalidArgumentError for anything else."""
         if not isinstance(encoded, Mapping) or encoded.get(_KEY) != _FORMAT:
             raise InvalidArgumentError(
                 f"not a position of a data service reader of version {_FORMAT}: {encoded!r:.200}"
@@ -96,14 +99,14 @@ class ReaderPosition:
                 chunk_rows=int(encoded["chunk_rows"]),
                 shards=int(encoded.get("shards", 0)),
                 tasks=tuple(map(TaskMark.from_json, encoded.get("tasks", ()))),
-                # States that older versions saved are of passes in one order.
+                # In states saved by older versions all passes have the same order.
                 varied=bool(encoded.get("varied", False)),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"malformed iterator state: {error!r}") from error
 
     def check_matches(self, **expected: object) -> None:
-        """InvalidArgumentError for a position of other data, or read in another way."""
+        """Raises InvalidArgumentError for a position in other data, or of data read another way."""
         for name, wanted in expected.items():
             found = getattr(self, name)
             if found != wanted:
@@ -114,7 +117,7 @@ class ReaderPosition:
 
 
 def position_message(position: ReaderPosition | None) -> pb.Position | None:
-    """What the dispatcher has to know of a position."""
+    """Returns the part of a position that the dispatcher needs, None if it needs nothing."""
     if position is None or not position.has_windows:
         return None
     return pb.Position(
@@ -126,7 +129,7 @@ def position_message(position: ReaderPosition | None) -> pb.Position | None:
 
 
 def rewind(consumed: Consumed, later: Iterable[tuple[RowSpan, ...]]) -> None:
-    """Takes back what elements brought that were taken after the position."""
+    """Removes from `consumed` the rows of elements that were taken after the position."""
     for spans in later:
         for span in spans:
             if span.rows:
@@ -134,11 +137,12 @@ def rewind(consumed: Consumed, later: Iterable[tuple[RowSpan, ...]]) -> None:
 
 
 def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One iterator state of those that all readers of a job saved.
+    """Merges the iterator states that all readers of a job saved into one.
 
-    A single iterator that loads it goes on where all of them stopped. They must have been saved at
-    one moment, while none of them read. InvalidArgumentError for states of different datasets, of
-    one reader twice, or whose operators after `distribute` are at different positions.
+    A single iterator that loads the merged state goes on where all readers stopped. The states must
+    have been saved at one moment, while none of the readers read. Raises InvalidArgumentError for
+    states of different datasets, two states of one reader, or states whose operators after
+    `distribute` are at different positions.
     """
     if isinstance(states, Mapping) or not states:
         raise InvalidArgumentError("merge_states() takes a list of at least one iterator state")
@@ -151,15 +155,16 @@ def merge_states(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def is_service_state(state: Any) -> bool:
-    """Whether an iterator's state is of one that reads the data service, so that another reader
-    of the job can go on with its rows and :func:`merge_states` takes it: under DYNAMIC.
+    """True if an iterator's state holds a position in a data service job under DYNAMIC.
+
+    Another reader of the job can go on from such a state, and :func:`merge_states` accepts it.
     """
     dynamic = ShardingPolicy.DYNAMIC.name
     return any(position.get("policy") == dynamic for position in _positions(state))
 
 
 def rewound_state(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of an iterator over the data service that has consumed nothing, nor anybody else.
+    """Returns a copy of an iterator state in which nothing is consumed, by this or other readers.
 
     A single iterator that loads it begins the repetition again, if nobody else reads it.
     """
@@ -219,7 +224,7 @@ def _merged_positions(positions: list[ReaderPosition]) -> ReaderPosition:
 
 
 def _positions(state: Any) -> Iterator[Mapping[str, Any]]:
-    """The positions of readers in an iterator's state, as they are encoded."""
+    """Yields the encoded reader positions that an iterator's state contains."""
     if not isinstance(state, Mapping):
         return
     if _KEY in state:

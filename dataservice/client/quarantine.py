@@ -1,7 +1,8 @@
-"""What a reader makes of windows that were given up because they killed their workers.
+"""How a reader treats windows in quarantine: given up because they killed their workers.
 
-Pure but for the ledger it writes to. Invariant: what is missing from an epoch is either an error
-at its end or, where the user asked for that, counted.
+Responsible for the error or for counting the missing rows. Pure but for the ledger that it writes
+to; knows no streams. Invariant: windows missing from an epoch are either an error at its end or, if
+the user asked for that, counted as left out.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NAMED = 10
 
 
 def note(entries: Sequence[pb.Quarantined], omissions: Ledger) -> None:
-    """Counts them as left out, each once."""
+    """Counts the windows as left out, each once."""
     for entry in entries:
         path = entry.path if entry.HasField("path") else None
         rows = entry.rows if entry.HasField("rows") else None
@@ -28,7 +29,7 @@ def note(entries: Sequence[pb.Quarantined], omissions: Ledger) -> None:
 
 
 def failure(entries: Sequence[pb.Quarantined]) -> QuarantinedError:
-    """The error at the end of an epoch."""
+    """Returns the error at the end of an epoch that lacks these windows."""
     listed = "; ".join(entry.what for entry in entries[:_NAMED])
     more = f"; and {len(entries) - _NAMED} more" if len(entries) > _NAMED else ""
     return QuarantinedError(
@@ -41,9 +42,9 @@ def failure(entries: Sequence[pb.Quarantined]) -> QuarantinedError:
 def judge(
     entries: Sequence[pb.Quarantined], options: JobOptions, omissions: Ledger, *, has_ended: bool
 ) -> QuarantinedError | None:
-    """The error to raise now, if any; counts what the user agreed to leave out.
+    """Returns the error to raise, if any; counts windows that the user agreed to leave out.
 
-    Rows that come in order cannot go on after one that never comes.
+    Ordered reading fails at once, since the rows after a missing window cannot be delivered.
     """
     if options.on_error == "skip" and not options.ordered:
         note(entries, omissions)

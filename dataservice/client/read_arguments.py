@@ -1,8 +1,8 @@
-"""How a dataset is to be read: what users pass to `distribute` and `from_dataset_id`, as one value.
+"""The arguments of `distribute` and `from_dataset_id`, checked and combined into one value.
 
-Responsible for which arguments go together; what each may be by itself is told in `arguments`.
-Reaches nothing. Invariant: whatever is known to fail later fails here, in the user's process, with
-the argument, its value and the remedy.
+Responsible for which arguments may be combined; `arguments` checks each of them by itself. Knows no
+network and no dispatcher. Invariant: an error that can be foreseen is raised here, in the user's
+process, and names the argument, its value and the remedy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ NO_CONSUMER: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadArguments:
-    """How a dataset is to be read; made by `check`. `delivery` None: as the dataset allows."""
+    """The way a dataset is to be read; made by `check`.
+
+    `delivery` None stands for the strictest delivery that the dataset allows.
+    """
 
     policy: ShardingPolicy
     job_name: str | None
@@ -60,7 +63,7 @@ class ReadArguments:
         on_error: object,
         timeout_s: object,
     ) -> ReadArguments:
-        """The checked arguments; InvalidArgumentError for the first that is wrong."""
+        """Returns the checked arguments; raises InvalidArgumentError for the first wrong one."""
         options = JobOptions(
             ordered=checked_ordered(ordered),
             num_consumers=checked_consumers(consumer_index, num_consumers),
@@ -170,7 +173,7 @@ def _skips(options: JobOptions) -> bool:
 
 
 def check_endless(arguments: ReadArguments, cardinality: int) -> None:
-    """FailedPreconditionError for coordinated reads of a dataset that ends."""
+    """Raises FailedPreconditionError for coordinated reads of a dataset that ends."""
     if arguments.options.num_consumers and cardinality != INFINITE_CARDINALITY:
         raise FailedPreconditionError(
             "Round robin reads require that the input dataset has infinite cardinality, but the "

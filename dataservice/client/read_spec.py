@@ -1,6 +1,7 @@
-"""What a reader of the data service wants to read, and how that is asked of the dispatcher.
+"""What a reader of the data service reads, and the requests that ask for it.
 
-Values only. Invariant: a spec never changes; every request made of it is a reader of its own.
+Responsible for the messages that a spec turns into. Holds values only: knows no threads and no
+connections. Invariant: a spec never changes; every open request made from it is for a new reader.
 """
 
 from __future__ import annotations
@@ -16,22 +17,25 @@ from dataservice.runtime.identity import new_id
 from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 
-# A frame of them, and a third that may be left when it comes.
+# Room for a whole frame of 16 elements while a third of the buffer is still taken.
 DEFAULT_BUFFERED_ELEMENTS = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSpec:
-    """What to read and how.
+    """What one reader reads and how.
 
-    `timeout_s` bounds the wait for the dispatcher when opening, for a worker that alone has a
-    static share, for any worker while there is none, and for the other readers of a job that goes
-    on from saved positions. `owner` will say what became of the reader's rows should it be lost;
-    "": nobody will, they go to other readers. `position` is where this reader goes on.
-    `protocol`: how elements travel, None for the best way to each worker. `registered` is the
-    fingerprint under which the dataset was registered. `made_s`: when this program made the
-    dataset, by the monotonic clock; None where it has read the repetition by it before. `restores`:
-    nothing is read before it goes to a position.
+    `timeout_s` bounds each of these waits: for the dispatcher when opening, for the one worker that
+    has a static share, for any worker while there is none, for workers that cannot be reached
+    before the first rows, for the other readers of a job that goes on from saved positions, and
+    for a consumer that is missing from coordinated reads. `owner` names who will tell the
+    dispatcher what became of the reader's rows if the reader is lost; with "" they go to other
+    readers. `position` is where this reader goes on. `protocol` is how elements travel, None for
+    the fastest way to each worker.
+    `registered` is the fingerprint under which the dataset was registered. `made_s` is the
+    monotonic time at which this program made the dataset, None if the program has already read the
+    repetition through this dataset. `restores` says that a position is restored before anything is
+    read.
     """
 
     target: str
@@ -56,18 +60,18 @@ class ReadSpec:
 
     @property
     def has_windows(self) -> bool:
-        """Whether rows are counted in windows, which readers share."""
+        """True if rows are counted by window, and readers share the windows."""
         return self.policy is ShardingPolicy.DYNAMIC
 
     @property
     def counts_tasks(self) -> bool:
-        """Whether no other reader can have rows of the tasks that workers make of the job."""
+        """True if rows are counted by task: no other reader can get rows of the job's tasks."""
         has_tasks = not self.has_windows and not self.options.num_consumers
         return has_tasks and self.job_name is None
 
 
 def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
-    """Asks to join what is to be read, as a reader of its own."""
+    """Returns a request to join the iteration of `spec` as a new reader."""
     return pb.OpenIterationRequest(
         dataset_id=spec.dataset_id,
         policy=int(spec.policy),
@@ -85,7 +89,10 @@ def open_request(spec: ReadSpec) -> pb.OpenIterationRequest:
 
 
 def stream_command(spec: ReadSpec, joined: pb.OpenIterationReply) -> dict[str, Any]:
-    """Tells a worker whose rows of what it is to send; more is said by kind of reader."""
+    """Returns what every stream tells a worker: the reader, the iteration and the dataset.
+
+    Each kind of reader adds entries of its own.
+    """
     return {
         "iteration": joined.iteration_id,
         "reader": joined.reader_id,

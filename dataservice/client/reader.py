@@ -1,8 +1,8 @@
 """Reads one iteration of a job: elements from all its workers, every row once.
 
-One thread per worker stream fills a bounded buffer, one thread talks to the dispatcher, any
-number of threads take elements. Knows nothing of pipelines. Invariant: an element that was
-accepted by the tracker reaches a taker, unless the reader is closed first.
+Responsible for the threads: one per worker stream fills a bounded buffer, one talks to the
+dispatcher, any number take elements. Knows no pipelines. Invariant: an element that the tracker
+accepted reaches a taker, unless the reader is closed first.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from dataservice.wire.elements import Header, RowSpan
 
 logger = logging.getLogger(__name__)
 
-# Elements under way from one worker, which may come as one frame: it finds room in the buffer
-# while a third of that is taken, and hides the way there and back.
+# Elements in flight from one worker, which may come as one frame. Few enough to fit into the buffer
+# while a third of it is taken, and enough to hide the round trip.
 MAX_CREDIT = 16
 _TAKE_POLL_S = 1.0
 
 
 class ServiceReader:
-    """A reader of one iteration. Thread safe; `close` frees it, also after an error."""
+    """A reader of one iteration. Thread safe; must be closed, also after an error."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class ServiceReader:
         omissions: Ledger | None = None,
         interrupts: HeldInterrupts = NO_INTERRUPTS,
     ) -> None:
-        """`omissions` learns what workers leave out; `interrupts` may end the wait to join."""
+        """Joins; `interrupts` may end the wait for that. `omissions` records what is left out."""
         self._spec = spec
         self.statistics = ReadStatistics(omissions)
         self._buffer: ElementBuffer[Delivery] = ElementBuffer(spec.max_elements, spec.buffer_bytes)
@@ -77,13 +77,14 @@ class ServiceReader:
         self._failure: DataServiceError | None = None
         self._targets = Targets(spec.options, spec.policy, host_identity())
         self.iteration = JoinedIteration(spec, interrupts, self._targets.narrow)
-        self.notice = self.iteration.joined.notice  # for who takes an element
-        # Otherwise the reader is alone, or leases say who has what.
+        self.notice = self.iteration.joined.notice  # to be logged with the first element taken
+        # In all other cases the reader is alone, or leases say who has which rows.
         self._shares_tasks = not (spec.has_windows or spec.trainer_id or spec.job_name is None)
         self._tasks = self._new_tasks()
         self._session = self._new_session()
         self._sequencer = self._new_sequencer()
-        self._emitting = threading.Lock()  # taken before the other: elements keep their order
+        # Taken before `_lock`, so that elements enter the buffer in their order.
+        self._emitting = threading.Lock()
         self._attendance = Attendance(spec.timeout_s)
         self._gathering = Gathering(spec.timeout_s)
         here = socket.gethostname() if self._targets.only_local else None
@@ -135,17 +136,17 @@ class ServiceReader:
 
     @property
     def chunk_rows(self) -> int:
-        """Where an ordered reader cuts windows; 0: nowhere."""
+        """The number of rows at whose multiples an ordered reader cuts windows; 0 for none yet."""
         return 0 if self._sequencer is None else self._sequencer.chunk_rows
 
     # Taking
 
     def take(self, interrupts: HeldInterrupts = NO_INTERRUPTS) -> Delivery | None:
-        """The next element, None when nothing is left for this reader at present.
+        """Returns the next element, or None if nothing is left for this reader at present.
 
-        Blocks; `interrupts` may end that, and cost no element. Raises what a worker's pipeline or
-        the dispatcher failed with, once; the reader is closed then. A closed reader raises
-        CancelledError.
+        Blocks; an interrupt from `interrupts` may end the wait, and loses no element. If a worker's
+        pipeline or the dispatcher failed, raises that error once and closes the reader. A closed
+        reader raises CancelledError.
         """
         started_s = time.monotonic()
         delivery = self._buffer.get(0.0) if self._failure is None else None
@@ -162,28 +163,31 @@ class ServiceReader:
         return delivery
 
     def acknowledge(self, spans: Sequence[RowSpan]) -> None:
-        """Says that rows are used up: none of them will be delivered again."""
+        """Marks rows as consumed: none of them will be delivered again."""
         with self._lock:
             self._session.consume(spans)
             self._wake_if_idle()
 
     def foresee(self, spans: Sequence[RowSpan]) -> tuple[RowMark, ...]:
-        """The marks to tell the dispatcher once these rows are used up too."""
+        """Returns the marks to report to the dispatcher if these rows are consumed too."""
         with self._lock:
             return self._session.foresee(spans)
 
     @property
     def is_over(self) -> bool:
-        """Whether an end is final: of a shared job, what other readers leave may still come."""
+        """True if an end is final; in a shared job, rows that others give back may still come."""
         return self._spec.job_name is None or self._session.is_finished
 
     def consumed(self) -> Consumed:
-        """What was acknowledged here since the reader was opened."""
+        """Returns what was acknowledged here since the reader was opened."""
         with self._lock:
             return self._session.consumed()
 
     def tasks(self, later: Iterable[Sequence[RowSpan]]) -> tuple[TaskMark, ...]:
-        """What was acknowledged of each task, but for `later` rows; none where none are counted."""
+        """Returns the acknowledged rows of each task, without the rows in `later`.
+
+        Returns an empty tuple if the reader does not count rows by task.
+        """
         with self._lock:
             return () if self._tasks is None else self._tasks.marks(later)
 
@@ -283,7 +287,7 @@ class ServiceReader:
         header: Header,
         batch: pa.RecordBatch | None,
     ) -> None:
-        """Passes on the elements whose turn the frame brings; waits while they find no room."""
+        """Passes on the elements whose turn has come with this frame; waits for room if need be."""
         with self._lock:
             if stream.is_dropped():
                 return
@@ -298,7 +302,7 @@ class ServiceReader:
         self._pass_on(deliveries)
 
     def _pass_on(self, deliveries: Sequence[Delivery]) -> None:
-        """Stores elements; returns when it is time to receive more."""
+        """Stores elements in the buffer; returns when it is time to receive more."""
         self._buffer.put((delivery, delivery.size_bytes) for delivery in deliveries)
         self._buffer.await_low()
 
@@ -358,7 +362,10 @@ class ServiceReader:
                 self._buffer.wake()
 
     def _digest(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
-        """Takes in an answer; whether the end has come, which is an error if rows are missing."""
+        """Applies a reply and returns whether the end has come.
+
+        Sets the reader's failure if windows in quarantine are missing that may not be left out.
+        """
         with self._lock:
             has_ended = not self._closed and self._session.digest(call, reply, now_s)
             lack = (reply.quarantined, self._spec.options, self.statistics.omissions)
@@ -366,7 +373,7 @@ class ServiceReader:
         return has_ended
 
     def _absence(self, reply: pb.SyncReply) -> DataServiceError | None:
-        """The error of having waited too long for workers."""
+        """Returns the error to fail with if workers or other readers were missing for too long."""
         now_s, missing = time.monotonic(), reply.missing_workers
         with self._lock:
             waits = self._session.is_waited_on()
@@ -381,14 +388,14 @@ class ServiceReader:
         )
 
     def _wake_if_idle(self) -> None:
-        # Only then: a switch to the dispatcher thread for every element would cost more than it.
+        # Only if idle: a switch to that thread for every element would cost more than the element.
         if self._session.is_idle():
             self._wakeup.notify_all()
 
     # The end
 
     def close(self) -> None:
-        """Gives the rest of the iteration to others and ends all threads. Idempotent, bounded."""
+        """Gives unconsumed rows to other readers and ends all threads. Idempotent; time-bounded."""
         with self._lock:
             if self._closed:
                 return
@@ -397,7 +404,7 @@ class ServiceReader:
             streams = self._session.streams.all()
             farewell = self._session.farewell(self.statistics)
             self._wakeup.notify_all()
-        # Before their end, from which on others may have what was not taken.
+        # Before the streams end, since from then on other readers may get what was not taken.
         deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
         for stream in streams:
             stream.leave(max(0.0, deadline_s - time.monotonic()))
@@ -409,7 +416,7 @@ class ServiceReader:
         except DataServiceError as error:
             logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
         self.iteration.close()
-        # A thread inside the transport can take the process with it when the interpreter goes.
+        # A thread inside the transport can crash the process when the interpreter shuts down.
         deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
         self._thread.stop(RELEASE_TIMEOUT_S)
         for stream in streams:

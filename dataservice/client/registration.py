@@ -1,8 +1,8 @@
 """Registering datasets with a dispatcher, under tf.data service's name and arguments.
 
-Responsible for what is sent: a plan with all of its schemas, its size and its fingerprint. Knows
-nothing of how it will be read. Invariant: what is known to fail later fails here, in the user's
-process, with the remedy.
+Responsible for what is sent: a plan with all of its schemas, its cardinality and its fingerprint.
+Knows nothing of how the dataset will be read. Invariant: an error that can be foreseen is raised
+here, in the user's process, and names the remedy.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ def register_dataset(
 ) -> str:
     """Registers a dataset with the dispatcher at `service` and returns its id.
 
-    Infers what schemas are not given, which reads the beginning of the sources. Waits up to
-    `timeout_s` for the dispatcher: UnavailableError then. `compression`: "AUTO" (none), "LZ4",
-    "ZSTD", or None; "SNAPPY", which tf.data has, is taken for "LZ4". With on_error="skip" it is
-    registered although some of its files cannot be read, and is always read that way. Warns of a
-    dataset that cannot be replayed; see `distribute`.
+    Infers schemas that are not given, for which it reads the beginning of the sources. Raises
+    UnavailableError if the dispatcher cannot be reached for `timeout_s`. `compression` is "AUTO"
+    (none), "LZ4", "ZSTD", or None; "SNAPPY", which tf.data has, is taken as "LZ4". With
+    on_error="skip" the dataset is registered even if some of its files cannot be read, and is
+    always read that way. Warns if the dataset cannot be replayed; see `distribute`.
     """
     target = parse_target(service)
     dataset = unread(dataset)
@@ -62,7 +62,7 @@ def register_quietly(
     dataset_id: str | None,
     timeout_s: float,
 ) -> str:
-    """As `register_dataset` for a target that was checked, without what readers should know."""
+    """Registers a dataset like `register_dataset`, for a checked target and without the warning."""
     node = freeze_schemas(unread(dataset).node)
     schema = Dataset(node).schema
     return register_plan(target, node, schema, compression, dataset_id, timeout_s)
@@ -76,7 +76,7 @@ def register_plan(
     dataset_id: str | None,
     timeout_s: float,
 ) -> str:
-    """As `register_quietly` of a plan whose schemas are filled in, with rows of `schema`."""
+    """Registers a plan whose schemas are filled in and whose rows have `schema`; returns its id."""
     request = pb.RegisterDatasetRequest(
         plan=encode_plan(node),
         schema=encode_schema(schema),
@@ -90,7 +90,7 @@ def register_plan(
 
 
 def unread(dataset: Dataset) -> Dataset:
-    """The dataset, when it is one and does not read a data service itself."""
+    """Returns the dataset; raises if it is no `Dataset` or reads the data service itself."""
     if not isinstance(dataset, Dataset):
         raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):

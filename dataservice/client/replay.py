@@ -1,7 +1,8 @@
-"""Which delivery a dataset gets: exactly once, unless it says that it cannot be replayed.
+"""Which delivery a dataset gets: exactly once, unless it was declared unrepeatable.
 
-Reaches nothing. Invariant: a dataset with something declared deterministic=False is never read
-exactly once, because that is done by running lost work again; its user is told so.
+Responsible for the choice and for its warnings. Knows no network. Invariant: a dataset of which a
+part was declared deterministic=False is never read exactly once, since exactly once means running
+lost work again; its user is told so.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _REMEDY = (
 
 
 def with_delivery(arguments: ReadArguments, node: Node) -> ReadArguments:
-    """The arguments with the delivery that `node` gets, of which they may leave the choice.
+    """Returns the arguments with `delivery` set to what `node` gets; they may leave it None.
 
-    Warns where it is not the usual one. InvalidArgumentError where the dataset cannot be read so.
+    Warns if DYNAMIC reading becomes at-most-once without being asked for. Raises
+    InvalidArgumentError if the dataset cannot be read as asked.
     """
     declared = unrepeatable(node)
     if not declared:
@@ -42,7 +44,7 @@ def with_delivery(arguments: ReadArguments, node: Node) -> ReadArguments:
 
 
 def warn_of_registered(node: Node) -> None:
-    """Tells who registers a dataset that cannot be replayed what its readers get."""
+    """Warns that the readers of a dataset being registered get it at most once, if that is so."""
     declared = unrepeatable(node)
     if declared:
         _warn(f"will be read with delivery={AT_MOST_ONCE!r}", declared)
@@ -59,7 +61,7 @@ def _warn(what: str, declared: str) -> None:
 
 
 def _depth_of_user() -> int:
-    """How many calls above the one that warns the user's code is, whose line is to be shown."""
+    """Returns the `stacklevel` at which the caller's warning shows the line of the user's code."""
     depth, frame = 1, sys._getframe(1)
     own = __name__.partition(".")[0]
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(f"{own}."):

@@ -1,8 +1,9 @@
-"""Reads as one consumer of coordinated reads: in each step, its element of everyone's round.
+"""Reads as one consumer of coordinated reads: in each step, its own element of the common round.
 
-One thread per worker receives elements, one talks to the dispatcher, any number take. What may be
-handed out and asked for is the tracker's business. Invariant: rounds come in order, each with
-elements of one worker for all consumers; a wait for other consumers is logged and has an end.
+Responsible for the threads: one per worker receives elements, one talks to the dispatcher, any
+number take elements. Does not know which rounds may be handed out or asked for: the tracker decides
+that. Invariant: rounds come in order, each with elements of one worker for all consumers; a wait
+for other consumers is logged and has an end.
 """
 
 from __future__ import annotations
@@ -42,19 +43,20 @@ from dataservice.wire.elements import Header
 logger = logging.getLogger(__name__)
 
 _TAKE_POLL_S = 1.0
-# Others that are there have stopped by then: they speak at least once in half that time.
+# Within this time all present consumers have stopped, as each calls the dispatcher at least once
+# in half of it.
 _MEET_S = 2 * MAX_HEARTBEAT_S
 
 
 class RoundReader:
-    """One consumer. Thread safe; `close` frees it, also after an error.
+    """One consumer. Thread safe; must be closed, also after an error.
 
-    Once it is made the others that are there take nothing more before all go on together, unless
-    the dispatcher or one of them cannot be heard for seconds.
+    Once it exists, the consumers that are present take nothing more until all go on together,
+    unless the dispatcher or one of them does not answer for seconds.
     """
 
     def __init__(self, spec: ReadSpec, interrupts: HeldInterrupts = NO_INTERRUPTS) -> None:
-        """`interrupts` may end the wait to join."""
+        """Joins, and waits until the present consumers stop; `interrupts` may end the joining."""
         self._spec = spec
         self.statistics = ReadStatistics()
         self._lock = threading.Lock()
@@ -86,7 +88,7 @@ class RoundReader:
         self._meet()
 
     def _meet(self) -> None:
-        """Waits until those who are there have stopped."""
+        """Waits up to `_MEET_S` until the consumers that are present have stopped."""
         deadline_s = time.monotonic() + _MEET_S
         with self._lock:
             while not self._has_met and self._failure is None:
@@ -98,11 +100,11 @@ class RoundReader:
     # Taking
 
     def take(self, interrupts: HeldInterrupts = NO_INTERRUPTS) -> Delivery:
-        """The element of the next round.
+        """Returns the element of the next round.
 
-        Blocks until all consumers hold theirs; `interrupts` may end that, and cost no element.
-        Raises what a worker's pipeline or the dispatcher failed with, once; the reader is closed
-        then. A closed reader raises CancelledError.
+        Blocks until every consumer holds its element; an interrupt from `interrupts` may end the
+        wait, and loses no element. If a worker's pipeline or the dispatcher failed, raises that
+        error once and closes the reader. A closed reader raises CancelledError.
         """
         started_s = time.monotonic()
         with self._lock:
@@ -137,12 +139,12 @@ class RoundReader:
 
     @property
     def next_round(self) -> int:
-        """The round that comes next."""
+        """The number of the next round."""
         with self._lock:
             return self._tracker.next_round
 
     def seek(self, number: int) -> None:
-        """Goes on at this round, unless the other consumers are further."""
+        """Goes on at round `number`, or at a later one if the other consumers are further."""
         with self._lock:
             self._tracker.seek(number)
             self._wakeup.notify_all()
@@ -254,7 +256,7 @@ class RoundReader:
         reply: pb.SyncRoundsReply,
         now_s: float,
     ) -> DataServiceError | None:
-        """Takes in an answer and asks workers for what is due; the error to end with, if any."""
+        """Applies a reply and asks workers for the rounds due; returns the error to fail with."""
         for slot in broken:
             slot.is_reported = True
         blocks = tuple(Block(b.first, b.end, b.worker_id, b.generation) for b in reply.blocks)
@@ -304,7 +306,7 @@ class RoundReader:
     # The end
 
     def close(self) -> None:
-        """Leaves the place to whoever joins next and ends all threads. Idempotent, bounded."""
+        """Gives up the consumer's place and ends all threads. Idempotent; bounded in time."""
         with self._lock:
             if self._closed:
                 return
@@ -324,14 +326,14 @@ class RoundReader:
         except DataServiceError as error:
             logger.info("could not release reader %s: %s", self.iteration.reader_id, error)
         self.iteration.close()
-        # A thread inside the transport can take the process with it when the interpreter goes.
+        # A thread inside the transport can crash the process when the interpreter shuts down.
         deadline_s = time.monotonic() + RELEASE_TIMEOUT_S
         self._thread.stop(RELEASE_TIMEOUT_S)
         for stream in streams:
             stream.stop(max(0.0, deadline_s - time.monotonic()))
 
     def _tell_last(self) -> None:
-        """The others get as far as this one was, for which the dispatcher must know."""
+        """Reports the last progress, so that the other consumers can get as far as this one did."""
         with self._lock:
             if not self._tracker.unreported:
                 return

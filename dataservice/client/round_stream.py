@@ -1,7 +1,8 @@
 """One consumer's stream from one worker: it asks for rounds and receives their elements.
 
-Knows Flight and the frame format, nothing of who gives which round. Invariant: every round that was
-asked for is answered by one frame, in the order of the asks, or the stream breaks.
+Responsible for one exchange and for the asks that are in flight. Knows the frame format, but not
+which worker gives which round. Invariant: every round that was asked for is answered by one frame,
+in the order of the asks, or the stream breaks.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _RECHECK_S = 1.0
 
 
 class RoundStream(WorkerStream):
-    """Receives the rounds that it is told to ask for."""
+    """A stream that receives the rounds it is told to ask for."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -28,14 +29,14 @@ class RoundStream(WorkerStream):
         self._news = threading.Condition()
 
     def ask(self, asks: Sequence[Ask], low: int) -> None:
-        """Asks for these rounds too. All consumers are done with those below `low`."""
+        """Asks for further rounds. `low` is the low-water mark: all consumers are done below it."""
         with self._news:
             self._asks += asks
             self._low = low
             self._news.notify_all()
 
     def drop(self) -> None:
-        """Passes nothing on any more and ends the stream, without waiting. Idempotent."""
+        """Ends the stream without waiting; no more frames are passed on. Idempotent."""
         super().drop()
         with self._news:
             self._news.notify_all()
@@ -58,7 +59,10 @@ class RoundStream(WorkerStream):
                 self._pass_on(header, message, is_checked=not exchange.shares_memory)
 
     def _take_asks(self, *, may_wait: bool) -> tuple[list[Ask], int]:
-        """What is to be asked for; while nothing is under way, waits for that."""
+        """Returns the asks to send, and the low-water mark.
+
+        With `may_wait`, that is while no round is in flight, waits up to `_RECHECK_S` for an ask.
+        """
         with self._news:
             if may_wait and not self._asks and not self._dropped:
                 self._news.wait(_RECHECK_S)

@@ -1,10 +1,10 @@
-"""The rounds of one consumer of coordinated reads: held, to be handed out, still to be asked for.
+"""The rounds of one consumer of coordinated reads: which it holds, may hand out, and must ask for.
 
-Pure: no threads, no network, no clock. Invariants: rounds are handed out strictly in order; a round
-is handed out only once all consumers hold it, as given by one worker under one generation; once an
-answer has told it to stop, it hands out nothing until another one tells it to go on; nothing
-is asked for further ahead of the slowest consumer than the window, so what workers and consumers
-hold is bounded.
+Responsible for these three sets and for the times of calls. Pure: knows no threads, network or
+clock. Invariants: rounds are handed out strictly in order; a round is handed out only once all
+consumers hold it, as given by one worker under one generation; after an answer told the consumer to
+stop, it hands out nothing until another answer tells it to go on; no round is asked for that is
+further than the window ahead of the slowest consumer, which bounds what workers and consumers hold.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataservice.wire.elements import Ask
 
 Item = TypeVar("Item")
 
-# Fewer would stop the consumers at every round; more than that only when elements are small.
+# A smaller window would stop the consumers at every round; only small elements get a larger one.
 MIN_WINDOW = 2
-# How often to ask while waiting for the others: at first at once, later seldom.
+# Pauses between calls while waiting for other consumers: the first, and the upper bound.
 POLL_FIRST_S = 0.002
 POLL_MAX_S = 0.1
-# Progress is told in groups, sooner when others may soon wait for it.
+# Progress is reported in groups, and sooner if others may soon wait for it.
 GROUP_S = 0.05
 MIN_GAP_S = 0.001
 
 
 class Block(NamedTuple):
-    """Rounds [first, end) that a worker gives, under a generation."""
+    """The rounds [first, end), given by one worker under one generation."""
 
     first: int
     end: int
@@ -36,7 +36,11 @@ class Block(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What the dispatcher says of the rounds."""
+    """What the dispatcher says about the rounds; the fields are those of `SyncRoundsReply`.
+
+    Rounds below `complete` may be handed out, all consumers are done with rounds below `low`, and
+    this consumer begins at `begin`. `roll` counts the roll calls, in which all consumers stop.
+    """
 
     blocks: tuple[Block, ...]
     version: int
@@ -47,7 +51,12 @@ class Answer(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a consumer says of itself."""
+    """What a consumer reports; the fields are those of `SyncRoundsRequest`.
+
+    It has received all rounds below `received` and handed out all rounds below `consumed`.
+    `version` and `roll` are those of the last answer; `sought` is the round that it was told to go
+    on at.
+    """
 
     version: int
     received: int
@@ -64,9 +73,10 @@ class _Held(NamedTuple, Generic[Item]):
 
 
 class RoundTracker(Generic[Item]):
-    """One consumer's rounds. Not thread safe.
+    """The rounds of one consumer. Not thread safe.
 
-    `window` bounds the rounds ahead; `max_bytes` lowers it where elements are large.
+    `window` bounds how far it asks ahead of the slowest consumer; `max_bytes` lowers this bound if
+    elements are large.
     """
 
     def __init__(self, window: int, max_bytes: int) -> None:
@@ -83,17 +93,17 @@ class RoundTracker(Generic[Item]):
 
     @property
     def window(self) -> int:
-        """How many rounds ahead of the slowest consumer this one asks."""
+        """The number of rounds by which this consumer asks ahead of the slowest one."""
         return max(MIN_WINDOW, min(self._max_window, self._max_bytes // self._largest_bytes))
 
     @property
     def low(self) -> int:
-        """All consumers are done with the rounds below."""
+        """The low-water mark: all consumers are done with the rounds below it."""
         return self._answer.low
 
     @property
     def received(self) -> int:
-        """Every round below is here, or was handed out."""
+        """The round up to which, exclusively, all rounds are held or were handed out."""
         number = self.next_round
         while number in self._held:
             number += 1
@@ -101,20 +111,21 @@ class RoundTracker(Generic[Item]):
 
     @property
     def unreported(self) -> int:
-        """Rounds received and consumed that the dispatcher does not know of."""
+        """The number of rounds received, plus rounds consumed, since the last answered report."""
         received, consumed = self._reported
         return max(0, self.received - received) + max(0, self.next_round - consumed)
 
     def is_waited_for(self) -> bool:
-        """Whether others may wait for word of what came, nothing more being on its way here, or for
-        word that this one has stopped.
+        """True if others may wait for a report that this consumer has stopped, or of what it holds.
+
+        The latter only while no more rounds are in flight to it.
         """
         return self._stopped < self._answer.roll or (
             not self._asked and self.received > self._reported[0]
         )
 
     def take(self) -> Item | None:
-        """The element of the next round; None while it must not be, or cannot be, handed out."""
+        """Returns the element of the next round; None if it has not arrived or must wait."""
         if not self.has_next():
             return None
         item = self._held.pop(self.next_round).item
@@ -124,7 +135,10 @@ class RoundTracker(Generic[Item]):
     def receive(
         self, worker_id: str, number: int, generation: int, item: Item | None, size_bytes: int
     ) -> None:
-        """An element came; None where the worker has none any more."""
+        """Stores the element of a round; `item` None says that the worker no longer has it.
+
+        Ignores elements of a worker or generation that does not give the round at present.
+        """
         if self._asked.get(number) == (worker_id, generation):
             del self._asked[number]
         if item is None or number < self.next_round or number in self._held:
@@ -136,15 +150,15 @@ class RoundTracker(Generic[Item]):
         self._held[number] = _Held(generation, item, size_bytes)
 
     def lacks_work(self) -> bool:
-        """Whether there is room for more and nothing to ask for until the others get further."""
+        """True if there is room for more rounds, but none to ask for until others get further."""
         return not self._asked and self.received < self.next_round + self.window
 
     def has_next(self) -> bool:
-        """Whether the next round may be handed out."""
+        """True if the next round is held and may be handed out."""
         return self.next_round < self._answer.complete and self.next_round in self._held
 
     def asks(self, reachable: Container[str]) -> dict[str, list[Ask]]:
-        """What to ask of each worker now, of those within reach; counts as asked from now on."""
+        """Returns the asks to send to each reachable worker, and counts them as in flight."""
         wanted: dict[str, list[Ask]] = {}
         limit = self._answer.low + self.window
         for block in self._answer.blocks:
@@ -157,11 +171,11 @@ class RoundTracker(Generic[Item]):
         return wanted
 
     def forget_worker(self, worker_id: str) -> None:
-        """What a worker was asked for does not come: the way to it is lost."""
+        """Forgets the asks in flight to a worker whose stream broke."""
         self._asked = {n: asked for n, asked in self._asked.items() if asked[0] != worker_id}
 
     def report(self) -> Report:
-        """What to tell the dispatcher."""
+        """Returns what to report to the dispatcher."""
         consumed = self.next_round
         answer = self._answer
         return Report(
@@ -169,10 +183,10 @@ class RoundTracker(Generic[Item]):
         )
 
     def digest(self, report: Report, answer: Answer) -> bool:
-        """Takes in the answer to a report; whether it brought anything on."""
+        """Applies the answer to a report; returns whether it changed anything."""
         before = self._answer
         self._answer = answer
-        # What was received under an older version does not count, and may have to be got again.
+        # Rounds received under an older version do not count and may have to be fetched again.
         is_current = report.version == answer.version
         self._reported = (report.received if is_current else answer.begin, report.consumed)
         self._stopped = report.roll
@@ -182,7 +196,7 @@ class RoundTracker(Generic[Item]):
         return before != answer
 
     def seek(self, number: int) -> None:
-        """Goes on at this round, unless the others are further."""
+        """Goes on at round `number`; the dispatcher lets it begin later if others are further."""
         self._sought = max(self._sought, number)
         self._begin_at(number)
 
@@ -194,7 +208,7 @@ class RoundTracker(Generic[Item]):
             del self._asked[passed]
 
     def _drop_void(self) -> None:
-        """Forgets incomplete rounds that another worker, or generation, gives now."""
+        """Drops incomplete rounds that were reassigned to another worker or generation."""
         for number in [n for n in self._held if n >= self._answer.complete]:
             block = self._block_of(number)
             if block is None or block.generation != self._held[number].generation:
@@ -210,7 +224,7 @@ class RoundTracker(Generic[Item]):
 
 
 def _append(asks: list[Ask], number: int, generation: int) -> None:
-    """Adds a round, to the last ask if it goes on there."""
+    """Adds a round to the asks; extends the last ask if the round follows it."""
     if asks and (asks[-1].end, asks[-1].generation) == (number, generation):
         asks[-1] = asks[-1]._replace(end=number + 1)
     else:
@@ -218,7 +232,7 @@ def _append(asks: list[Ask], number: int, generation: int) -> None:
 
 
 class RoundPacing:
-    """When a consumer speaks to the dispatcher: pure arithmetic on given times."""
+    """The schedule of a consumer's calls to the dispatcher: pure arithmetic on given times."""
 
     def __init__(self, heartbeat_s: float, now_s: float) -> None:
         self._own_s = self._heartbeat_s = heartbeat_s
@@ -226,10 +240,10 @@ class RoundPacing:
         self._poll_s = POLL_FIRST_S
 
     def due_s(self, *, urgent: bool, waits: bool, unreported: int, window: int) -> float:
-        """The time of the next call.
+        """Returns the time of the next call.
 
-        `urgent`: the dispatcher, or others through it, must know at once. `waits`: a taker has
-        nothing to take, or nothing can be asked for, until others get further.
+        `urgent`: the dispatcher, or others through it, must hear at once. `waits`: until others get
+        further, a taker has nothing to take or no round can be asked for.
         """
         pauses_s = [self._heartbeat_s]
         if waits:
@@ -241,10 +255,10 @@ class RoundPacing:
         return self._last_s + min(pauses_s)
 
     def note_interval(self, least_s: float) -> None:
-        """The dispatcher wants to hear no more often than this of consumers without news."""
+        """Notes the least interval that the dispatcher wants between calls without news."""
         self._heartbeat_s = max(self._own_s, least_s)
 
     def note_call(self, now_s: float, *, progress: bool) -> None:
-        """A call was answered."""
+        """Notes that a call was answered, and whether the answer changed anything."""
         self._poll_s = POLL_FIRST_S if progress else min(2 * self._poll_s, POLL_MAX_S)
         self._last_s = now_s

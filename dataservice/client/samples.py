@@ -1,7 +1,7 @@
 """A sample of a registered dataset, for inferring the schemas of operators above its job.
 
-Knows plans and how to ask for one. Invariant: no job is made and no data worker asked, so rows that
-are looked at here are nobody's share.
+Responsible for fetching the plan and running it in this process. Knows no readers. Invariant: no
+job is created and no data worker is asked, so the sampled rows are missing from no reader's share.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from dataservice.dataset.tolerance import tolerant
 def sample_registered(
     target: str, dataset_id: str, context: RunContext, *, skips: bool, timeout_s: float
 ) -> pa.RecordBatch:
-    """A sample of the dataset, which is read in this process; `skips` leaves out what fails.
+    """Returns a sample of the dataset, read in this process; `skips` leaves out what fails.
 
-    SourceError or UserFunctionError where its files or what its functions need are not here.
+    Raises SourceError or UserFunctionError if its files, or what its functions need, are not
+    available in this process.
     """
     with Connection(target) as connection:
         registered = connection.get_dataset(dataset_id, timeout_s=timeout_s)

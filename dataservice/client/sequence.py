@@ -1,9 +1,10 @@
-"""The reorder buffer of an ordered reader: rows leave by window, whoever sent them when.
+"""The reorder buffer of an ordered reader: rows leave in window order, however they arrive.
 
-Pure but for slices of record batches; the reader's lock guards it. Windows that come early wait
-here; the dispatcher leases only so many beyond the first that is not done, which bounds them.
-Invariant: what leaves depends on the rows alone: windows by index, each cut at multiples of
-`chunk_rows`, so that reading on from any of these positions gives the same chunks.
+Responsible for holding windows that arrive early. The dispatcher bounds their number, as it leases
+only a limited number of windows beyond the first unfinished one. Knows no threads and no network;
+the reader's lock guards it. Invariant: what leaves depends on the rows alone. Windows leave by
+index, each cut at multiples of `chunk_rows`, so that reading on from any of these positions gives
+the same chunks.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _MAX_CHUNK_ROWS: Final = 65_536
 
 
 class Chunk(NamedTuple):
-    """Rows of one window, in turn."""
+    """Rows of one window whose turn has come."""
 
     batch: Any
     span: RowSpan
 
 
 class _Window:
-    """Rows of a window that arrived and did not leave: [row, end)."""
+    """The rows [row, end) of a window, which have arrived and not left."""
 
     def __init__(self, row: int) -> None:
         self.row = self.end = row
@@ -44,7 +45,7 @@ class _Window:
             self.end = span.end_row
 
     def cut(self, chunk_rows: int) -> Iterator[tuple[Any, int]]:
-        """Chunks that can leave, and the row after each."""
+        """Yields the chunks that can leave, each with the row after it."""
         while self.row < self.end:
             border = (self.row // chunk_rows + 1) * chunk_rows
             if border > self.end and not self.is_complete:
@@ -67,7 +68,11 @@ class _Window:
 
 
 class Sequencer:
-    """`base` was consumed before and does not come; `chunk_rows` 0: as suits the first rows."""
+    """The reorder buffer of one reader.
+
+    The windows in `base` were consumed before and do not come. `chunk_rows` 0 lets the size of the
+    first rows decide.
+    """
 
     def __init__(self, base: Consumed, chunk_rows: int = 0) -> None:
         self.chunk_rows = chunk_rows
@@ -77,16 +82,16 @@ class Sequencer:
 
     @property
     def holds_anything(self) -> bool:
-        """Whether rows, or the ends of windows, wait for others."""
+        """True if rows, or the ends of windows, wait for earlier ones."""
         return bool(self._windows)
 
     def add(self, spans: Sequence[RowSpan], batch: Any) -> list[Chunk]:
-        """Takes rows that were accepted, those of `spans` in order; gives what is in turn now."""
+        """Adds accepted rows, those of `spans` in order; returns the chunks whose turn has come."""
         if batch is not None and batch.num_rows and not self.chunk_rows:
             self.chunk_rows = _suitable_rows(batch)
         offset = 0
         for span in spans:
-            # The end of a window may be told twice; one that has left is not opened again.
+            # The end of a window may arrive twice; a window that has left is not opened again.
             if span.window >= self._next:
                 window = self._windows.setdefault(span.window, _Window(span.first_row))
                 window.add(span, batch.slice(offset, span.rows) if span.rows else None)
@@ -114,6 +119,9 @@ class Sequencer:
 
 
 def _suitable_rows(batch: Any) -> int:
-    """A power of two, so that chunks of a few sizes serve all rows."""
+    """Returns a suitable number of rows for a chunk.
+
+    It is a power of two, so that few different chunk sizes occur.
+    """
     rows = max(1, min(_MAX_CHUNK_ROWS, _CHUNK_BYTES * batch.num_rows // max(1, batch.nbytes)))
     return 1 << (int(rows).bit_length() - 1)

@@ -1,8 +1,8 @@
 """A reader's elements as a stream of a local pipeline, with a position that can be saved.
 
-Joins the job when it is first needed, accounts for what it has handed out, and makes positions of
-that; how elements come is the reader's business. Invariant: a stream that is closed or forgotten
-gives its windows to other readers.
+Responsible for joining the job when it is first needed, for the account of what was handed out, and
+for making positions from it. Knows nothing of how elements arrive, which is the reader's task.
+Invariant: a stream that is closed or garbage-collected gives its windows to other readers.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _LAST_CALL_TIMEOUT_S: Final = 5.0
 
 
 class ServiceStream(BatchStream, SteppedSource):
-    """One reader's elements. Several threads may take from it at once.
+    """The elements of one reader. Several threads may take from it at once.
 
-    `plan` is the fingerprint of the dataset's plan, `seeds` are those in it that nobody gave.
-    An element counts as consumed, and is not replayed, once it was returned; where the run has a
-    holder, once a position after it was acknowledged.
+    `plan` is the fingerprint of the dataset's plan; `seeds` are its seeds that were drawn because
+    the user gave none. An element counts as consumed, and is not replayed, once it was returned;
+    if the run has a holder, once a position after the element was acknowledged.
     """
 
     def __init__(
@@ -63,21 +63,21 @@ class ServiceStream(BatchStream, SteppedSource):
         self._origin = Origin()
         self._lock = threading.Lock()
         self._reader: ServiceReader | None = None
-        self._position: ReaderPosition | None = None  # that was loaded
-        self._base: tuple[Consumed, tuple[str, ...]] | None = None  # at the end
+        self._position: ReaderPosition | None = None  # the position that was loaded
+        self._base: tuple[Consumed, tuple[str, ...]] | None = None  # as of the last end
         self._seeds: tuple[int, ...] | None = None
         self._last = Step()
-        # It keeps all steps from where it stands, so only where receipts move it on.
+        # An account keeps all later steps in memory, so there is one only if receipts advance it.
         self._account = None if context.holder is None else Account(self._last)
         self._holder = context.holder
         self._has_ended = False
-        self._is_over = False  # nothing can come any more, and the reader has gone
+        self._is_over = False  # no more elements can come, and the reader is closed
         self._closed = False
         if context.holder is not None:
             context.holder.add(self)
 
     def join(self) -> ServiceReader:
-        """The reader, which joins the job now unless it has."""
+        """Returns the reader; joins the job first unless it has joined already."""
         with self._lock:
             if self._reader is None:
                 if self._closed:
@@ -100,19 +100,22 @@ class ServiceStream(BatchStream, SteppedSource):
         return spec
 
     def try_to_join(self) -> None:
-        """Joins the job, unless only a position that is loaded may let it."""
+        """Joins the job; leaves it to the first element if the dispatcher refuses to let it join.
+
+        A position that is loaded before then may change that.
+        """
         try:
             self.join()
         except FailedPreconditionError as error:
             logger.debug("not joined before the first element is asked for: %s", error)
 
     def _check_seeds(self, reader: ServiceReader) -> None:
-        """InvalidArgumentError when others of the job began it with other seeds."""
+        """Raises InvalidArgumentError if other readers began the job with other seeds."""
         if self._position is not None:
             self._position.check_matches(seeds=self._seeds_of(reader))
 
     def _check_division(self, reader: ServiceReader) -> None:
-        """InvalidArgumentError when tasks are of other shares than those of the position."""
+        """Raises InvalidArgumentError if the position counts other shares than the job's."""
         position = self._position
         if position is None or position.has_windows:
             return
@@ -137,7 +140,7 @@ class ServiceStream(BatchStream, SteppedSource):
         if self._is_over:
             raise StopIteration
         reader = self.join()
-        # Not when it joins: who loads a position knows of those who read before.
+        # Not logged on joining: a program that loads a position knows about the earlier readers.
         notice, reader.notice = reader.notice, ""
         if notice:
             logger.warning("%s", notice)
@@ -161,7 +164,7 @@ class ServiceStream(BatchStream, SteppedSource):
 
     @property
     def target(self) -> str:
-        """The service that it reads."""
+        """The address of the service that the stream reads."""
         return self._spec.target
 
     @property
@@ -192,7 +195,7 @@ class ServiceStream(BatchStream, SteppedSource):
         return {"service": self.target, "reader": reader.iteration.reader_id, "marks": marks}
 
     def stats(self) -> dict[str, Any]:
-        """Rows, bytes and waits of this reader, and how each worker's elements came."""
+        """Returns counters of rows, bytes and waits, and the protocol of each worker's stream."""
         return {} if self._reader is None else self._reader.statistics.as_dict()
 
     def state(self) -> State:
@@ -208,7 +211,7 @@ class ServiceStream(BatchStream, SteppedSource):
             return self._position
         _check_can_go_on(self._spec)
         reader = self.join()
-        # None where there are windows, and the rows that came later are left to those.
+        # With windows there are no tasks, and `later` is left unread for `_consumed`.
         tasks = reader.tasks(later)
         consumed, peers = self._consumed(reader, later)
         return ReaderPosition(
@@ -231,24 +234,25 @@ class ServiceStream(BatchStream, SteppedSource):
     def _consumed(
         self, reader: ServiceReader, later: Iterator[tuple[RowSpan, ...]]
     ) -> tuple[Consumed, tuple[str, ...]]:
-        """Windows, but for what came later, and who reads."""
+        """Returns the consumed rows by window, without those in `later`, and the job's readers."""
         if not self._spec.has_windows:
             return Consumed(), (reader.iteration.reader_id,)
-        # Others may have left since the end: what they had is known only to who asks again.
+        # While the reader is open, asks again: other readers may have left since the end, and only
+        # the dispatcher knows what they had consumed.
         is_gone = self._closed or self._is_over
         known = self._base if is_gone else None
         base, peers = reader.iteration.base() if known is None else known
         consumed = base.copy()
-        # Before the elements: what is taken meanwhile is among them.
+        # Before walking through `later`, which contains also what is taken meanwhile.
         consumed.merge(reader.consumed())
         rewind(consumed, later)
         return consumed, peers
 
     def _note_end(self, reader: ServiceReader) -> None:
-        """Lets the reader go where nothing can come any more and nobody waits for receipts.
+        """Closes the reader if no more elements can come and no receipts are awaited.
 
-        Before, it learns what a position at the end needs, as an operator that reads ahead closes
-        the reader too.
+        First fetches what a position at the end needs, since an operator that reads ahead may also
+        close the reader.
         """
         self._has_ended = True
         try:
@@ -256,7 +260,7 @@ class ServiceStream(BatchStream, SteppedSource):
             self._seeds_of(reader, _LAST_CALL_TIMEOUT_S)
         except DataServiceError as error:
             logger.debug("the position at the end is not known: %s", error)
-            if not self._is_over:  # otherwise another thread knows it, and has closed the reader
+            if not self._is_over:  # else another thread has fetched it and closed the reader
                 self._base = None
             return
         self._base = base
@@ -265,7 +269,7 @@ class ServiceStream(BatchStream, SteppedSource):
             reader.close()
 
     def _seeds_of(self, reader: ServiceReader, timeout_s: float | None = None) -> tuple[int, ...]:
-        """Seeds of the plan that the job reads, which another reader may have registered."""
+        """Returns the seeds of the plan that the job reads, which another reader may have made."""
         if reader.iteration.dataset_id == self._spec.dataset_id:
             return self._given_seeds
         if self._seeds is None:
@@ -274,7 +278,7 @@ class ServiceStream(BatchStream, SteppedSource):
         return self._seeds
 
     def _with_seeds(self, seeds: tuple[int, ...]) -> str:
-        """The id of the plan with other drawn seeds; it is registered unless they are the same."""
+        """Returns the id of the plan with these drawn seeds; registers it if they differ."""
         spec = self._spec
         if seeds == self._given_seeds:
             return spec.dataset_id
@@ -301,11 +305,11 @@ class ServiceStream(BatchStream, SteppedSource):
             repetition=self._spec.repetition,
         )
         self._position = position
-        # Now, so that a position that does not fit is an error of the call that loads it.
+        # At once, so that the call that loads a position raises the error if it does not fit.
         self.join()
 
     def close(self) -> None:
-        """Where receipts are awaited, the reader stays until they have come."""
+        """Closes the stream; while receipts are awaited, the reader stays open."""
         with self._lock:
             self._closed = True
         if self.is_settled():
@@ -324,7 +328,7 @@ class ServiceStream(BatchStream, SteppedSource):
 
 
 def _check_can_go_on(spec: ReadSpec) -> None:
-    """UnimplementedError where no position says what is left."""
+    """Raises UnimplementedError if no position of this reader can say what is left to read."""
     if spec.trainer_id:
         raise UnimplementedError(
             f"trainer {spec.trainer_id} reads through a cross-trainer cache, which delivers at "

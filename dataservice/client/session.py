@@ -1,8 +1,9 @@
-"""The protocol state of one reader: what was received, and what the next call says of it.
+"""The protocol state of one reader: what it received, and what its next call reports.
 
-No threads, no network, no clock: the reader's lock guards it, the reader brings the time. It
-decides when the reader is idle, when the end has come, and what a call says. Invariant: the end is
-announced only when every accepted element was taken and no stream may still deliver.
+Responsible for deciding when the reader is idle, when the end has come, and what a call to the
+dispatcher says. Knows no threads, no network and no clock: the reader's lock guards it and the
+reader passes the time in. Invariant: the end is announced only when every accepted element was
+taken and no stream may still deliver.
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.wire.elements import Header, RowSpan, elements_in
 
 MAX_DAMAGED_STREAMS = 10
-# Readers of a job come one after the other. Each waits so long before it reads from more workers
-# than it would have if they were many: the first ones would have all of them for the whole epoch.
+# The readers of a job join one after the other. Each waits this long before it reads from more
+# workers than it would in a job of many readers; otherwise the first readers would keep streams to
+# all workers for the whole epoch.
 SETTLE_S = 0.5
 
 
 class Call(NamedTuple):
-    """What a call to the dispatcher says, to be confirmed when it is answered."""
+    """The content of a call to the dispatcher, kept to be confirmed when the reply arrives."""
 
     request: pb.SyncRequest
     marks: tuple[RowMark, ...]
@@ -41,7 +43,7 @@ class Call(NamedTuple):
 
 
 class ReadSession:
-    """State of one reader. Not thread safe."""
+    """The protocol state of one reader. Not thread safe."""
 
     def __init__(
         self,
@@ -57,9 +59,10 @@ class ReadSession:
         is_here: Callable[[str], bool] = lambda _: False,
         is_shared: bool,
     ) -> None:
-        """`tasks`: of a reader that alone reads what has no windows. `is_here`: see `FanIn`.
+        """Begins without streams; `follow` opens them.
 
-        `is_shared`: others may read the same job.
+        `tasks` is given for a reader that is alone in an iteration without windows. `is_here`: see
+        `FanIn`. `is_shared`: other readers may read the same job.
         """
         self._trainer_id = trainer_id
         self.reader_id = reader_id
@@ -86,9 +89,9 @@ class ReadSession:
     # What comes in and goes out
 
     def accept(self, stream: WorkerStream, header: Header) -> Accepted:
-        """What is new in a frame; `note_taken` must follow for each element with new rows.
+        """Returns what is new in a frame; `note_taken` must follow for each element with new rows.
 
-        DataLossError when rows before it are missing.
+        Raises DataLossError if rows before the frame are missing.
         """
         accepted = self._receive(stream.worker_id, header)
         self._ended = False
@@ -107,45 +110,48 @@ class ReadSession:
         return self._tracker.receive(worker_id, header.spans, divisible=header.divisible)
 
     def note_sequenced(self, ready: int, *, waits: bool) -> None:
-        """So many elements are in turn now; whether others wait for theirs."""
+        """Notes that the turn of `ready` more elements has come; `waits`: others are held back."""
         self._outstanding += ready
         self._waits_for_turn = waits
 
     def note_taken(self) -> None:
-        """An accepted element was taken."""
+        """Notes that an accepted element was taken."""
         self._outstanding -= 1
 
     def consume(self, spans: Iterable[RowSpan]) -> None:
-        """Rows were used up."""
+        """Marks accepted rows as consumed."""
         if self._tasks is not None:
             self._tasks.consume(spans)
         else:
             self._tracker.consume(spans)
 
     def foresee(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
-        """The marks to tell once these rows are used up too."""
+        """Returns the marks to report if these rows are consumed too."""
         return self._tracker.foresee(spans)
 
     def begin_wait(self) -> None:
-        """A taker finds no element, and waits."""
+        """Notes that a taker found no element and waits."""
         self._takers += 1
 
     def end_wait(self) -> None:
-        """It waits no more."""
+        """Notes that a taker stopped waiting."""
         self._takers -= 1
 
     def is_waited_on(self) -> bool:
-        """Whether a taker waits and no element is there for it."""
+        """True if a taker waits and there is no element for it."""
         return self._takers > 0 and not self._outstanding and not self._finished
 
     def out_of_reach(self) -> dict[str, str]:
-        """The addresses of workers that this reader needs and cannot reach, and why."""
+        """Returns the addresses of workers that this reader needs but cannot reach, and why."""
         if self._has_windows and self.streams.can_reach_some():
-            return {}  # which do the work of all
+            return {}  # the workers within reach do the work of all
         return self.streams.unreachable()
 
     def take_end(self) -> bool:
-        """Whether the end was announced; once, so that the next taker asks anew."""
+        """Returns whether the end was announced, and forgets it, so that the next taker asks anew.
+
+        The end of a finished iteration is not forgotten.
+        """
         if self._outstanding or self._waits_for_turn:
             return False
         ended, self._ended = self._ended, False
@@ -153,18 +159,18 @@ class ReadSession:
 
     @property
     def is_finished(self) -> bool:
-        """Whether all readers have all of the iteration; once so, it stays so."""
+        """True if the whole iteration is done, for all of its readers; once true, stays true."""
         return self._finished
 
     def note_end(self, stream: WorkerStream) -> None:
-        """A worker has nothing more."""
+        """Notes that a worker has nothing more."""
         self.streams.note_end(stream)
         if self._tasks is not None:
             self._tasks.note_end(stream.worker_id)
         self._pacing.note_arrival()
 
     def note_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> bool:
-        """A stream is lost. False when that happened too often by damage to be tried again."""
+        """Notes a lost stream; returns False if too many streams were damaged to try again."""
         self._damaged += isinstance(error, DataLossError)
         self._tracker.fence_source(stream.worker_id)
         self.streams.note_broken(stream, error, now_s)
@@ -172,7 +178,7 @@ class ReadSession:
         return self._damaged <= MAX_DAMAGED_STREAMS
 
     def follow(self, joined: pb.OpenIterationReply, now_s: float) -> None:
-        """Opens and drops streams to the workers that there are, or to some of many."""
+        """Takes in the reply to joining and opens streams to all workers, or to some of many."""
         self.members.replace(joined.workers, joined.members_version)
         self._fan_in.readers = joined.readers
         if self._is_shared:
@@ -191,10 +197,10 @@ class ReadSession:
             addresses = self._fan_in.among(addresses, self.streams.count_failing())
         self.streams.follow(addresses, now_s)
 
-    # What to tell
+    # What to report
 
     def is_idle(self) -> bool:
-        """A taker waits and nothing that is known of is on its way."""
+        """True if a taker waits and nothing that the reader knows of is in flight."""
         if not self._takers or self._outstanding or self._waits_for_turn or self._finished:
             return False
         if self._has_windows:
@@ -202,7 +208,7 @@ class ReadSession:
         return self.streams.are_silent()
 
     def time_to_call(self, now_s: float) -> float:
-        """Seconds until the dispatcher should be called."""
+        """Returns the seconds until the dispatcher should be called."""
         due_s = self._pacing.due_s(
             urgent=self._urgent or bool(self._tracker.releases()),
             idle=self.is_idle(),
@@ -211,7 +217,7 @@ class ReadSession:
         return due_s - now_s
 
     def prepare_call(self, statistics: ReadStatistics) -> Call:
-        """All that the dispatcher has not been told."""
+        """Returns a call with everything that was not reported to the dispatcher yet."""
         idle = self.is_idle()
         if idle:
             self._tracker.settle()
@@ -235,7 +241,7 @@ class ReadSession:
         return Call(request, marks, releases, broken, idle)
 
     def digest(self, call: Call, reply: pb.SyncReply, now_s: float) -> bool:
-        """Takes in an answer; whether the end has come."""
+        """Applies the reply to a call; returns whether the end has come."""
         self._tracker.confirm(call.marks, call.releases)
         for slot in call.broken:
             slot.is_reported = True
@@ -253,11 +259,11 @@ class ReadSession:
         return self._ended or self._finished
 
     def consumed(self) -> Consumed:
-        """What this reader consumed."""
+        """Returns what this reader consumed."""
         return self._tracker.consumed()
 
     def farewell(self, statistics: ReadStatistics) -> pb.ReleaseReaderRequest:
-        """The last call: what this reader has not consumed goes to others."""
+        """Returns the reader's last call, after which its unconsumed rows go to other readers."""
         return pb.ReleaseReaderRequest(
             reader_id=self.reader_id,
             iteration_id=self.iteration_id,
@@ -266,11 +272,17 @@ class ReadSession:
         )
 
     def _nothing_can_come(self) -> bool:
-        """Finished windows were consumed, but finished tasks may have elements on their way."""
+        """True if a finished iteration brings no more elements.
+
+        Finished windows were consumed, but elements of finished tasks may still be in flight.
+        """
         return self._has_windows or self.streams.are_silent()
 
     def _has_all(self) -> bool:
-        """Without windows only the end of a stream says that its worker has nothing more."""
+        """True if no worker has anything more for this reader.
+
+        Without windows only the end of a stream tells that its worker has nothing more.
+        """
         return self._has_windows or self.streams.have_ended(self.members.addresses)
 
 

@@ -1,7 +1,8 @@
-"""Saving a dataset: what users call, and the handle by which they follow it.
+"""Saving a dataset: the function that users call, and the handle by which they follow the snapshot.
 
-Checks arguments and the folder, registers the plan and asks the dispatcher; writes nothing itself.
-Invariant: what is known to fail later fails here, in the user's process, with the remedy.
+Responsible for checking the arguments and the folder, registering the plan and asking the
+dispatcher. Writes no data itself. Invariant: an error that can be foreseen is raised here, in the
+user's process, and names the remedy.
 """
 
 from __future__ import annotations
@@ -43,11 +44,12 @@ _NOTICE_INTERVAL_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotProgress:
-    """How far a snapshot is.
+    """The progress of a snapshot.
 
-    `state`: "writing", "done" or "failed". `windows` are those planned so far; of a dataset that
-    repeats, each pass is planned when the one before is handed out, and `more_rounds` says that
-    there are more. `workers` are writing now.
+    `state` is "writing", "done" or "failed". `windows` counts the windows planned so far: in a
+    dataset that repeats, each pass is planned when all windows of the pass before it have been
+    handed out, and `more_rounds` says that further passes follow. `workers` counts the workers that
+    are writing.
     """
 
     state: str
@@ -60,7 +62,10 @@ class SnapshotProgress:
 
 
 class Snapshot:
-    """A dataset on its way to `path`. The data workers write it whether or not this lives."""
+    """A handle on a dataset that the data workers save to `path`.
+
+    The workers write it whether or not the handle still exists.
+    """
 
     def __init__(self, path: str, snapshot_id: str, target: str, timeout_s: float) -> None:
         self.path = path
@@ -69,15 +74,15 @@ class Snapshot:
         self._timeout_s = timeout_s
 
     def progress(self) -> SnapshotProgress:
-        """What the dispatcher knows now; waits for one that is away."""
+        """Asks the dispatcher for the progress; waits for a dispatcher that is down."""
         with Connection(self._target) as connection:
             return _progress_of(self._ask(connection))
 
     def wait(self, timeout_s: float | None = None) -> SnapshotProgress:
-        """Until all is written; raises what the snapshot failed with.
+        """Waits until everything is written; raises the error that the snapshot failed with.
 
-        DeadlineExceededError after `timeout_s`; without one, waits as long as the dispatcher is
-        there. Logs the progress every 10 s.
+        Raises DeadlineExceededError after `timeout_s`. Without a time-out, waits as long as the
+        dispatcher can be reached. Logs the progress every 10 s.
         """
         timeout_s = limit_s(timeout_s, "timeout_s")
         began_s = noticed_s = time.monotonic()
@@ -104,7 +109,7 @@ class Snapshot:
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
 
     def cancel(self) -> None:
-        """Ends it, with an ERROR that says so; one that is over stays as it is."""
+        """Ends the snapshot with an ERROR that says so; has no effect on one that is over."""
         with Connection(self._target) as connection:
             connection.cancel_snapshot(self.snapshot_id, timeout_s=self._timeout_s)
 
@@ -126,12 +131,12 @@ def save(
 ) -> Snapshot:
     """Has the data workers of `service` write the dataset to `path`, and returns at once.
 
-    Every element once, although workers and a fault tolerant dispatcher restart meanwhile.
-    `path` is a folder or an fsspec URL that all data workers reach; `storage_options` travel with
-    the request, so prefer credentials of the machines that write. The same call again attaches to
-    a snapshot that is not finished; a folder that holds another one, or a finished one, is an
-    AlreadyExistsError. `compression` as for `register_dataset`; "GZIP", which tf.data has too, is
-    taken for "ZSTD". Read it with `Dataset.load`.
+    Every element is written once, even if workers or a fault-tolerant dispatcher restart meanwhile.
+    `path` is a folder or an fsspec URL that all data workers can reach. `storage_options` travel
+    with the request, so prefer credentials of the machines that write. Repeating the call attaches
+    to a snapshot that is not finished. Raises AlreadyExistsError if the folder holds another
+    snapshot or a finished one. `compression` is as in `register_dataset`; "GZIP", which tf.data
+    also has, is taken as "ZSTD". Read the snapshot with `Dataset.load`.
     """
     target = parse_target(service)
     checked = _checked_path(path)
@@ -146,7 +151,8 @@ def save(
             "repeat a count"
         )
     found_id = _snapshot_at(checked, storage_options)
-    # Not as what readers may get: what is written is committed once, however often it was begun.
+    # Quietly: the warning about replay is for readers. Here a window is committed once, however
+    # often its writing was begun.
     dataset_id = register_quietly(target, dataset, None, None, timeout_s)
     request = pb.StartSnapshotRequest(
         dataset_id=dataset_id,
@@ -165,12 +171,15 @@ def _checked_path(path: Any) -> str:
     if not isinstance(path, str | os.PathLike) or not os.fspath(path):
         raise InvalidTypeError(f"path must be a folder or a URL, got {path!r}")
     text = str(os.fspath(path))
-    # Workers have working directories of their own.
+    # Absolute, since workers have other working directories.
     return os.path.abspath(text) if is_local(text) else text.rstrip("/")
 
 
 def _snapshot_at(path: str, options: Mapping[str, Any] | None) -> str:
-    """The id of the snapshot in a folder, "" when there is none."""
+    """Returns the id of the snapshot in a folder, "" if there is none.
+
+    Returns "unknown" if there is a marker file but no metadata.
+    """
     folder = SnapshotFolder(path, options)
     found = folder.metadata()
     if found is not None:

@@ -1,8 +1,9 @@
 """A job of the data service as the source of a local pipeline: the node of a plan.
 
-A description: opening it makes the stream that reads the run's epoch as repetition of the job, so
-operators after `distribute` run in the reading process. Knows plans, no connection. Invariant: a
-position that was saved of one node fits each that differs from it in `loose` fields only.
+Responsible for describing the job. Opening the node makes the stream that reads the run's epoch as
+repetition of the job, so operators after `distribute` run in the reading process. Knows plans, but
+holds no connection. Invariant: a position saved with one node fits every node that differs from it
+only in `loose` fields.
 """
 
 from __future__ import annotations
@@ -31,19 +32,20 @@ from dataservice.job_options import JobOptions
 from dataservice.ranges import Ranges
 from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy
 
-# Policies under which what is endless as a whole is endless for each worker.
+# Policies under which an endless dataset is endless on each worker.
 _ALL_SEE_ALL = (ShardingPolicy.OFF, ShardingPolicy.DYNAMIC, ShardingPolicy.DATA)
 
 
 @register_node
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ServiceSource(Node):
-    """Elements of a registered dataset, produced by data workers.
+    """The elements of a registered dataset, produced by data workers.
 
-    `elements` is the cardinality of the registered plan; how many of them one reader gets depends
-    on the others, so only 0 and infinity carry over. `plan` is the fingerprint of that plan,
-    `seeds` are those in it that nobody gave, and `declared` is what of it cannot be replayed.
-    `registered` is the fingerprint under which the dispatcher has it; "" is not compared.
+    `elements` is the cardinality of the registered plan. How many of these elements one reader gets
+    depends on the other readers, so only the values 0 and infinity carry over. `plan` is the
+    fingerprint of the plan, `seeds` are its seeds that were drawn because the user gave none, and
+    `declared` names the part of it that was declared unrepeatable, "" for none. `registered` is
+    the fingerprint under which the dispatcher has the plan; "" is not compared.
     """
 
     kind: ClassVar[str] = "service"
@@ -81,7 +83,7 @@ class ServiceSource(Node):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_made_s", time.monotonic())
-        # Repetitions that this program has read by it.
+        # Repetitions that this program has read through this node.
         object.__setattr__(self, "_read", Ranges())
 
     @property
@@ -94,7 +96,7 @@ class ServiceSource(Node):
 
     @property
     def options(self) -> JobOptions:
-        """What it shares with the other readers of its job."""
+        """The options that all readers of the job share."""
         return JobOptions(
             ordered=self.ordered,
             num_consumers=self.num_consumers,
@@ -140,14 +142,14 @@ class ServiceSource(Node):
         return stream
 
     def _made_s_of(self, repetition: int) -> float | None:
-        """As `ReadSpec.made_s` of a reader that begins now."""
+        """Returns `ReadSpec.made_s` for a reader that begins now; notes the repetition as read."""
         read: Ranges = self._read  # type: ignore[attr-defined]
         was_read = repetition in read
         read.add(repetition, repetition + 1)
         return None if was_read else self._made_s  # type: ignore[attr-defined]
 
     def spec(self, repetition: int) -> ReadSpec:
-        """How a reader of a repetition reads."""
+        """Returns the spec of a reader of a repetition."""
         return ReadSpec(
             target=self.target,
             dataset_id=self.dataset_id,

@@ -1,6 +1,7 @@
-"""Counters of one reader: rows, bytes, and the time that it waited.
+"""Counters of one reader: rows, bytes, and the time that its takers waited.
 
-Thread safe. Knows nothing of where elements come from. Invariant: counters only grow.
+Responsible for counting and for snapshots of the counters. Thread safe. Knows no streams and no
+dispatcher. Invariant: counters only grow.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataservice.dataset.ledger import Ledger
 
 
 class ReadStatistics:
-    """Counters of one reader; `as_dict` is a snapshot."""
+    """The counters of one reader; `as_dict` returns a snapshot."""
 
     def __init__(self, omissions: Ledger | None = None) -> None:
         self._lock = threading.Lock()
@@ -43,12 +44,12 @@ class ReadStatistics:
             self._wait_s += seconds
 
     def note_missed(self, elements: int) -> None:
-        """Elements left the cross-trainer cache before this trainer took them."""
+        """Counts elements that were evicted from the cross-trainer cache before they were taken."""
         with self._lock:
             self.missed += elements
 
     def take_wait_share(self) -> float:
-        """Part of the time since the last call of this method that takers waited, 0 to 1."""
+        """Returns the share, 0 to 1, of the time since the last call in which takers waited."""
         now_s = time.monotonic()
         with self._lock:
             waited_s, elapsed_s = self._wait_s - self._told_wait_s, now_s - self._told_s
@@ -56,11 +57,12 @@ class ReadStatistics:
         return min(1.0, waited_s / elapsed_s) if elapsed_s > 0 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """`rows`, `elements`, `bytes`, `seconds`, `wait_seconds`, `wait_share`, `rows_per_second`,
-        and `elements_missed`, dropped from a cross-trainer cache before this reader came to them.
+        """Returns the counters by name.
 
-        `skipped` is what workers left out. With several takers, `wait_seconds` sums their waits.
-        `protocols` has the protocol of the last stream from each worker, by address.
+        They are `rows`, `elements`, `bytes`, `seconds`, `wait_seconds` (the sum over all takers),
+        `wait_share`, `rows_per_second`, and `elements_missed`, the elements that were evicted from
+        a cross-trainer cache before this reader came to them. `skipped` is what workers left out.
+        `protocols` maps the address of each worker to the protocol of its last stream.
         """
         elapsed_s = max(time.monotonic() - self._started_s, 1e-9)
         with self._lock:

@@ -1,8 +1,8 @@
 """What a stream of the data service has handed out, and where in it a position is.
 
-Elements are linked forwards only: those that no position can ask for are forgotten by themselves.
-No threads, no network. Invariant: the account of what is used up never goes backwards, and each row
-passes it once.
+Responsible for positions between rows and for the account of consumed rows. Elements are linked
+forwards only, so those that no position refers to are garbage-collected. Knows no threads and no
+network. Invariant: the account of consumed rows never goes backwards and returns each row once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataservice.wire.elements import RowSpan
 
 
 class Step:
-    """An element that was taken. Steps know only the next one."""
+    """An element that was taken, with a link to the next one only."""
 
     __slots__ = ("next", "number", "rows", "spans")
 
@@ -32,30 +32,30 @@ class Step:
 
     @property
     def is_divisible(self) -> bool:
-        """Whether its rows are those of its windows, one by one."""
+        """True if its rows are the rows of its spans, one by one, so that it can be cut."""
         return sum(span.rows for span in self.spans) == self.rows
 
 
 class SteppedSource(HeldSource):
-    """A stream of steps, as its positions see it."""
+    """What a `StreamPosition` needs of the stream that handed out its steps."""
 
     is_repeatable: bool
 
     @abstractmethod
     def settle(self, later: Iterator[tuple[RowSpan, ...]]) -> ReaderPosition:
-        """The position before some elements that were taken."""
+        """Returns the saved form of the position after which the elements `later` were taken."""
 
     @abstractmethod
     def acknowledge(self, position: StreamPosition) -> None:
-        """What was handed out before the position is used up."""
+        """Marks everything that was handed out before the position as consumed."""
 
     @abstractmethod
     def marks(self, position: StreamPosition) -> dict[str, Any] | None:
-        """The rows before the position, as far as the dispatcher need not know of them yet."""
+        """Returns marks of the rows before the position that the dispatcher may not know of yet."""
 
 
 class StreamPosition(LivePosition, HeldPosition):
-    """After an element, and so many rows of those after it."""
+    """The position after the element `step` and `rows` rows of the elements that follow it."""
 
     def __init__(self, stream: SteppedSource, step: Step, rows: int = 0) -> None:
         self._stream = stream
@@ -83,7 +83,7 @@ class StreamPosition(LivePosition, HeldPosition):
         return self._stream.marks(self)
 
     def later(self) -> Iterator[tuple[RowSpan, ...]]:
-        """Where the rows come from that were taken after the position."""
+        """Yields the spans of the rows that were taken after the position."""
         step, rows = self.step.next, self.rows
         while step is not None:
             if rows >= step.rows:
@@ -96,7 +96,7 @@ class StreamPosition(LivePosition, HeldPosition):
             step = step.next
 
     def normal(self) -> tuple[Step, int]:
-        """The last whole element before it, and the rows of the one after that."""
+        """Returns the last whole element before the position, and the row within the next one."""
         step, rows = self.step, self.rows
         while step.next is not None and rows >= step.next.rows:
             step = step.next
@@ -105,18 +105,18 @@ class StreamPosition(LivePosition, HeldPosition):
 
 
 class Account:
-    """How far the rows of a stream are used up. Not thread-safe."""
+    """The mark up to which the rows of a stream are consumed. Not thread-safe."""
 
     def __init__(self, start: Step) -> None:
         self._step = start
         self._rows = 0
 
     def is_at(self, step: Step) -> bool:
-        """Whether everything up to the end of an element is used up."""
+        """True if `step` is the last element that is consumed as a whole."""
         return self._step is step
 
     def until(self, position: StreamPosition) -> list[RowSpan]:
-        """The rows between here and a position; none for one that was passed."""
+        """Returns the spans from the mark to a position; none if the mark has passed it already."""
         step, rows = position.normal()
         if (step.number, rows) <= (self._step.number, self._rows):
             return []
@@ -131,7 +131,7 @@ class Account:
         return spans
 
     def advance(self, position: StreamPosition) -> list[RowSpan]:
-        """As `until`, and moves there."""
+        """Moves the mark to a position, never backwards; returns what `until` would."""
         spans = self.until(position)
         self._step, self._rows = max(
             position.normal(), (self._step, self._rows), key=lambda at: (at[0].number, at[1])
@@ -140,7 +140,10 @@ class Account:
 
 
 def _part(step: Step, first: int, end: int) -> tuple[RowSpan, ...]:
-    """Where rows [first, end) of an element come from; one that cannot be cut counts at its end."""
+    """Returns the spans of rows [first, end) of an element.
+
+    An element that cannot be cut has all of its spans at its last row.
+    """
     if not first and end == step.rows:
         return step.spans
     if not step.is_divisible:
@@ -163,7 +166,10 @@ def _part(step: Step, first: int, end: int) -> tuple[RowSpan, ...]:
 
 
 def _without(step: Step, rows: int) -> tuple[RowSpan, ...]:
-    """The spans of an element but for its first rows."""
+    """Returns the spans of an element without its first `rows` rows.
+
+    Raises FailedPreconditionError for an element that cannot be cut.
+    """
     if not step.is_divisible:
         raise FailedPreconditionError(
             "the position is inside a batch that operators after batch() made on the data workers; "

@@ -1,8 +1,8 @@
-"""A reader's streams by worker: which are open, which broke, and when to try again.
+"""A reader's streams by worker: which are open, which broke, and when to retry.
 
-Knows the membership it is told, nothing of rows. Not thread safe: the reader's lock guards it.
-Invariant: a worker whose stream broke gets a new one only after the dispatcher was told, so that
-the leases of the old stream and those of the new one cannot be confused.
+Responsible for opening, reopening and dropping streams as workers come and go. Knows no rows. Not
+thread safe: the reader's lock guards it. Invariant: after a stream broke, its worker gets a new one
+only once the dispatcher was told, so that leases of the two streams cannot be confused.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class Slot(Generic[Stream]):
         self.broken_s: float | None = None
 
     def is_silent(self) -> bool:
-        """Nothing more will come from this stream."""
+        """True if nothing more will come from this stream."""
         return self.has_ended or self.broken_s is not None
 
     def is_due(self, now_s: float) -> bool:
-        """The stream broke, the dispatcher knows it, and some time has passed."""
+        """True if the stream broke, the dispatcher knows it, and the retry backoff has passed."""
         if self.broken_s is None or not self.is_reported:
             return False
         pause_s = min(_RECONNECT_FIRST_S * 2**self.attempts, _RECONNECT_MAX_S)
@@ -44,7 +44,7 @@ class Slot(Generic[Stream]):
 
 
 class StreamTable(Generic[Stream]):
-    """The streams of one reader. `open_stream(worker_id, address)` starts one."""
+    """The streams of one reader, by worker. `open_stream(worker_id, address)` starts a stream."""
 
     def __init__(self, open_stream: Callable[[str, str], Stream]) -> None:
         self._open_stream = open_stream
@@ -63,61 +63,61 @@ class StreamTable(Generic[Stream]):
                 self._slots[worker_id] = Slot(stream, slot.attempts + 1, slot.error)
 
     def note_frame(self, stream: WorkerStream, *, more_follows: bool = False) -> None:
-        """Rows arrived, so the worker is well; whether it is at work on more."""
+        """Notes that rows arrived, so the worker is well, and whether it announced more frames."""
         slot = self._slots.get(stream.worker_id)
         if slot is not None and slot.stream is stream:
             slot.attempts = 0
             slot.more_follows = more_follows
 
     def note_end(self, stream: WorkerStream) -> None:
-        """The worker has nothing more for this reader."""
+        """Notes that the worker has nothing more for this reader."""
         slot = self._slots.get(stream.worker_id)
         if slot is not None and slot.stream is stream:
             slot.has_ended = True
 
     def note_broken(self, stream: WorkerStream, error: DataServiceError, now_s: float) -> None:
-        """The stream is gone; rows leased to it are in doubt."""
+        """Notes that the stream broke, so that rows leased to it may not arrive."""
         slot = self._slots.get(stream.worker_id)
         if slot is not None and slot.stream is stream:
             slot.broken_s = now_s
             slot.error = str(error)
 
     def unreported(self) -> tuple[Slot[Stream], ...]:
-        """Broken streams that the dispatcher has not been told of."""
+        """Returns the slots whose streams broke without a report to the dispatcher so far."""
         slots = self._slots.values()
         return tuple(slot for slot in slots if slot.broken_s is not None and not slot.is_reported)
 
     def count_failing(self) -> int:
-        """Workers whose streams broke, and have brought nothing since."""
+        """Returns the number of workers whose streams broke and have brought no rows since."""
         return sum(slot.broken_s is not None or slot.attempts > 0 for slot in self._slots.values())
 
     def unreachable(self) -> dict[str, str]:
-        """The addresses of workers that were not heard at the last attempt, and why."""
+        """Returns the addresses of workers that did not answer at the last attempt, and why."""
         slots = self._slots.values()
         silent = (slot for slot in slots if slot.error and not slot.stream.is_heard)
         return {slot.stream.address: slot.error for slot in silent}
 
     def can_reach_some(self) -> bool:
-        """Whether there is a worker of which that is not known."""
+        """True if at least one worker is not known to be unreachable."""
         return len(self.unreachable()) < len(self._slots)
 
     def are_owing(self) -> bool:
-        """Whether a worker that can be heard has said that more is to come."""
+        """True if a worker with an open stream has announced another frame."""
         return any(slot.more_follows and not slot.is_silent() for slot in self._slots.values())
 
     def are_silent(self) -> bool:
-        """Nothing more will come from any stream."""
+        """True if nothing more will come from any stream."""
         return all(slot.is_silent() for slot in self._slots.values())
 
     def have_ended(self, worker_ids: Iterable[str]) -> bool:
-        """Each of these workers said that it has nothing more."""
+        """True if each of these workers said that it has nothing more."""
         slots = (self._slots.get(worker_id) for worker_id in worker_ids)
         return all(slot is not None and slot.has_ended for slot in slots)
 
     def open(self) -> list[Stream]:
-        """Those that may still bring something."""
+        """Returns the streams from which more may come."""
         return [slot.stream for slot in self._slots.values() if not slot.is_silent()]
 
     def all(self) -> list[Stream]:
-        """Every stream."""
+        """Returns every stream."""
         return [slot.stream for slot in self._slots.values()]

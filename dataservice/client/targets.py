@@ -1,7 +1,8 @@
 """Which of a job's workers a reader reads from: all, or with LOCAL only those on its own host.
 
-Pure: the caller brings the hosts. Invariant: a reader with LOCAL never has a stream to another
-host, and never takes the absence of a local worker for the end of the data.
+Responsible for filtering the dispatcher's replies. Pure: knows no network; the caller passes the
+host's identity in. Invariant: a reader with LOCAL never has a stream to another host, and never
+takes the absence of a local worker for the end of the data.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataservice.wire import dispatcher_pb2 as pb
 
 
 class Targets:
-    """Narrows what the dispatcher answers to the workers that are targeted.
+    """The filter that narrows the dispatcher's replies to the targeted workers.
 
-    `host_id` is the identity of the reader's host; a worker without one is on no known host.
+    `host_id` is the identity of the reader's host. A worker without a host identity is never local.
     """
 
     def __init__(self, options: JobOptions, policy: ShardingPolicy, host_id: str) -> None:
@@ -25,9 +26,10 @@ class Targets:
         self._met_local = False
 
     def narrow(self, reply: pb.OpenIterationReply | pb.SyncReply) -> None:
-        """Takes the workers of other hosts out of an answer.
+        """Removes workers on other hosts from a reply, if only local workers are targeted.
 
-        FailedPreconditionError under a static policy, whose shares come from certain workers.
+        Raises FailedPreconditionError for such a worker under a static policy, whose shares each
+        come from one certain worker.
         """
         if not self.only_local:
             return
@@ -35,7 +37,7 @@ class Targets:
         remote = [worker for worker in reply.workers if not self._is_local(worker)]
         del reply.workers[:]
         reply.workers.extend(local)
-        # How many of the readers are on this host is not known: perhaps none but this one.
+        # 0, for unknown: this reader may be the only one on this host.
         reply.readers = 0
         self._met_local = self._met_local or bool(reply.workers)
         if remote and self._policy.is_static:
@@ -47,7 +49,8 @@ class Targets:
             )
         has_copies = self._policy is ShardingPolicy.OFF
         if has_copies and not self._met_local and isinstance(reply, pb.SyncReply):
-            # Of a local copy this reader has seen nothing yet, whatever others have read.
+            # Under OFF each worker has a copy of all rows. This reader has met no local worker, so
+            # the end of other copies is not the end for it.
             reply.ended = reply.iteration_finished = False
 
     def _is_local(self, worker: pb.WorkerInfo) -> bool:

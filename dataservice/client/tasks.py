@@ -1,10 +1,11 @@
-"""Row marks of a reader by task, in an iteration without windows: received and used up.
+"""Row marks of a reader by task, in an iteration without windows: received and consumed.
 
-A task is what a worker makes in one go: a pass over the whole dataset under OFF, the share of its
-place under a static policy. Its rows are numbered, and the same each time, so that any worker can
-go on with the rest of a pass, and the worker of a place with the rest of its share. Pure; for a job
-that has this reader alone. Invariants: a row is accepted once, also from a worker that makes its
-share anew; used up is only what was accepted.
+A task is what a worker produces in one run: a pass over the whole dataset under OFF, or the share
+of its place under a static policy. The rows of a task are numbered and are the same each time, so
+any worker can produce the rest of a pass, and the worker of a place the rest of its share.
+Responsible for these marks in a job with a single reader. Pure: knows no threads, network or clock.
+Invariants: a row is accepted once, even if a worker produces its share again; only accepted rows
+are consumed.
 """
 
 from __future__ import annotations
@@ -19,14 +20,16 @@ from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire.bookmarks import Bookmark
 from dataservice.wire.elements import RowSpan
 
-# Of one task: half a minute of a worker, or so many elements where one takes longer.
+# Bookmarks kept per task: those of half a minute of a worker's time, or of as many elements if one
+# element takes longer than a worker waits between bookmarks.
 _MAX_BOOKMARKS: Final = 32
 
 
 class TaskMark(NamedTuple):
-    """Rows of a task that were used up; `total` is how many it has, None before that is known.
+    """The consumed rows of a task; `total` is the number of its rows, None while it is unknown.
 
-    All rows before `bookmark` were: from there a worker can go on without making them again.
+    All rows before `bookmark` were consumed; a worker can go on from there without producing them
+    again.
     """
 
     number: int
@@ -36,13 +39,13 @@ class TaskMark(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of the task is left."""
+        """True if all rows of the task were consumed."""
         return self.total is not None and len(Ranges(self.rows)) == self.total
 
     @classmethod
     def from_json(cls, encoded: Sequence[Any]) -> TaskMark:
-        """What a mark is in JSON; ValueError or TypeError for anything else."""
-        # States that older versions saved have no bookmark.
+        """Decodes what `to_json` returned; raises ValueError or TypeError for anything else."""
+        # States saved by older versions have no bookmark.
         number, rows, total, bookmark = (*encoded, None) if len(encoded) == 3 else encoded
         pairs = tuple((int(first), int(end)) for first, end in rows)
         if number < 0 or Ranges(pairs).pairs() != pairs or (pairs and pairs[0][0] < 0):
@@ -55,24 +58,24 @@ class TaskMark(NamedTuple):
         )
 
     def to_json(self) -> list[Any]:
-        """As `from_json` takes it."""
+        """Returns the form that `from_json` accepts."""
         bookmark = None if self.bookmark is None else list(self.bookmark)
         return [self.number, [list(pair) for pair in self.rows], self.total, bookmark]
 
 
 def _rows_at_once(rows: Ranges | None) -> int:
-    """How many of a task's first rows are all there."""
+    """Returns the length of the gapless run of rows at the beginning of a task."""
     first = None if rows is None else next(iter(rows.pairs()), None)
     return first[1] if first is not None and first[0] == 0 else 0
 
 
 class TaskTracker:
-    """The tasks of one reader. Not thread safe."""
+    """The row marks of all tasks of one reader. Not thread safe."""
 
     def __init__(
         self, policy: ShardingPolicy, saved: Sequence[TaskMark] = (), *, varied: bool = True
     ) -> None:
-        """`saved`: where to go on; without any, all begins. `varied`: see `ReaderPosition`."""
+        """Goes on after `saved`, or begins all tasks without it. `varied`: see `ReaderPosition`."""
         self._varied = varied
         self._is_static = policy.is_static
         self._received = {mark.number: Ranges(mark.rows) for mark in saved}
@@ -81,13 +84,15 @@ class TaskTracker:
         self._resumes = bool(saved)
         self._undealt = [mark.number for mark in saved if not mark.is_over]
         self._numbers: dict[str, list[int]] = {}
-        # Ascending. Those that were passed serve positions which leave out what was taken since.
+        # In ascending order. Bookmarks that were passed serve positions which leave out elements
+        # taken since.
         self._bookmarks = {mark.number: [mark.bookmark] for mark in saved if mark.bookmark}
 
     def meet(self, workers: Iterable[str]) -> None:
-        """Under OFF a worker that is new makes a pass.
+        """Assigns the passes of OFF: each new worker produces one pass.
 
-        Where passes are gone on with, those who are there first make the rest of all of them.
+        After `saved` marks, the first workers to be met produce the rest of all saved passes, and
+        later workers produce nothing.
         """
         new = [worker for worker in workers if worker not in self._numbers]
         for worker in new:
@@ -103,19 +108,19 @@ class TaskTracker:
         self._undealt = []
 
     def command_to(self, worker: str) -> dict[str, Any]:
-        """What a stream is opened with: rows that are here by task, and where to go on."""
+        """Returns what a stream is opened with: the rows received by task, and where to go on."""
         told = self.told_to(worker)
         bookmarks = {task: self._bookmark_of(int(task), self._received[int(task)]) for task in told}
         usable = {task: at for task, at in bookmarks.items() if at}
         return {"tasks": told, "bookmarks": usable, "varied": self._varied}
 
     def told_to(self, worker: str) -> dict[str, Pairs]:
-        """Rows that are here by task, for a stream: of the worker's tasks, or of all shares."""
+        """Returns the rows received by task: of the worker's passes, or of all static shares."""
         numbers = self._received if self._is_static else self._numbers[worker]
         return {str(number): self._received[number].pairs() for number in numbers}
 
     def note_bookmark(self, number: int, bookmark: Bookmark) -> None:
-        """From where a task can go on once all rows before it were used up."""
+        """Notes a point from which a task can go on once all rows before it were consumed."""
         known = self._bookmarks.setdefault(number, [])
         if known and bookmark.row <= known[-1].row:
             return
@@ -126,13 +131,13 @@ class TaskTracker:
         known.append(bookmark)
 
     def _bookmark_of(self, number: int, rows: Ranges) -> Bookmark | None:
-        """The newest with nothing before it that is not among `rows`."""
+        """Returns the newest bookmark of a task before which every row is among `rows`."""
         end = _rows_at_once(rows)
         usable = [at for at in self._bookmarks.get(number, ()) if at.row <= end]
         return usable[-1] if usable else None
 
     def receive(self, worker: str, spans: Sequence[RowSpan]) -> Accepted:
-        """Accepts what is new of a frame. DataLossError for rows of no task."""
+        """Accepts the new rows of a frame; raises DataLossError for rows that belong to no task."""
         slices: list[tuple[int, int]] = []
         accepted: list[RowSpan] = []
         offset = 0
@@ -152,21 +157,21 @@ class TaskTracker:
         return Accepted(tuple(slices), tuple(accepted))
 
     def consume(self, spans: Iterable[RowSpan]) -> None:
-        """Accepted rows are done with."""
+        """Marks accepted rows as consumed."""
         for span in spans:
             self._consumed.setdefault(span.window, Ranges()).add(span.first_row, span.end_row)
 
     def note_end(self, worker: str) -> None:
-        """A worker has made its tasks; of those that are here without a gap the size is known."""
+        """Notes that a worker has produced its tasks; sets the totals of tasks without a gap."""
         for number in self._numbers.get(worker, ()):
             received = self._received[number]
             if len(received) == received.end():
                 self._totals[number] = received.end()
-                # Only positions that leave out what was taken last can need one yet.
+                # Only positions that leave out the elements taken last still need a bookmark.
                 del self._bookmarks.get(number, [])[:-2]
 
     def marks(self, later: Iterable[Sequence[RowSpan]] = ()) -> tuple[TaskMark, ...]:
-        """What was used up, but for `later` rows."""
+        """Returns the consumed rows of each task, without the rows in `later`."""
         consumed = {number: rows.copy() for number, rows in self._consumed.items()}
         for spans in later:
             for span in spans:

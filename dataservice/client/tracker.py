@@ -1,9 +1,9 @@
-"""Row marks of a reader by window: received, consumed, and told to the dispatcher.
+"""High-water marks of a reader by window: received, consumed, and told to the dispatcher.
 
-Pure: no clock, no threads, no network; the reader holds a lock around it. It decides which rows of
-an arriving frame are new, and what to say to the dispatcher. Invariants, for every window:
-told <= consumed <= received; rows [0, received) were accepted exactly once, in order; a frame of a
-generation that was fenced, or older than one seen, changes nothing.
+Responsible for deciding which rows of an arriving frame are new and which marks to report to the
+dispatcher. Pure: knows no clock, threads or network; the reader's lock guards it. Invariants, for
+every window: told <= consumed <= received; rows [0, received) were accepted exactly once, in order;
+a frame whose generation is fenced, or older than the newest one seen, changes nothing.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from dataservice.errors import DataLossError
 from dataservice.ranges import Consumed, Ranges
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 
-# Of each worker; more than can be under way at once, and only these may come twice.
+# Remembered frames per worker: more than can be in flight at once, and only frames in flight may
+# come twice.
 _RECENT_FRAMES: Final = 64
 
 
 class RowMark(NamedTuple):
-    """Output rows [0, row) of a window; `final` says that the window has no more."""
+    """Output rows [0, row) of a window; `final` says that the window has no more rows."""
 
     window: int
     generation: int
@@ -31,7 +32,7 @@ class RowMark(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """What is new in a frame: slices (offset, length) of its rows, and where they come from."""
+    """What is new in a frame: slices (offset, length) of its rows, and the spans they come from."""
 
     slices: tuple[tuple[int, int], ...]
     spans: tuple[RowSpan, ...]
@@ -46,7 +47,7 @@ class Accepted(NamedTuple):
 class _Window:
     received: int = 0
     consumed: int = 0
-    generation: int = -1  # of the rows received; -1: none were
+    generation: int = -1  # of the rows received; -1 before any were
     source: str = ""
     fenced: int = -1
     last_row: int | None = None
@@ -74,11 +75,11 @@ class Tracker:
         self._recent: dict[str, deque[int]] = {}
 
     def receive(self, source: str, spans: Sequence[RowSpan], *, divisible: bool = True) -> Accepted:
-        """Accepts what is new of a frame from worker `source`.
+        """Accepts the new rows of a frame from worker `source`.
 
-        A frame that is not divisible is taken whole or not at all. DataLossError when rows before
-        it are missing, or when only part of it is new and it cannot be cut; nothing has changed
-        then.
+        A frame that is not divisible is accepted whole or not at all. Raises DataLossError, and
+        changes nothing, if rows before the frame are missing, or if only a part of an indivisible
+        frame is new.
         """
         if spans and spans[0].window == NO_WINDOW and self._is_repeated(source, spans[0]):
             return Accepted((), ())
@@ -103,7 +104,10 @@ class Tracker:
         )
 
     def _is_repeated(self, source: str, span: RowSpan) -> bool:
-        """Whether a frame of a task came before: one that the worker could not know to be here."""
+        """True if a frame of a task came before.
+
+        A worker sends a frame again if it could not know that the frame had arrived.
+        """
         recent = self._recent.setdefault(source, deque(maxlen=_RECENT_FRAMES))
         if span.first_row in recent:
             return True
@@ -144,7 +148,7 @@ class Tracker:
             window.last_row = span.end_row
 
     def consume(self, spans: Iterable[RowSpan]) -> None:
-        """Notes that accepted rows are done with; in any order, each once."""
+        """Marks accepted rows as consumed; in any order, each row once."""
         for span in spans:
             window = self._windows.get(span.window)
             if window is None:
@@ -157,9 +161,10 @@ class Tracker:
                 window.consumed = window.early.pop(window.consumed)
 
     def fence(self, window: int, generation: int, start_row: int = 0) -> None:
-        """Accepts no more rows of that generation, and owes the dispatcher a release.
+        """Refuses further rows of this generation and queues a release for the dispatcher.
 
-        `start_row` is where the lease began, for a window of which nothing was received.
+        `start_row` is the row at which the lease began; the release reports it if no row of the
+        window was received.
         """
         known = self._windows.get(window)
         if known is None:
@@ -173,13 +178,13 @@ class Tracker:
         self._releases[(window, generation)] = RowMark(window, generation, row, final)
 
     def fence_source(self, source: str) -> None:
-        """Fences all unfinished windows that last came from a worker."""
+        """Fences every incomplete window whose latest rows came from worker `source`."""
         for index, window in self._windows.items():
             if window.source == source and window.is_live() and not window.is_received():
                 self.fence(index, window.generation)
 
     def marks(self) -> tuple[RowMark, ...]:
-        """Consumed marks that the dispatcher has not been told."""
+        """Returns the marks of consumed rows that were not reported to the dispatcher yet."""
         return tuple(
             RowMark(index, window.generation, window.consumed, window.is_consumed())
             for index, window in self._windows.items()
@@ -191,7 +196,10 @@ class Tracker:
         )
 
     def foresee(self, spans: Iterable[RowSpan]) -> tuple[RowMark, ...]:
-        """What :meth:`marks` would be, were these rows, the next of their windows, consumed."""
+        """Returns what :meth:`marks` would return if the rows of `spans` were consumed too.
+
+        They must be the next rows of their windows.
+        """
         rows = {mark.window: mark.row for mark in self.marks()}
         for span in spans:
             if span.window in self._windows:
@@ -203,11 +211,11 @@ class Tracker:
         )
 
     def releases(self) -> tuple[RowMark, ...]:
-        """Answers to fences that the dispatcher has not been told."""
+        """Returns the answers to fences that were not reported to the dispatcher yet."""
         return tuple(self._releases.values())
 
     def confirm(self, marks: Iterable[RowMark], releases: Iterable[RowMark]) -> None:
-        """The dispatcher has these."""
+        """Notes that the dispatcher has received these marks and releases."""
         for mark in releases:
             self._releases.pop((mark.window, mark.generation), None)
         for mark in marks:
@@ -219,26 +227,27 @@ class Tracker:
                 self._finished.add(mark.window, mark.window + 1)
 
     def settle(self) -> None:
-        """Releases the windows that were received whole and are not consumed yet.
+        """Releases the windows that were received whole but are not consumed yet.
 
-        The dispatcher then knows that no row of them is due, however long consuming takes.
+        The dispatcher then knows that none of their rows is outstanding, however long it takes to
+        consume them.
         """
         for index, window in self._windows.items():
             if window.is_live() and window.is_received() and not window.is_consumed():
                 self.fence(index, window.generation)
 
     def is_quiet(self) -> bool:
-        """No row is due from a live lease that this reader knows of."""
+        """True if no row is outstanding from a live lease that this reader knows of."""
         return all(
             window.is_received() or not window.is_live() for window in self._windows.values()
         )
 
     def has_news(self) -> bool:
-        """There is something that the dispatcher has not been told."""
+        """True if there is a mark or a release to report to the dispatcher."""
         return bool(self._releases) or bool(self.marks())
 
     def consumed(self) -> Consumed:
-        """All that was consumed since the beginning."""
+        """Returns all that this reader consumed."""
         consumed = Consumed(self._finished.copy())
         for index, window in self._windows.items():
             if window.is_consumed():
@@ -248,7 +257,7 @@ class Tracker:
         return consumed
 
     def all_marks(self) -> tuple[RowMark, ...]:
-        """Consumed marks of all unfinished windows, told or not."""
+        """Returns the marks of consumed rows of all unfinished windows, reported or not."""
         return tuple(
             RowMark(index, window.generation, window.consumed, window.is_consumed())
             for index, window in self._windows.items()

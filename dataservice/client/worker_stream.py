@@ -1,8 +1,8 @@
 """One reader's stream from one worker: a thread that receives and decodes frames.
 
-Knows exchanges and the frame format, nothing of windows or of the dispatcher. Invariant: after the
-stream has ended, broken or been dropped, exactly one of the callbacks said so, and no frame is
-passed on any more.
+Responsible for the exchange with the worker, its credit and its time-outs. Knows the frame format,
+but no windows and no dispatcher. Invariant: at its end a stream that was not dropped calls exactly
+one of `on_end`, `on_broken` and `on_failure`; after that, or after a drop, it passes no frame on.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from dataservice.wire.elements import EXCHANGE, FrameKind, Header, RowSpan, pack
 logger = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
-# A worker sends a sign of life each second; many missed ones mean that it is frozen.
+# A worker sends a keepalive frame each second; one that misses this many is frozen.
 SILENCE_S = 10.0
-# What may pass on replay; all else is wrong with the data or the program and is the user's.
+# Errors that a replay may cure. All others come from the data or the program and go to the user.
 _TRANSIENT = (UnavailableError, DeadlineExceededError, CancelledError, DataLossError)
 
 
@@ -46,11 +46,12 @@ def _refuse(*_: object) -> None:
 
 
 class StreamEvents(NamedTuple):
-    """What happens on a stream; called on its thread.
+    """The callbacks of a stream, called on the stream's thread.
 
-    `on_open` gets the protocol that elements come by. `on_frame` gets the bytes that the rows take
-    besides, and may wait for room; `on_missed` the number of elements that were dropped because
-    the reader was slow. `on_failure` gets any error that opening the stream again cannot mend.
+    `on_open` gets the protocol by which elements travel. `on_frame` gets the header, the rows and
+    their size in bytes, and may wait for room. `on_missed` gets the number of elements that were
+    dropped because the reader was slow. `on_broken` gets an error after which the stream may be
+    opened again, `on_failure` any error that this cannot cure.
     """
 
     on_open: Callable[[WorkerStream, str], None]
@@ -64,18 +65,18 @@ class StreamEvents(NamedTuple):
 
 
 def failure_of(error: BaseException) -> DataServiceError:
-    """What a reader raises when one of its threads ended with `error`."""
+    """Returns the error that a reader raises if one of its threads ended with `error`."""
     if isinstance(error, DataServiceError):
         return error
     return InternalError(f"a thread of the reader failed: {error!r}")
 
 
 class WorkerStream:
-    """Receives the elements that a worker has for a reader.
+    """A stream of the elements that one worker has for one reader.
 
-    `command["credit"]`, at least 2, bounds the frames under way; with `command["confirm_end"]` the
-    worker waits for word that they arrived. A worker that gives no sign of
-    life for `silence_s` counts as broken.
+    `command["credit"]`, at least 2, bounds the elements in flight. With `command["confirm_end"]`
+    the worker waits at the end for confirmation that they arrived. If the worker sends nothing,
+    not even a keepalive frame, for `silence_s`, the stream counts as broken.
     """
 
     def __init__(
@@ -104,9 +105,9 @@ class WorkerStream:
         self._protocol = protocol
         self.is_heard = False  # the worker has said something
         self._dropped = False
-        # More than may be under way were confirmed.
+        # As many as may be in flight; the worker has confirmation of all earlier ones.
         self._taken: deque[tuple[int, int]] = deque(maxlen=self._credit)
-        self._has_all = False  # and the worker knows it
+        self._has_all = False  # everything arrived, and the worker knows that
         self._lock = threading.Lock()
         self._exchange: AnyExchange | None = None
         self._thread = StoppableThread(
@@ -121,12 +122,14 @@ class WorkerStream:
         self._thread.start()
 
     def note_taken(self, spans: Sequence[RowSpan]) -> None:
-        """A frame was taken, so that no other reader may get it."""
+        """Notes that a frame was taken, so that no other reader may get it."""
         self._taken.append((spans[0].window, spans[0].first_row))
 
     def leave(self, timeout_s: float) -> None:
-        """Before `drop`: tells the worker which frames were taken, as it offers again what it has
-        no word of. Not on the stream itself, where a worker that makes rows does not listen.
+        """Tells the worker which frames were taken; to be called before `drop`.
+
+        The worker offers frames without confirmation to other readers. Uses an exchange of its own,
+        since a worker that is producing rows does not listen on the stream.
         """
         if not self._taken or self._has_all or self._dropped:
             return
@@ -144,7 +147,7 @@ class WorkerStream:
             logger.info("worker %s may offer frames again: %s", self.address, error)
 
     def drop(self) -> None:
-        """Passes nothing on any more and ends the stream, without waiting. Idempotent."""
+        """Ends the stream without waiting; no more frames are passed on. Idempotent."""
         with self._lock:
             self._dropped = True
             exchange = self._exchange
@@ -155,7 +158,7 @@ class WorkerStream:
         return self._dropped
 
     def stop(self, timeout_s: float) -> bool:
-        """After `drop`: waits for the thread, unless it is the caller's own."""
+        """Waits for the thread to end, unless it is the caller's own; to be called after `drop`."""
         return self._thread.stop(timeout_s)
 
     def _run(self, _stop: threading.Event) -> None:
@@ -193,7 +196,8 @@ class WorkerStream:
                 return
             if header.kind in (FrameKind.DATA, FrameKind.MISSED):
                 taken += header.elements if header.kind is FrameKind.DATA else 1
-                # Half at a time: while this thread waits, the worker always has some left.
+                # Half of the credit at a time, so that the worker always has some left while this
+                # thread waits.
                 if taken >= self._credit // 2:
                     exchange.send(pack_credit(taken))
                     taken = 0
@@ -201,8 +205,8 @@ class WorkerStream:
     def _next_frame(self, exchange: AnyExchange) -> Header:
         """Receives a frame and passes its content on.
 
-        Nothing here outlives it: the error that ends a stream is kept, and with its traceback it
-        would keep the frame before in memory for ever.
+        A method of its own, so that its locals end with it: the error that ends a stream is kept,
+        and its traceback would keep the last frame in memory for ever.
         """
         message = exchange.recv(self._silence_s)
         if message is None:
@@ -226,11 +230,11 @@ class WorkerStream:
             self._events.on_frame(self, header, self._taken_over(handed.batch), handed.size)
             return
         batch = self._decode(header, body, is_checked=is_checked)
-        # What came compressed takes more room now.
+        # Measured after decoding, since a compressed body takes less room.
         self._events.on_frame(self, header, batch, 0 if batch is None else encoded_bytes(batch))
 
     def _taken_over(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of a worker in this process, as it would be if it had come by bytes."""
+        """Returns a batch from a worker in this process with the schema of the job's elements."""
         if batch.schema.equals(self._schema, check_metadata=True):
             return batch
         try:
@@ -241,7 +245,7 @@ class WorkerStream:
             ) from error
 
     def _confirm_end(self, exchange: AnyExchange, taken: int) -> None:
-        """Tells the worker that all frames arrived, so that it need not keep them for others."""
+        """Tells the worker that all frames arrived, so that it need not offer them again."""
         try:
             exchange.send(pack_credit(taken))
             exchange.done_writing()

@@ -1,4 +1,4 @@
-"""What both packages stand on: calls, streams, the journal, processes, threads, time.
+"""The substrate of both packages: calls, message streams, the journal, processes, threads, time.
 
-Knows nothing of datasets, of jobs or of training.
+Knows no datasets, no jobs and no training.
 """

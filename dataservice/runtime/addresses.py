@@ -1,6 +1,7 @@
-"""How the address of a server is written and read: ``host:port``, an IPv6 host in brackets.
+"""How the address of a server is written and parsed: ``host:port``, an IPv6 host in brackets.
 
-Knows nothing of schemes, names or sockets. Invariant: ``split_address`` undoes ``format_address``.
+Knows no schemes, no name look-up and no sockets. Invariant: ``split_address`` inverts
+``format_address``.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ LAST_PORT: Final = 65_535
 
 
 def split_address(address: str, *, any_port: bool = False) -> tuple[str, int]:
-    """Host (IPv6 without brackets) and port of ``host:port``; the port is in 1..65535.
+    """Returns host (IPv6 without brackets) and port of ``host:port``; the port is in 1..65535.
 
-    With ``any_port`` it may be 0 too, by which a server that begins asks for a free one.
+    With ``any_port`` the port may also be 0, by which a new server asks for a free port.
     """
     host, separator, port_text = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
@@ -36,5 +37,5 @@ def split_address(address: str, *, any_port: bool = False) -> tuple[str, int]:
 
 
 def format_address(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 host."""
+    """Returns ``host:port``, with brackets around an IPv6 host."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,7 +1,7 @@
-"""What an argument of a public function may be: one of some names, a whole number, a real one.
+"""Checks of arguments of public functions: choices among names, integers, numbers, paths.
 
-Pure. Knows no argument by name. Invariant: an error names the argument, its value and what it may
-be, and where the value is nearly one of several names, that name.
+Pure. Knows no argument by name. Invariant: an error names the argument, its value and the allowed
+values, and if the value is nearly one of several names, it suggests that name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataservice.errors import InvalidArgumentError, InvalidTypeError
 
 
 def check_choice(what: str, value: object, choices: Sequence[str | None]) -> None:
-    """InvalidArgumentError, naming ``what``, for a value that is none of ``choices``."""
+    """Raises InvalidArgumentError, which names ``what``, unless the value is one of ``choices``."""
     if not isinstance(value, str | None) or value not in choices:
         raise InvalidArgumentError(
             f"{what} must be one of {in_words(choices)}, got {value!r}{nearest(value, choices)}"
@@ -26,17 +26,17 @@ def check_choice(what: str, value: object, choices: Sequence[str | None]) -> Non
 
 
 def in_words(choices: Iterable[str | None]) -> str:
-    """``'a', 'b' or None``."""
+    """Returns the choices as text, such as ``'a', 'b' or None``."""
     *most, last = map(repr, choices)
     return f"{', '.join(most)} or {last}" if most else last
 
 
 def nearest(value: object, choices: Iterable[object], form: str = "{!r}") -> str:
-    """``; did you mean 'x'?``, of the choice that a value resembles; nothing where none is near.
+    """Returns ``; did you mean 'x'?`` for the choice that a value resembles, "" if there is none.
 
-    ``form`` says how that choice is written.
+    ``form`` is the format of that choice.
     """
-    # Only for errors: few programs ever need it.
+    # Imported here, since only errors need it.
     from difflib import get_close_matches
 
     by_name = {str(choice).lower(): choice for choice in choices}
@@ -45,7 +45,7 @@ def nearest(value: object, choices: Iterable[object], form: str = "{!r}") -> str
 
 
 class Choices(EnumType):
-    """Of enumerations that users write out: an unknown member is told what there is."""
+    """The metaclass of public enumerations: the error for an unknown member lists the members."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("_"):
@@ -64,12 +64,12 @@ class Choices(EnumType):
 
 
 def is_integer(value: object) -> bool:
-    """Whether it is one, NumPy's among them; a bool is none."""
+    """True for integers, including NumPy's, but not for a bool."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def integer_at_least(value: Any, minimum: int, what: str) -> int:
-    """`value` as an int; InvalidArgumentError, naming `what`, for anything else or less."""
+    """Returns `value` as an int; raises InvalidArgumentError for less, or if it is no integer."""
     known = {0: "a non-negative integer", 1: "a positive integer"}
     wanted = known.get(minimum, f"an integer of at least {minimum}")
     if not is_integer(value):
@@ -80,14 +80,14 @@ def integer_at_least(value: Any, minimum: int, what: str) -> int:
 
 
 def check_optional(minimum: int, **values: Any) -> None:
-    """InvalidArgumentError for what is neither None nor an integer of at least ``minimum``."""
+    """Raises InvalidArgumentError unless each value is None or an integer from ``minimum`` on."""
     for name, value in values.items():
         if value is not None:
             integer_at_least(value, minimum, name)
 
 
 def sizes_of(values: Any, what: str, *, least: int = 0) -> tuple[int, ...]:
-    """A sequence of positive integers as a tuple, of at least so many."""
+    """Returns a sequence of positive integers as a tuple; it must have at least ``least`` items."""
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise InvalidTypeError(f"{what} must be a sequence of positive integers, got {values!r}")
     sizes = tuple(integer_at_least(value, 1, f"each of {what}") for value in values)
@@ -97,7 +97,7 @@ def sizes_of(values: Any, what: str, *, least: int = 0) -> tuple[int, ...]:
 
 
 def positive(value: Any, what: str) -> float:
-    """`value` as a float; InvalidArgumentError for 0, less, infinite or no number."""
+    """Returns `value` as a float; raises InvalidArgumentError unless it is finite and above 0."""
     check_number(what, value)
     if value <= 0:
         raise InvalidArgumentError(f"{what} must be positive, got {value}")
@@ -105,7 +105,7 @@ def positive(value: Any, what: str) -> float:
 
 
 def non_negative(value: Any, what: str) -> float:
-    """`value` as a float; InvalidArgumentError for a negative one, infinite or no number."""
+    """Returns `value` as a float; raises InvalidArgumentError unless it is finite and >= 0."""
     check_number(what, value)
     if value < 0:
         raise InvalidArgumentError(f"{what} must not be negative, got {value}")
@@ -113,7 +113,10 @@ def non_negative(value: Any, what: str) -> float:
 
 
 def limit_s(value: Any, what: str = "timeout") -> float | None:
-    """Seconds that a wait may take, None for no limit; InvalidArgumentError for anything else."""
+    """Returns the seconds that a wait may take, None (also for infinity) for no limit.
+
+    Raises InvalidArgumentError for anything else.
+    """
     if value is None or value == math.inf:
         return None
     wanted = "must be seconds from 0 on, or None to wait without a limit"
@@ -126,14 +129,14 @@ def limit_s(value: Any, what: str = "timeout") -> float | None:
 
 
 def path_of(value: Any, what: str) -> str:
-    """A path of this machine's as text; InvalidArgumentError for an empty one, or a URL."""
+    """Returns a path on this machine as text; raises InvalidArgumentError if empty or a URL."""
     path = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(path, str):
         raise InvalidTypeError(f"{what} must be a path, as text or a pathlib.Path, got {value!r}")
     if not path:
         raise InvalidArgumentError(f"{what} must not be empty; '.' is the current directory")
     if "://" in path:
-        # As a path, it would be a folder below the current one.
+        # Taken as a path, a URL would name a folder below the current one.
         raise InvalidArgumentError(
             f"{what} must be a path in a file system of this machine, got the URL {path!r}: mount "
             "the store and give the path there, or copy to it what was written"
@@ -142,7 +145,7 @@ def path_of(value: Any, what: str) -> str:
 
 
 def check_text(what: str, value: Any) -> None:
-    """InvalidArgumentError, naming ``what``, for what is no text, or an empty one."""
+    """Raises InvalidArgumentError, which names ``what``, unless the value is a non-empty text."""
     if not isinstance(value, str):
         raise InvalidTypeError(f"{what} must be text, got {value!r}")
     if not value:
@@ -150,21 +153,21 @@ def check_text(what: str, value: Any) -> None:
 
 
 def check_true_or_false(**values: Any) -> None:
-    """InvalidArgumentError for what is neither."""
+    """Raises InvalidArgumentError unless each value is a bool."""
     for name, value in values.items():
         if not isinstance(value, bool):
             raise InvalidTypeError(f"{name} must be True or False, got {value!r}")
 
 
 def check_callable(what: str, value: Any, *, optional: bool = False) -> None:
-    """InvalidTypeError for what cannot be called; None may be there where it is ``optional``."""
+    """Raises InvalidTypeError unless the value is callable; ``optional`` allows None too."""
     if not callable(value) and not (optional and value is None):
         wanted = "a function or None" if optional else "a function"
         raise InvalidTypeError(f"{what} must be {wanted}, got {value!r}")
 
 
 def check_number(what: str, value: Any) -> None:
-    """InvalidArgumentError, naming ``what``, for what is no finite number."""
+    """Raises InvalidArgumentError, which names ``what``, unless the value is a finite number."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidTypeError(f"{what} must be a number, got {value!r}")
     if not math.isfinite(value):

@@ -1,8 +1,8 @@
-"""The shared secret of a cluster: where it comes from and how it is compared.
+"""The shared secret of a cluster, and its TLS files: where they come from and how they are checked.
 
-A server makes the token on first start in a file that only its user can read; clients of that
-user find it by themselves. Knows nothing of gRPC or Flight. Invariant: a configured source that
-cannot be used is an error, never a reason to fall back to the next one.
+On first start a server creates the token in a file that only its user can read; clients of that
+user find it by themselves. Knows no gRPC and no Flight. Invariant: a configured source of the token
+that cannot be used is an error, never a reason to fall back to the next source.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _TOKEN_BYTES: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsConfig:
-    """PEM files for TLS.
+    """The PEM files for TLS.
 
-    A server presents ``cert_path`` with ``key_path``. A client trusts ``ca_path``, or the roots of
-    the system when it is None. Clients prove themselves by the token, not by certificates.
+    A server presents ``cert_path`` with ``key_path``. A client trusts ``ca_path``, or the system's
+    root certificates if it is None. Clients authenticate by the token, not by certificates.
     """
 
     cert_path: str | None = None
@@ -65,13 +65,13 @@ class TlsConfig:
     def of(
         cls, cert_path: str | None, key_path: str | None, ca_path: str | None
     ) -> TlsConfig | None:
-        """The value for these paths; None (no TLS) when all are None."""
+        """Returns the value for these paths; None (no TLS) if all are None."""
         if cert_path is None and key_path is None and ca_path is None:
             return None
         return cls(cert_path=cert_path, key_path=key_path, ca_path=ca_path)
 
     def read_server_pair(self) -> tuple[bytes, bytes]:
-        """Key and certificate chain, in that order."""
+        """Returns the key and the certificate chain, in that order."""
         if self.cert_path is None or self.key_path is None:
             raise FailedPreconditionError(
                 "a server with TLS needs cert_path and key_path; only ca_path is set"
@@ -81,7 +81,7 @@ class TlsConfig:
         return pair
 
     def server_context(self) -> ssl.SSLContext:
-        """For sockets of a server."""
+        """Returns the context for a server's sockets."""
         self.read_server_pair()
         assert self.cert_path is not None
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -89,7 +89,7 @@ class TlsConfig:
         return context
 
     def client_context(self) -> ssl.SSLContext:
-        """For sockets of a client, which checks the server's certificate and name."""
+        """Returns a context for client sockets, which checks the server's certificate and name."""
         self.read_roots()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if self.ca_path is None:
@@ -99,7 +99,7 @@ class TlsConfig:
         return context
 
     def read_roots(self) -> bytes | None:
-        """Certificates a client trusts; None for those of the system."""
+        """Returns the certificates that a client trusts; None for those of the system."""
         if self.ca_path is None:
             return None
         roots = _read_pem(self.ca_path, "TLS CA certificate")
@@ -117,11 +117,12 @@ def _read_pem(path: str, role: str) -> bytes:
 
 
 def resolve_token(explicit: str | None = None) -> str:
-    """The token of this process.
+    """Returns the token of this process.
 
-    First of: ``explicit``, ``$DATASERVICE_TOKEN``, the file ``$DATASERVICE_TOKEN_FILE``, the
-    default file, which is created when missing; where the home directory cannot be written, as in
-    many containers, one in the temporary directory. Safe against processes doing the same at once.
+    It is the first that is given of: ``explicit``, ``$DATASERVICE_TOKEN``, the file
+    ``$DATASERVICE_TOKEN_FILE``, and the default file, which is created if it is missing. If the
+    home directory cannot be written, as in many containers, a file in the temporary directory takes
+    the place of the default file. Several processes may safely do this at once.
     """
     if explicit is not None:
         return _checked(explicit, "the token argument")
@@ -133,9 +134,9 @@ def resolve_token(explicit: str | None = None) -> str:
 
 
 def _default_token_file() -> Path:
-    """The file that is there afterwards."""
+    """Returns the default token file, which exists afterwards."""
     path = default_token_path()
-    # Of a home that is closed to this user, Path.exists raises.
+    # Not Path.exists, which raises if this user may not enter the home directory.
     if os.path.exists(path):
         return path
     try:
@@ -160,13 +161,13 @@ def _token_path_without_home() -> Path:
 
 
 def default_token_path() -> Path:
-    """Token file used when nothing else is configured."""
+    """Returns the path of the token file that is used if nothing else is configured."""
     state_home = os.environ.get(_STATE_HOME_ENV) or "~/.local/state"
     return Path(state_home).expanduser() / "dataservice" / "token"
 
 
 def tokens_equal(expected: str, presented: str | bytes | None) -> bool:
-    """Compare in a time that does not depend on where the tokens differ."""
+    """Compares two tokens, in a time that does not depend on where they differ."""
     if presented is None:
         return False
     if isinstance(presented, str):
@@ -204,7 +205,7 @@ def _read_token(path: Path, note: str) -> str:
 
 
 def _create_token(path: Path) -> None:
-    """Put a complete 0600 file at ``path`` unless there is one already."""
+    """Creates a complete file with mode 0600 at ``path``, unless there is one already."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -214,7 +215,8 @@ def _create_token(path: Path) -> None:
                 file.write(secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
-            # A link is atomic and never replaces, so nobody sees half a token or a second one.
+            # A link is atomic and never replaces a file, so no process sees half a token or a
+            # second one.
             with contextlib.suppress(FileExistsError):
                 os.link(draft, path)
         finally:

@@ -1,7 +1,7 @@
 """A queue between threads that is bounded in items and in bytes, and can be closed.
 
-Knows nothing of what flows through it. Invariant: no call blocks past its timeout, and closing
-the queue wakes everything that waits on it.
+Knows nothing of what flows through it. Invariant: no call blocks past its time-out, and closing
+the queue wakes every thread that waits on it.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ T = TypeVar("T")
 class BoundedQueue(Generic[T]):
     """A first-in first-out queue bounded in items and in bytes. Thread safe.
 
-    An item larger than `max_bytes` is accepted into an empty queue, so that no item can be
-    stuck. `max_bytes` None means that only the number of items is bounded.
+    An item larger than `max_bytes` is accepted into an empty queue, so that no item waits for ever.
+    `max_bytes` None means that only the number of items is bounded.
     """
 
     def __init__(self, max_items: int, max_bytes: int | None = None) -> None:
@@ -43,19 +43,19 @@ class BoundedQueue(Generic[T]):
 
     @property
     def size_bytes(self) -> int:
-        """Sum of the sizes of the items held."""
+        """The sum of the sizes of the items held."""
         return self._size_bytes
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called; items put before it may still be held."""
+        """True if `close` was called; items put before it may still be held."""
         return self._closed
 
     def put(self, item: T, size_bytes: int = 0, *, timeout_s: float) -> None:
-        """Append `item`, waiting for room.
+        """Appends `item`; waits for room.
 
-        Raises DeadlineExceededError when there was no room in time and CancelledError when the
-        queue is or becomes closed.
+        Raises DeadlineExceededError if there was no room in time, and CancelledError if the queue
+        is or becomes closed.
         """
         with self._not_full:
             if not self._not_full.wait_for(lambda: self._may_put(size_bytes), timeout_s):
@@ -68,7 +68,7 @@ class BoundedQueue(Generic[T]):
             self._append(item, size_bytes)
 
     def try_put(self, item: T, size_bytes: int = 0) -> bool:
-        """Append `item` when there is room now. CancelledError when the queue is closed."""
+        """Appends `item` if there is room now; raises CancelledError if the queue is closed."""
         with self._lock:
             if self._closed:
                 raise CancelledError("put into a closed queue")
@@ -78,10 +78,10 @@ class BoundedQueue(Generic[T]):
             return True
 
     def get(self, *, timeout_s: float) -> T:
-        """Remove and return the oldest item, waiting for one.
+        """Removes and returns the oldest item; waits for one.
 
-        A closed queue still gives what it holds, then raises CancelledError.
-        DeadlineExceededError when nothing arrived in time.
+        A closed queue still returns the items it holds, then raises CancelledError. Raises
+        DeadlineExceededError if nothing arrived in time.
         """
         with self._not_empty:
             if not self._not_empty.wait_for(lambda: self._entries or self._closed, timeout_s):
@@ -95,7 +95,7 @@ class BoundedQueue(Generic[T]):
             return item
 
     def close(self, *, discard: bool = False) -> None:
-        """Refuse further puts and wake all waiters; drop what is held if `discard`. Idempotent."""
+        """Refuses further puts and wakes all waiters; `discard` drops all items. Idempotent."""
         with self._lock:
             self._closed = True
             if discard:

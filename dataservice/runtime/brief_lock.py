@@ -1,10 +1,11 @@
 """A lock for sections of microseconds that many threads enter.
 
-`threading.Lock` passes to a thread that waits for it without the interpreter: until that thread
-runs again nobody is inside, all who come queue up, and each in turn is let in without the
-interpreter. Where there are many threads a section then takes as long as the wait for the
-interpreter. This lock is taken by threads that run, so it is hardly ever found taken. Invariant: it
-excludes as any lock does; who has tried for some milliseconds stands in line.
+`threading.Lock` is handed to a waiting thread that does not hold the GIL. Until that thread has the
+GIL, the lock is taken but no thread is in the section; all threads that arrive queue up, and each
+of them gets the lock without the GIL too. With many threads each section then takes as long as the
+wait for the GIL. This lock is acquired by threads that hold the GIL, so it is rarely found taken.
+Knows nothing of the sections. Invariant: it excludes as any lock does; a thread that has tried for
+some milliseconds waits for the lock in the normal way.
 """
 
 from __future__ import annotations
@@ -15,20 +16,20 @@ from typing import Final
 
 _TRIES: Final = 40
 _PAUSE_S: Final = 50e-6
-# Held for ever: to wait for it is to let the others run for a moment.
+# Held for ever: waiting for it with a time-out lets other threads run for that time.
 _NEVER: Final = threading.Lock()
 _NEVER.acquire()
 
 
 class BriefLock:
-    """As `threading.Lock`, also for a `threading.Condition`."""
+    """A lock that is used like `threading.Lock`, also in a `threading.Condition`."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.release = self._lock.release
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Takes the lock; whether that was possible, in time."""
+        """Acquires the lock; returns whether that was possible, in time."""
         if self._lock.acquire(False):
             return True
         if not blocking or timeout >= 0:

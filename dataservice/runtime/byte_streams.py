@@ -1,6 +1,6 @@
-"""The bytes of a TCP connection, plain or by TLS, with deadlines for every wait.
+"""The bytes of a TCP connection, plain or with TLS, with deadlines for every wait.
 
-Knows nothing of messages. Invariant: `shut_down`, from any thread, ends all calls.
+Knows no messages. Invariant: `shut_down`, from any thread, ends all calls.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from dataservice.runtime.owned_socket import OwnedSocket, lost
 
 __all__ = ["ByteStream", "PlainStream", "TlsStream"]
 
-# Who waits looks up this often, should a wake-up get lost.
+# The interval at which a waiting thread checks again, in case a wake-up got lost.
 _SLICE_S: Final = 0.25
 _TIMEOUT: Final = struct.Struct("@ll")
-# As numbers: flags of an enumeration take a microsecond to put together.
+# As plain numbers, since combining enum flags takes a microsecond.
 _WHOLE: Final = int(socket.MSG_WAITALL)
 _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
 _NO_SIGNAL: Final = int(getattr(socket, "MSG_NOSIGNAL", 0))
-# What TLS encrypts at once.
+# The largest record that TLS encrypts at once.
 _RECORD_BYTES: Final = 16 << 10
-# A host that says nothing for two minutes is gone, and with it what waits for it; in the second
-# line, to what was sent.
+# A host that is silent for two minutes counts as gone, which ends all waits for it. The last entry
+# does this for data that was sent and not acknowledged.
 _KEEPALIVE: Final = {
     "TCP_KEEPIDLE": 60,
     "TCP_KEEPINTVL": 15,
@@ -40,26 +40,29 @@ _KEEPALIVE: Final = {
 
 
 class ByteStream(Protocol):
-    """One end. One thread may receive while another sends.
+    """One end of a byte stream. One thread may receive while another sends.
 
-    UnavailableError from any call means that the peer is gone or that `shut_down` was called,
-    DeadlineExceededError that `deadline_s` of the monotonic clock passed.
+    Any call raises UnavailableError if the peer is gone or `shut_down` was called, and
+    DeadlineExceededError at `deadline_s` (monotonic clock).
     """
 
     def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:
-        """Puts what comes into `room`, and returns how many bytes; with `whole` rather all."""
+        """Receives bytes into `room`, at least one, and returns how many.
+
+        With `whole` it tries to fill all of `room`.
+        """
 
     def send(self, parts: Sequence[memoryview], deadline_s: float) -> None:
-        """Sends all, or breaks off in the middle."""
+        """Sends all bytes; after an error a part of them may have been sent."""
 
     def is_gone(self) -> bool:
-        """Whether the peer closed its end, or this one was shut down; does not read."""
+        """True if the peer closed its end, or this end was shut down; does not read."""
 
     def shut_down(self) -> None:
-        """Ends the stream for both ends. Idempotent."""
+        """Ends the stream at both ends. Idempotent."""
 
     def close(self) -> None:
-        """Frees the socket; no call may be under way."""
+        """Frees the socket; no call may be in progress."""
 
 
 class PlainStream(OwnedSocket):
@@ -68,7 +71,7 @@ class PlainStream(OwnedSocket):
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
         _tune(sock)
-        # A wait is one system call, which looks up after a while, instead of two.
+        # With blocking calls that time out, a wait is one system call instead of two.
         sock.setblocking(True)
         slice_s = _TIMEOUT.pack(int(_SLICE_S), int(_SLICE_S % 1 * 1e6))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, slice_s)
@@ -107,14 +110,13 @@ class PlainStream(OwnedSocket):
 
 
 class TlsStream(OwnedSocket):
-    """A socket that speaks TLS, which it owns; see `ByteStream`. Shakes hands by its first call."""
+    """A TLS socket, which it owns; see `ByteStream`. The first call does the handshake."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         super().__init__(sock)
         _tune(sock)
         sock.setblocking(False)
-        # The library under it takes one call at a time, also of one that sends beside one that
-        # receives.
+        # The TLS library allows one call at a time, even if one thread sends and another receives.
         self._turn = threading.Lock()
 
     def receive(self, room: memoryview, deadline_s: float, *, whole: bool) -> int:  # noqa: ARG002
@@ -165,7 +167,7 @@ def _wait_for(sock: socket.socket, events: int, deadline_s: float) -> None:
 
 
 def _drop(parts: list[memoryview], sent: int) -> None:
-    """Takes the first `sent` bytes off."""
+    """Removes the first `sent` bytes from `parts`."""
     while parts and sent >= parts[0].nbytes:
         sent -= parts.pop(0).nbytes
     if sent:

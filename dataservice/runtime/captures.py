@@ -1,7 +1,8 @@
-"""Finding what keeps a function from being pickled, for the message that says so.
+"""Finds the value that keeps a function from being pickled, for the error message.
 
-Looks only where pickling has failed, and only at what functions, containers and plain objects
-hold; a type with a pickle form of its own speaks for itself, by what that form raises.
+Used only after pickling has failed. Looks only into functions, containers and plain objects; a type
+with a pickle form of its own is not looked into, since the error of that form explains itself.
+Knows nothing of what functions are for. Invariant: a value that is named cannot be pickled.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-# Deep enough for what people write; a structure that holds itself ends here.
+# Deep enough for usual programs; also ends the search in a structure that contains itself.
 _DEPTH_MAX: Final = 8
 _ITEMS_MAX: Final = 1000
 
 
 class Culprit(NamedTuple):
-    """A value that cannot be pickled: `path` is how a program names it, "" for the whole."""
+    """A value that cannot be pickled; `path` is its name in a program, "" for the whole value."""
 
     path: str
     value: Any
@@ -32,9 +33,10 @@ class Culprit(NamedTuple):
 def culprit(
     value: Any, error: Exception, dumps: Callable[[Any], object], *, name: str = "self"
 ) -> Culprit:
-    """The innermost part of `value` for which `dumps` fails as it did, by `error`, for `value`.
+    """Returns the innermost part of `value` for which `dumps` fails.
 
-    `name`: what a program calls `value`, where parts are named as those of it.
+    `error` is the error of `dumps(value)`. `name` is the name of `value` in a program, from which
+    the names of its parts are formed.
     """
     found = Culprit("", value, error)
     seen = {id(value)}
@@ -59,7 +61,7 @@ def _failure(value: Any, dumps: Callable[[Any], object]) -> Exception | None:
 
 
 def _parts(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """What `value` holds, and how it is named from `path`."""
+    """Yields the parts of `value`, each with its name, formed from `path`."""
     if isinstance(value, functools.partial):
         yield path, value.func
         yield from _parts(value.args, "args")
@@ -102,7 +104,7 @@ def _global_names(code: types.CodeType) -> set[str]:
 
 
 def _is_plain(kind: type) -> bool:
-    """Whether its objects are pickled as what `vars` tells."""
+    """True if objects of this type are pickled by their `vars`."""
     forms = ("__reduce__", "__reduce_ex__", "__getstate__")
     own = any(getattr(kind, form, None) is not getattr(object, form, None) for form in forms)
     return not own and kind.__dictoffset__ != 0

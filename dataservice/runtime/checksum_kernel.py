@@ -1,7 +1,7 @@
 """The loop of `checksum` over words, in machine code.
 
-Knows arrays only. Loading it loads Numba, which takes longer than all the rest of a data worker.
-Invariant: the value depends on the words alone, whatever the machine.
+Knows arrays only. Importing this module imports Numba, which takes longer than importing all the
+rest of a data worker. Invariant: the value depends on the words alone, whatever the machine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WORDS = types.Array(types.uint64, 1, "C", readonly=True)
 
 @njit(types.uint64(_WORDS, types.uint64, types.uint64), nogil=True, cache=True)
 def mix(words: np.ndarray, rest: np.uint64, size: np.uint64) -> np.uint64:
-    """Lanes over words (n,), then one value; all arithmetic is modulo 2^64."""
+    """Runs four lanes over words (n,) and mixes them into one value; arithmetic is modulo 2^64."""
     a, b, c, d = _PRIME_1, _PRIME_2, np.uint64(0), size
     whole = words.size - words.size % 4
     for i in range(0, whole, 4):

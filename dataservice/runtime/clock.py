@@ -1,7 +1,7 @@
 """Time as a value that can be passed in.
 
-What decides takes ``now_s`` as an argument; what waits takes a ``Clock``. Invariant: readings
-never go backwards and say nothing about the time of day.
+Code that decides takes ``now_s`` as an argument; code that waits takes a ``Clock``. Invariant:
+readings never go backwards and say nothing about the time of day.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Clock(Protocol):
     """A source of monotonic time."""
 
     def now_s(self) -> float:
-        """Seconds since an arbitrary moment."""
+        """Returns the seconds since an arbitrary moment."""
         ...
 
 
@@ -41,7 +41,7 @@ class ManualClock:
         return self._now_s
 
     def advance(self, seconds: float) -> float:
-        """Move on by ``seconds`` and return the new reading."""
+        """Advances the clock by ``seconds`` and returns the new reading."""
         if seconds < 0:
             raise InvalidArgumentError(f"a clock cannot go back, got advance({seconds!r})")
         self._now_s += seconds

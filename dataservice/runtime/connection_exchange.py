@@ -1,8 +1,8 @@
 """The client's end of a message stream over a connection of its own.
 
-The counterpart of `exchange.Exchange`: the same calls and errors, whatever carries the messages.
-Knows what is said first, and how an exchange ends; nothing of sockets or memory. Invariant: no call
-outlives its timeout.
+Responsible for the opening and the end of an exchange, with the calls and errors of
+`exchange.Exchange`. Knows no sockets and no memory, only the `Connection` protocol. Invariant: no
+call outlives its time-out.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ __all__ = ["Connection", "ConnectionExchange"]
 
 
 class Connection(Protocol):
-    """One of two ends, which are alike. Thread safe.
+    """One end of a connection; both ends behave alike. Thread safe.
 
-    UnavailableError from any call means that the peer is gone or that `shut_down` was called.
+    Any call raises UnavailableError if the peer is gone or `shut_down` was called.
     """
 
     @property
     def protocol(self) -> str:
-        """What carries the messages."""
+        """The name of the protocol that carries the messages."""
 
     @property
     def shares_memory(self) -> bool:
-        """Whether bodies are read where their sender wrote them."""
+        """True if bodies are read in the memory into which their sender wrote them."""
 
     @property
     def peer_error(self) -> bytes | None:
-        """The header of an ERROR as soon as one has arrived, before it is received."""
+        """The header of an ERROR packet that has arrived, even before `receive` returns it."""
 
     def send(
         self,
@@ -60,26 +60,26 @@ class Connection(Protocol):
         *,
         deadline_s: float,
     ) -> None:
-        """Sends one message; waits while the peer takes no more.
+        """Sends one message; waits while the peer accepts no more.
 
-        DeadlineExceededError at `deadline_s` of the monotonic clock: nothing was sent then, or
-        the connection is over.
+        Raises DeadlineExceededError at `deadline_s` (monotonic clock). Then either nothing was
+        sent, or the connection is over.
         """
 
     def receive(self, deadline_s: float) -> Received | None:
-        """The next message, None when the peer has finished sending.
+        """Returns the next message, None when the peer has finished sending.
 
-        DeadlineExceededError when there was none in time; it may still come.
+        Raises DeadlineExceededError if none arrived in time; a later call may still receive it.
         """
 
     def await_close(self, deadline_s: float) -> None:
-        """Until the peer has closed its end, dropping what it still sends."""
+        """Waits until the peer has closed its end, and drops what the peer still sends."""
 
     def is_gone(self) -> bool:
-        """Whether the peer closed its end, or this one was shut down; does not read."""
+        """True if the peer closed its end, or this end was shut down; does not read."""
 
     def trust(self) -> None:
-        """The peer has shown the token, and may send more than a hello."""
+        """Notes that the peer has shown the token, so that it may send more than a hello."""
 
     def shut_down(self) -> None:
         """Ends all calls, here and at the peer, from any thread. Idempotent."""
@@ -91,8 +91,8 @@ class Connection(Protocol):
 class ConnectionExchange:
     """The client's end of one exchange; calls and errors are those of `exchange.Exchange`.
 
-    Takes over `connection`; returns when the server has accepted, DeadlineExceededError after
-    `timeout_s`.
+    Owns `connection` from then on. The constructor returns when the server has accepted the
+    exchange, and raises DeadlineExceededError after `timeout_s`.
     """
 
     def __init__(
@@ -131,10 +131,9 @@ class ConnectionExchange:
         *,
         timeout_s: float = 30.0,
     ) -> None:
-        """Send one message.
+        """Sends one message; waits while the server does not read.
 
-        Waits while the server does not read, at most `timeout_s`: DeadlineExceededError, and the
-        exchange is over.
+        After `timeout_s` raises DeadlineExceededError, and the exchange is over.
         """
         check_message(header, body)
         deadline_s = time.monotonic() + timeout_s
@@ -149,9 +148,9 @@ class ConnectionExchange:
             raise self._keep(error_from_payload(self._connection.peer_error))
 
     def recv(self, timeout_s: float) -> Message | None:
-        """The next message, or None when the server has ended the stream.
+        """Returns the next message, or None when the server has ended the stream.
 
-        DeadlineExceededError after `timeout_s`, UnavailableError when the connection broke,
+        Raises DeadlineExceededError after `timeout_s`, UnavailableError if the connection broke,
         CancelledError after `cancel`, and whatever the server's handler raised.
         """
         if self._ended and self._error is None:
@@ -164,17 +163,17 @@ class ConnectionExchange:
         return Message(received.header, received.body)
 
     def done_writing(self) -> None:
-        """Tell the server that nothing more is sent; its `recv` gives None."""
+        """Tells the server that nothing more will be sent; its `recv` then returns None."""
         deadline_s = time.monotonic() + HELLO_TIMEOUT_S
         self._act(lambda: self._connection.send(Kind.DONE, deadline_s=deadline_s))
 
     def cancel(self) -> None:
-        """End the exchange from any thread: calls under way raise CancelledError at once."""
+        """Ends the exchange, from any thread; calls in progress raise CancelledError at once."""
         self._cancelled = True
         self._connection.shut_down()
 
     def close(self) -> None:
-        """End the exchange, whatever its state, and free it. Idempotent, never waits for a peer.
+        """Ends the exchange in any state and frees it. Idempotent; never waits for the peer.
 
         Batches that were received stay valid.
         """
@@ -194,13 +193,17 @@ class ConnectionExchange:
         return received
 
     def _expect(self, kind: Kind, received: Received) -> None:
-        # Who accepts says nothing more: a header there is what this side has said.
+        # An accepting server sends no header. One with a header is this side's own hello, echoed by
+        # a peer that is no server of this protocol.
         if received.kind is not kind or (kind is Kind.OPEN and received.header):
             said = f"{self._address} said {received.kind.name} where {kind.name} was expected"
             raise self._keep(DataLossError(f"{said}: it is no server of this protocol"))
 
     def _act(self, call: Callable[[], Any]) -> Any:
-        """Calls, and makes an error the last that the exchange gives."""
+        """Calls and, on failure, ends the exchange with the error, which later calls raise again.
+
+        An InvalidArgumentError does not end the exchange.
+        """
         if self._error is not None:
             raise self._error
         subject = f"the exchange {self._name!r} with {self._address}"
@@ -208,7 +211,7 @@ class ConnectionExchange:
             raise self._keep(CancelledError(f"{subject} was cancelled"))
         try:
             return call()
-        except InvalidArgumentError:  # of the caller, who may go on
+        except InvalidArgumentError:  # a mistake of the caller, who may go on
             raise
         except DataServiceError as error:
             if self._cancelled:
@@ -216,7 +219,10 @@ class ConnectionExchange:
             raise self._keep(type(error)(f"{subject}: {error}")) from error
 
     def _raise_reason(self) -> None:
-        """A send that fails only says that the stream is over; what the server said comes first."""
+        """Raises the error that the server had sent before a send failed, if there was one.
+
+        A failed send by itself only tells that the stream is over.
+        """
         lost, self._error = self._error, None
         try:
             while self._receive(time.monotonic() + 1.0) is not None:

@@ -1,8 +1,9 @@
-"""Serves message streams over connections of their own, whatever carries them.
+"""Serves message streams over connections of their own, for any transport.
 
-The counterpart of `flight.FlightServer`: the same handlers, the same errors. Knows how clients are
-let in, asked what they want and told how it ended; nothing of sockets or memory. Invariants: nobody
-without the token reaches a handler, and `ConnectionServer.stop` is bounded.
+The counterpart of `flight.FlightServer`, with the same handlers and errors. Responsible for
+accepting clients, for reading their commands and for telling them how the exchange ended. Knows no
+memory, and no details of the sockets. Invariants: no client without the token reaches a handler,
+and `ConnectionServer.stop` is bounded in time.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ __all__ = ["ChannelHandler", "ConnectionChannel", "ConnectionServer"]
 
 logger = logging.getLogger(__name__)
 
-# So long a client has to take in how an exchange ended.
+# The time that a client has to receive how an exchange ended.
 _LINGER_S: Final = 2.0
-# A listener looks up this often whether it was stopped, should a wake-up get lost.
+# The interval at which a listener checks whether it was stopped, in case a wake-up got lost.
 _RECHECK_S: Final = 1.0
 
 
@@ -60,7 +61,7 @@ class ConnectionChannel:
         self._stopping = stopping
 
     def recv(self) -> Message | None:
-        """The next message, or None when the client has finished sending.
+        """Returns the next message, or None when the client has finished sending.
 
         Waits as long as the client stays connected and the server runs; `abort` ends the wait.
         """
@@ -80,7 +81,7 @@ class ConnectionChannel:
         return Message(received.header, received.body)
 
     def send(self, header: bytes, body: pa.Buffer | bytes | Body | None = None) -> None:
-        """Send one message; waits while the client does not read, or keeps what it was sent."""
+        """Sends one message; waits while the client does not read, or holds on to what it got."""
         check_message(header, body)
         try:
             self._connection.send(Kind.MESSAGE, header, body, deadline_s=math.inf)
@@ -88,19 +89,19 @@ class ConnectionChannel:
             raise self._gone(error) from error
 
     def cancelled(self) -> bool:
-        """Whether the client cancelled or is gone, or the server is stopping."""
+        """True if the client cancelled or is gone, or the server is stopping."""
         return self._stopping.is_set() or self._connection.is_gone()
 
     def abort(self) -> None:
-        """Cut the connection, from any thread."""
+        """Cuts the connection; from any thread."""
         self._connection.shut_down()
 
     def fail(self, error: BaseException) -> None:
-        """Tell the client which error ended the exchange."""
+        """Tells the client which error ended the exchange."""
         self._finish(Kind.ERROR, error_payload(error))
 
     def done(self) -> None:
-        """Tell the client that the handler has ended."""
+        """Tells the client that the handler has ended."""
         self._finish(Kind.DONE, b"")
 
     def _finish(self, kind: Kind, payload: bytes) -> None:
@@ -119,9 +120,9 @@ ChannelHandler = Callable[[dict[str, Any], ConnectionChannel], None]
 
 
 class ConnectionServer:
-    """Serves named exchanges. A thread per open exchange.
+    """The base of servers of named exchanges, with a thread per open exchange.
 
-    Those that inherit it say where to listen and whom to let in.
+    Subclasses decide where to listen and which clients to admit.
     """
 
     def __init__(self, *, token: str, exchanges: Mapping[str, ChannelHandler]) -> None:
@@ -135,18 +136,18 @@ class ConnectionServer:
 
     @property
     def address(self) -> str:
-        """What clients know the server by."""
+        """The address by which clients know the server."""
         raise NotImplementedError
 
     def _admit(self, sock: socket.socket) -> tuple[Connection, str] | None:
-        """A client's connection and its name, None for one that is not let in. Never waits.
+        """Returns a client's connection and name, None for one that is refused; never waits.
 
-        Owns `sock` from then on.
+        Takes ownership of `sock`.
         """
         raise NotImplementedError
 
     def _listen(self, listener: socket.socket) -> None:
-        """Serves those that `listener`, which it owns from then on, hears."""
+        """Starts to serve the clients that connect to `listener`; takes ownership of it."""
         listener.settimeout(_RECHECK_S)
         self._listener = listener
         self._accepting = threading.Thread(
@@ -155,9 +156,9 @@ class ConnectionServer:
         self._accepting.start()
 
     def stop(self, grace_s: float = 0.5, timeout_s: float = 5.0) -> None:
-        """Refuse new clients, let busy handlers finish for `grace_s`, then cut connections.
+        """Refuses new clients, lets busy handlers finish for `grace_s`, then cuts connections.
 
-        Idempotent and bounded by `timeout_s`; nobody is listened to afterwards. A handler that
+        Idempotent and bounded by `timeout_s`; the listener is closed afterwards. A handler that
         waits in `recv` is not busy.
         """
         self._stopping.set()
@@ -166,7 +167,7 @@ class ConnectionServer:
         if listener is None:
             return
         deadline_s = time.monotonic() + timeout_s
-        # Also where a forked child has it too. Ends the wait for clients at once on Linux.
+        # Ends the wait for clients at once on Linux, also if a forked child holds the listener too.
         with contextlib.suppress(OSError):
             listener.shutdown(socket.SHUT_RDWR)
         if self._accepting is not None:
@@ -182,8 +183,8 @@ class ConnectionServer:
             logger.warning("%d exchanges of %s have not ended", late, self.address)
 
     def _accept(self, listener: socket.socket) -> None:
-        # Where a Unix socket was shut down, `accept` spins until its time-out: the kernel says that
-        # somebody waits, and then that nobody does.
+        # Polls before `accept`: on a Unix socket that was shut down, `accept` spins until its
+        # time-out, since the kernel reports a waiting client and then none.
         clients = select.poll()
         clients.register(listener, select.POLLIN)
         while not self._stopping.is_set():
@@ -196,7 +197,8 @@ class ConnectionServer:
             except OSError as error:
                 if self._stopping.is_set():
                     return
-                # Out of descriptors, most likely; those who wait are served once there are some.
+                # Most likely out of file descriptors; waiting clients are served once some are free
+                # again.
                 logger.warning("%s cannot accept a client: %s", self.address, error)
                 self._stopping.wait(_RECHECK_S)
                 continue
@@ -221,7 +223,7 @@ class ConnectionServer:
             self._open[channel] = thread
         try:
             thread.start()
-        except RuntimeError as error:  # as many as the system allows; this one may come again
+        except RuntimeError as error:  # the system's limit of threads; the client may retry
             logger.warning("%s cannot serve %s: %s", self.address, peer, error)
             self._end(connection, channel)
 
@@ -250,7 +252,7 @@ class ConnectionServer:
         channel.done()
 
     def _greet(self, connection: Connection) -> tuple[ChannelHandler, dict[str, Any]]:
-        """Hears who a client is and what it wants, and accepts it."""
+        """Checks a client's token, finds the handler of its command, and accepts the exchange."""
         hello = connection.receive(time.monotonic() + HELLO_TIMEOUT_S)
         if hello is None or hello.kind is not Kind.OPEN:
             raise InvalidArgumentError("a client did not begin with what it wants")

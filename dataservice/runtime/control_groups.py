@@ -1,7 +1,8 @@
 """The control groups that a process is in, as Linux shows them to it.
 
-A container is a group with limits of its own, and so may be what it runs in. Reads files, knows
-nothing of what the limits mean. Invariant: what is missing or cannot be read is no group.
+A container is a group with limits of its own, and so may be the groups around it. Reads files;
+knows nothing of what the limits mean. Invariant: a file that is missing or cannot be read counts as
+no group.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import NamedTuple, TypeAlias
 
 __all__ = ["Group", "Read", "groups", "own_groups", "text_of"]
 
-# The text of a file, or None.
+# Returns the text of the file at a path, or None.
 Read: TypeAlias = Callable[[str], str | None]
 
 
 class Group(NamedTuple):
-    """The folder with a group's files; `is_unified`: of version 2, where all controllers lie."""
+    """The folder of a group; `is_unified`: of version 2, where all controllers have their files."""
 
     folder: str
     is_unified: bool
@@ -31,7 +32,7 @@ class _Mount(NamedTuple):
 
 
 def text_of(path: str) -> str | None:
-    """What a file says, None where it cannot be read."""
+    """Returns the text of a file, None if it cannot be read."""
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -40,15 +41,16 @@ def text_of(path: str) -> str | None:
 
 
 def own_groups(controller: str) -> Iterator[Group]:
-    """Those of this process; see `groups`."""
+    """Yields the groups of this process; see `groups`."""
     memberships, mounts = text_of("/proc/self/cgroup"), text_of("/proc/self/mountinfo")
     return groups(controller, memberships or "", mounts or "")
 
 
 def groups(controller: str, memberships: str, mounts: str) -> Iterator[Group]:
-    """Those under a controller, such as "cpu", by the text of a process' `cgroup` and `mountinfo`.
+    """Yields the groups of a process under a controller, such as "cpu".
 
-    From the process' own up to the highest that it can see.
+    They begin with the process's own group and end with the highest that it can see. `memberships`
+    and `mounts` are the text of its `cgroup` and `mountinfo`.
     """
     mounted = [mount for line in mounts.splitlines() if (mount := _mount(line)) is not None]
     for line in memberships.splitlines():
@@ -63,7 +65,7 @@ def groups(controller: str, memberships: str, mounts: str) -> Iterator[Group]:
 
 
 def _mount(line: str) -> _Mount | None:
-    """A line of `mountinfo` that mounts control groups."""
+    """Parses a line of `mountinfo`; returns None if it does not mount control groups."""
     place, separator, filesystem = line.partition(" - ")
     fields, kinds = place.split(), filesystem.split()
     if not separator or len(fields) < 5 or len(kinds) < 3 or not kinds[0].startswith("cgroup"):
@@ -73,10 +75,10 @@ def _mount(line: str) -> _Mount | None:
 
 
 def _folders(path: str, mount: _Mount) -> Iterator[str]:
-    """From the group itself up to the highest that can be seen.
+    """Yields the folders from the group itself up to the highest that can be seen.
 
-    In a container the mount shows a part of the tree, and the path may lead out of it: then what
-    is mounted is the container's own group.
+    In a container the mount shows only a part of the tree. If the path leads out of that part, the
+    mounted folder is the container's own group.
     """
     inside = posixpath.relpath(path, mount.root)
     parts = [] if inside == "." or inside.startswith("..") else inside.split("/")

@@ -1,9 +1,9 @@
 """How many cores this process may use.
 
-A container may run on all cores of its machine and still get the time of two: the kernel stops
-whoever has used up its quota, with all threads, until the next period. So a process that starts a
-thread per core of the machine there is slower than one that starts two. Knows nothing of who
-starts threads. Invariant: at least one core; what says nothing that can be read is no quota.
+A container may run on all cores of its machine and still get the CPU time of two: when its quota is
+used up, the kernel stops all of its threads until the next period. So a process there that starts a
+thread per core of the machine is slower than one that starts two. Knows nothing of who starts
+threads. Invariant: at least one core; a limit that cannot be read counts as no quota.
 """
 
 from __future__ import annotations
@@ -18,31 +18,33 @@ from dataservice.runtime.control_groups import Group, Read, own_groups, text_of
 
 __all__ = ["available_cores", "limit_libraries", "quota_cores"]
 
-# What NumPy's arithmetic, torch, Numba's parallel loops and Arrow's decoding take their number
-# of threads from; without them they count the cores, whatever the quota.
+# The variables from which NumPy's arithmetic, torch, Numba's parallel loops and Arrow's decoding
+# take their number of threads. Without them, these libraries count the cores, whatever the quota.
 _THREADS_OF_LIBRARIES: Final = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
     "NUMBA_NUM_THREADS",
 )
-# Those that take OMP_NUM_THREADS where theirs is not set.
+# The libraries of these variables use OMP_NUM_THREADS if their own variable is not set.
 _FOLLOWING_OMP: Final = {"OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}
 
 
 def available_cores() -> int:
-    """Cores this process may use, which in a container are fewer than the machine has.
+    """Returns the number of cores this process may use, in a container often fewer than it sees.
 
-    Those it may run on, at most as many as its quota of CPU time, as it was when first asked.
+    It is the number of cores on which the process may run, limited by its quota of CPU time. The
+    quota is read once, at the first call.
     """
     quota = _quota()
     return _runnable() if quota is None else min(_runnable(), quota)
 
 
 def limit_libraries() -> None:
-    """Under a quota, NumPy, torch, Numba and Arrow start no more threads than that allows.
+    """Limits the threads of NumPy, torch, Numba and Arrow to the quota, if there is one.
 
-    For processes of our own, before those are imported; a number that the user chose stays.
+    For the project's own processes, before these libraries are imported. Variables that the user
+    has set are kept.
     """
     cores = available_cores()
     if cores >= _runnable():
@@ -65,9 +67,9 @@ def _quota() -> int | None:
 
 
 def quota_cores(groups: Iterable[Group], read: Read) -> int | None:
-    """The smallest CPU quota of these groups, in whole cores; None where there is none.
+    """Returns the smallest CPU quota of these groups, in whole cores; None if there is none.
 
-    `read` gives the text of a file. A part of a core counts as one.
+    `read` returns the text of a file. A part of a core counts as one.
     """
     quotas = [
         quota
@@ -88,7 +90,7 @@ def _first_quota(folder: str, read: Read) -> float | None:
 
 
 def _ratio(quota_us: str, period_us: str) -> float | None:
-    """None for "max", -1, and what is no number."""
+    """Returns quota per period; None for "max", -1, and anything else that is no number."""
     quota, period = quota_us.strip(), period_us.strip()
     if not quota.isdecimal() or not period.isdecimal() or not int(period):
         return None

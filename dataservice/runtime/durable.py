@@ -1,4 +1,4 @@
-"""What it takes, beyond a synced file, for a file to outlive a host that loses power."""
+"""The step besides syncing a file that makes it survive a power failure: syncing its folder."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 
 def sync_folder(path: str | os.PathLike[str]) -> None:
-    """The names in a folder are on the disk when this returns."""
+    """Syncs a folder, so that the names of its files are on the disk."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

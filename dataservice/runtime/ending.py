@@ -1,9 +1,9 @@
-"""The end of a program: servers and readers that it left running end while threads still can.
+"""The end of a program: ends servers and readers that still run, while threads still work.
 
-Python shuts thread pools down, gRPC's among them, before it runs what `atexit` was given, and from
-then on a server in this process answers nobody, so that a reader or a worker beside it would wait
-for it. Knows nothing of what ends. Invariant: being listed here keeps nothing alive, and what a
-forked child inherits is left to its parent.
+Python shuts thread pools down, including gRPC's, before it runs `atexit` callbacks. From then on a
+server in this process answers no calls, and a reader or a worker in the same process would wait for
+it. Knows nothing of what it ends. Invariant: an object that is listed here is not kept alive by
+that, and a forked child ends none of its parent's objects.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ _is_registered = False
 
 
 def end_with_program(owner: Owner, end: Callable[[Owner], object]) -> None:
-    """`end(owner)` is called when the program ends, the newest owner first, if it still lives.
+    """Has `end(owner)` called when the program ends, if the owner still exists; newest owner first.
 
-    `end` is bounded, and idempotent: it may have been called before.
+    `end` must be bounded in time, and idempotent, since it may have been called before.
     """
     global _is_registered
     with _lock:
         _running[owner] = end
         if not _is_registered:
-            # The hook that thread pools use themselves; the last one given comes first.
+            # The hook that thread pools use themselves; the callback registered last runs first.
             getattr(threading, "_register_atexit", atexit.register)(end_all)
             _is_registered = True
 
 
 def end_all() -> None:
-    """Ends everything that is listed, and forgets it."""
+    """Ends every listed object and removes it from the list."""
     for owner, end in reversed(list(_running.items())):
         _running.pop(owner, None)
         try:

@@ -1,7 +1,8 @@
 """Both ends of a message stream over a Flight exchange.
 
-Knows neither what headers and bodies mean, nor how they are laid out, nor connections. Invariant:
-no call of the client's end outlives its timeout.
+Responsible for deadlines, cancellation and the translation of errors. Knows neither the meaning nor
+the layout of headers and bodies, and does not open connections. Invariant: no call of the client's
+end outlives its time-out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ _CANCEL_GRACE_S = 0.3
 
 
 def _severing(writing: threading.Lock, address: str) -> Callable[[], None]:
-    """Ends a write to a frozen peer: gRPC cannot cancel one that a full TCP connection holds up."""
+    """Returns a callback that severs the connection if a write is in progress.
+
+    gRPC cannot cancel a write to a frozen peer that is blocked by a full TCP connection.
+    """
 
     def sever() -> None:
         if writing.locked():
@@ -46,9 +50,9 @@ def _severing(writing: threading.Lock, address: str) -> Callable[[], None]:
 class ServerChannel:
     """The server's end of one exchange, given to its handler.
 
-    One thread may receive while another sends; sends from several threads are serialized.
-    `CancelledError` from either means that the client is gone or the server stops: let it leave
-    the handler, whose end ends the exchange.
+    One thread may receive while another sends; sends from several threads are serialized. A
+    `CancelledError` from either means that the client is gone or the server stops; the handler
+    should let it propagate. The exchange ends when the handler returns.
     """
 
     shares_memory: ClassVar[bool] = False
@@ -72,7 +76,7 @@ class ServerChannel:
         self._send_lock = threading.Lock()
 
     def recv(self) -> Message | None:
-        """The next message, or None when the client has finished sending.
+        """Returns the next message, or None when the client has finished sending.
 
         Waits as long as the client stays connected and the server runs; `abort` ends the wait.
         """
@@ -93,7 +97,7 @@ class ServerChannel:
         return message
 
     def send(self, header: bytes, body: pa.Buffer | bytes | None = None) -> None:
-        """Send one message; waits while the client does not read."""
+        """Sends one message; waits while the client does not read."""
         with self._send_lock:
             try:
                 write(self._writer, header, body)
@@ -101,25 +105,25 @@ class ServerChannel:
                 raise CancelledError(f"the client at {self.peer} is gone: {error}") from error
 
     def cancelled(self) -> bool:
-        """Whether the client cancelled or is gone, or the server is stopping."""
+        """True if the client cancelled or is gone, or the server is stopping."""
         return self._stopping.is_set() or bool(self._context.is_cancelled())
 
     def abort(self) -> None:
-        """Cut the client's connection, with all its exchanges, from any thread.
+        """Cuts the client's connection, with all its exchanges; from any thread.
 
-        For a client that is known to be dead but whose host keeps the connection open.
+        For a client that is known to be dead although its host keeps the connection open.
         """
         port = self.peer.rpartition(":")[2]
         if port.isdigit():
             sever_connections(self._server_port, int(port))
 
     def open(self) -> None:
-        """Greet the client: the exchange is known and its token was accepted."""
+        """Sends the greeting, which tells the client that its token was accepted."""
         self._writer.begin(SCHEMA)
         self._writer.write_with_metadata(CONTROL, b"")
 
     def fail(self, error: BaseException) -> None:
-        """Tell the client which error ended the exchange."""
+        """Tells the client which error ended the exchange."""
         try:
             with self._send_lock:
                 self._writer.write_with_metadata(CONTROL, error_payload(error))
@@ -157,18 +161,17 @@ class Exchange:
         self._sever_deadline = Watchdog.shared().deadline(_severing(self._send_lock, address))
         self._error: DataServiceError | None = None
         self._cancelled = False
-        # Begun by the first send: a write that meets a stream which the server has ended already
-        # makes Flight discard what the server sent.
+        # The first send begins writing, not the constructor: a write on a stream that the server
+        # has ended already makes Flight discard what the server sent.
         self._begun = False
         self._ended = False
 
     def send(
         self, header: bytes, body: pa.Buffer | bytes | None = None, *, timeout_s: float = 30.0
     ) -> None:
-        """Send one message.
+        """Sends one message; waits while the server does not read.
 
-        Waits while the server does not read, at most `timeout_s`: DeadlineExceededError, and the
-        exchange is over.
+        After `timeout_s` raises DeadlineExceededError, and the exchange is over.
         """
         with self._send_lock:
             self._check()
@@ -186,9 +189,9 @@ class Exchange:
                 self._sever_deadline.disarm()
 
     def recv(self, timeout_s: float) -> Message | None:
-        """The next message, or None when the server has ended the stream.
+        """Returns the next message, or None when the server has ended the stream.
 
-        DeadlineExceededError after `timeout_s`, UnavailableError when the connection broke,
+        Raises DeadlineExceededError after `timeout_s`, UnavailableError if the connection broke,
         CancelledError after `cancel`, and whatever the server's handler raised.
         """
         with self._recv_lock:
@@ -211,7 +214,7 @@ class Exchange:
             return message
 
     def done_writing(self) -> None:
-        """Tell the server that nothing more is sent; its `recv` gives None."""
+        """Tells the server that nothing more will be sent; its `recv` then returns None."""
         with self._send_lock:
             self._check()
             try:
@@ -220,14 +223,14 @@ class Exchange:
                 raise self._send_failed(error) from error
 
     def cancel(self) -> None:
-        """End the exchange from any thread: calls under way raise CancelledError at once."""
+        """Ends the exchange, from any thread; calls in progress raise CancelledError at once."""
         self._cancelled = True
         self._reader.cancel()
         if self._send_lock.locked():
             self._sever_deadline.arm(_CANCEL_GRACE_S)
 
     def close(self) -> None:
-        """End the exchange, whatever its state, and free it. Idempotent, never waits for a peer.
+        """Ends the exchange in any state and frees it. Idempotent; never waits for the peer.
 
         To let the server finish, call `done_writing` and receive until None first.
         """
@@ -248,7 +251,7 @@ class Exchange:
         self.close()
 
     def open(self, timeout_s: float) -> None:
-        """Wait for the server's greeting."""
+        """Waits for the server's greeting."""
         if self.recv(timeout_s) is None:
             raise UnavailableError(f"{self._address} ended {self._name!r} before it began")
 
@@ -264,7 +267,10 @@ class Exchange:
         self._ended = True
 
     def _send_failed(self, error: Exception) -> DataServiceError:
-        """A failed write only says that the stream is over; its reading side knows why."""
+        """Returns the error of a failed write: the reason that the reading side knows, if any.
+
+        A failed write by itself only tells that the stream is over.
+        """
         if not (self._cancelled or self._send_deadline.expired) and self._error is None:
             try:
                 while self.recv(1.0) is not None:

@@ -1,7 +1,8 @@
 """Whether a server can be reached from the network, and the rule for one that can.
 
-Knows hosts as they are configured; looks up no name. Invariant: what may be open to others counts
-as open, and is refused unless it has TLS or its user has typed out that none is wanted.
+Knows hosts as they are configured; looks up no name. Invariant: a host that may be reachable from
+other machines counts as reachable, and is refused unless the server has TLS or its user has
+explicitly accepted an unencrypted network.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ __all__ = ["check_exposure", "is_loopback"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only processes of this machine can reach a server bound to ``host``.
+    """True if only processes of this machine can reach a server bound to ``host``.
 
-    Names are not looked up: only ``localhost`` is known to be one.
+    Names are not looked up: of all names only ``localhost`` counts as loopback.
     """
     if host == "localhost":
         return True
@@ -27,7 +28,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(host: str, *, has_tls: bool, insecure_network: bool) -> None:
-    """Refuse to bind ``host`` where others on the network could read the token and the data."""
+    """Raises InvalidArgumentError if others on the network could read the token and the data."""
     if not is_loopback(host) and not has_tls and not insecure_network:
         raise InvalidArgumentError(
             f"host={host!r} can be reached from the network, where token and data would travel "

@@ -1,10 +1,10 @@
 """Servers and clients of message streams and small calls over Arrow Flight.
 
-The only importer of `pyarrow.flight`: finds the handler, checks the token, maps errors. What
-travels in a stream is the business of `exchange`.
+The only importer of `pyarrow.flight`. Responsible for finding handlers, checking the token and
+mapping errors. Knows nothing of what travels in a stream: see `exchange`.
 
-Invariant: no client call outlives its timeout, and `FlightServer.stop` is bounded whatever its
-clients and handlers do.
+Invariant: no client call outlives its time-out, and `FlightServer.stop` is bounded in time,
+whatever its clients and handlers do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 _CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    # A server that comes back is found within a second, not two minutes, however long it was gone.
+    # A server that returns after any absence is found within a second, instead of two minutes.
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_BACKOFF_MIN_MS),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_BACKOFF_MAX_MS),
 )
@@ -60,7 +60,7 @@ ActionHandler = Callable[[bytes], bytes]
 
 
 def _as_service_error(error: Exception, address: str) -> DataServiceError:
-    """The service error for what Flight raised on a client."""
+    """Returns the service error that corresponds to an error raised by Flight on a client."""
     if isinstance(error, fl.FlightError) and error.extra_info:
         return error_from_payload(error.extra_info)
     detail = str(error).partition(". gRPC client debug context")[0].strip()
@@ -71,7 +71,7 @@ def _as_service_error(error: Exception, address: str) -> DataServiceError:
     if isinstance(error, pa.ArrowInvalid):
         return DataLossError(f"{address} sent bytes that cannot be read: {detail}")
     if isinstance(error, fl.FlightInternalError | fl.FlightServerError | pa.ArrowCancelled):
-        # A stream that a dying peer resets ends with one of these, depending on the moment.
+        # A stream that is reset by a dying peer ends with any of these, depending on the moment.
         return UnavailableError(f"the connection to {address} broke: {detail}")
     return UnavailableError(f"{address} cannot be reached: {detail}")
 
@@ -81,7 +81,7 @@ def _location(address: str, tls: TlsConfig | None) -> str:
 
 
 class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses every Flight method without the server's token."""
+    """A middleware that refuses every Flight method without the server's token."""
 
     def __init__(self, token: str) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class _TokenCheck(fl.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 class _Service(fl.FlightServerBase):  # type: ignore[misc]
-    """Translates Flight's methods to the handlers of a FlightServer."""
+    """A Flight service that passes Flight's methods on to the handlers of a FlightServer."""
 
     def __init__(self, owner: FlightServer, location: str, token: str, certificates: Any) -> None:
         self._owner = owner
@@ -118,7 +118,7 @@ class _Service(fl.FlightServerBase):  # type: ignore[misc]
                 self._refuse(channel, error)
 
     def _refuse(self, channel: ServerChannel, error: Exception) -> None:
-        """Report an error twice, as a message in full and cut to what fits the final status.
+        """Reports an error twice: in full as a message, and shortened in the final status.
 
         A client that is sending when the stream ends sees only the status.
         """
@@ -137,9 +137,9 @@ class _Service(fl.FlightServerBase):  # type: ignore[misc]
 
 
 class FlightServer:
-    """Serves named exchanges and actions on one port. Handlers run on Flight's own threads.
+    """A server of named exchanges and actions on one port. Handlers run on Flight's own threads.
 
-    Each open exchange holds one thread. `port` 0 takes a free one.
+    Each open exchange occupies one thread. `port` 0 chooses a free port.
     """
 
     def __init__(
@@ -165,16 +165,16 @@ class FlightServer:
 
     @property
     def port(self) -> int:
-        """The bound port once started."""
+        """The bound port, once started."""
         return self._port
 
     @property
     def address(self) -> str:
-        """`host:port` as clients name it."""
+        """The server's address, as `host:port`."""
         return format_address(self._host, self._port)
 
     def start(self) -> FlightServer:
-        """Bind and serve. AddressInUseError when the port is taken."""
+        """Binds the port and serves; raises AddressInUseError if the port is taken."""
         certificates = None
         if self._tls is not None:
             key, chain = self._tls.read_server_pair()
@@ -191,7 +191,7 @@ class FlightServer:
         return self
 
     def stop(self, grace_s: float = 0.5, timeout_s: float = 5.0) -> None:
-        """Refuse new calls, let busy handlers finish for `grace_s`, then cut connections.
+        """Refuses new calls, lets busy handlers finish for `grace_s`, then cuts connections.
 
         Idempotent and bounded by `timeout_s`; the port is free afterwards. A handler that waits
         in `recv` is not busy.
@@ -215,18 +215,18 @@ class FlightServer:
             logger.warning("%d exchanges of %s have not ended", len(self._channels), self.address)
 
     def exchange_handler(self, command: bytes) -> tuple[ExchangeHandler, dict[str, Any]]:
-        """The handler that a command names, and the decoded command."""
+        """Returns the handler that a command names, and the decoded command."""
         return find_handler(self._exchanges, command)
 
     def action_handler(self, name: str) -> ActionHandler:
-        """The handler of an action."""
+        """Returns the handler of an action; raises NotFoundError for an unknown name."""
         if name not in self._actions:
             raise NotFoundError(f"no action {name!r}; there are {sorted(self._actions)}")
         return self._actions[name]
 
     @contextmanager
     def serving(self, context: Any, reader: Any, writer: Any) -> Iterator[ServerChannel]:
-        """The channel of a new exchange, which counts as open inside the context."""
+        """Yields the channel of a new exchange, which counts as open inside the context."""
         channel = ServerChannel(
             context, reader, writer, server_port=self._port, stopping=self._stopping
         )
@@ -254,13 +254,13 @@ class FlightClient:
         self._client = left_to_parent(fl.FlightClient(_location(address, tls), **options))
 
     def exchange(self, command: Mapping[str, Any], *, timeout_s: float = 10.0) -> Exchange:
-        """Open the exchange that `command["exchange"]` names.
+        """Opens the exchange that `command["exchange"]` names.
 
-        Returns when the server has accepted it; raises what the server refused it with.
+        Returns when the server has accepted it; raises the error with which the server refused it.
         """
         give_up_s = time.monotonic() + timeout_s
-        # Flight sends the command while it opens a stream, which no deadline can be set for; after
-        # an answer to a call with a deadline there is a connection that takes it.
+        # Flight sends the command while it opens the stream, for which no deadline can be set. So a
+        # call with a deadline goes first; once that is answered, there is a working connection.
         self.action(_PING, timeout_s=timeout_s)
         descriptor = fl.FlightDescriptor.for_command(json.dumps(command).encode())
         call = fl.FlightCallOptions(headers=self._headers)
@@ -278,7 +278,7 @@ class FlightClient:
         return exchange
 
     def action(self, name: str, body: bytes = b"", *, timeout_s: float) -> bytes:
-        """Call an action and return its reply; raises what its handler raised."""
+        """Calls an action and returns its reply; raises what its handler raised."""
         call = fl.FlightCallOptions(timeout=timeout_s, headers=self._headers)
         try:
             results = list(self._client.do_action(fl.Action(name, body), call))
@@ -298,5 +298,5 @@ class FlightClient:
         return reply[1:]
 
     def close(self) -> None:
-        """Close the connection; exchanges still open end with UnavailableError. Idempotent."""
+        """Closes the connection; open exchanges end with UnavailableError. Idempotent."""
         self._client.close()

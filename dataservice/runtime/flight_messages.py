@@ -1,8 +1,8 @@
 """How a message travels through Flight: as the metadata and the single value of a one-row batch.
 
-Neither side copies a body. A batch without rows is a control message of the exchange itself: the
-greeting that opens it, or the error that ends it. Knows no connection. Invariant: `unpack` of what
-`write` wrote is the message.
+Responsible for this layout; neither side copies a body. A batch without rows is a control message
+of the exchange itself: the greeting that opens it, or the error that ends it. Knows no connection.
+Invariant: `unpack` of what `write` wrote is the message.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ __all__ = ["CONTROL", "SCHEMA", "unpack", "write"]
 
 SCHEMA = pa.schema([pa.field("body", pa.large_binary(), nullable=False)])
 _EMPTY_BODY = pa.py_buffer(b"")
-# Not by `pa.array`, which imports pandas wherever it is installed: a third of a second.
+# Not made by `pa.array`, which imports pandas if that is installed, for a third of a second.
 _NO_ROWS = pa.Array.from_buffers(pa.large_binary(), 0, [None, pa.py_buffer(bytes(8)), _EMPTY_BODY])
 CONTROL = pa.RecordBatch.from_arrays([_NO_ROWS], schema=SCHEMA)
 _ALIGNMENT = 16
-# Of all other protobuf fields before the body, counted modulo the alignment.
+# The size of all other protobuf fields before the body, modulo the alignment.
 _FIELDS_BYTES = 14
 _PADDINGS = [bytes([extra]) + bytes(extra) for extra in range(_ALIGNMENT)]
 _OFFSETS = struct.Struct("<qq")
@@ -48,12 +48,12 @@ def write(writer: Any, header: bytes, body: Any) -> None:
 
 
 def _padding(header_bytes: int, body_bytes: int) -> bytes:
-    """What goes before a header so that the receiver finds the body at a multiple of 16 bytes.
+    """Returns the padding before a header that aligns the body to 16 bytes at the receiver.
 
-    Arrow gives out a received body where it lies in gRPC's buffer, behind protobuf fields whose
-    length depends on header and body alone; reading a misaligned one costs a copy, a third of
-    the time of a large message. The first byte counts the ones that follow. Were Arrow to lay
-    fields out differently, messages would be slower, not wrong.
+    Arrow returns a received body in place, in gRPC's buffer, behind protobuf fields whose length
+    depends on the header and the body alone. Reading a misaligned body costs a copy, which is a
+    third of the time of a large message. The first byte of the padding counts the bytes that
+    follow. If Arrow laid the fields out differently, messages would be slower but not wrong.
     """
     body_field = _varint_bytes(_OFFSETS.size + -(-body_bytes // 8) * 8)
     for extra in range(_ALIGNMENT):
@@ -68,7 +68,7 @@ def _varint_bytes(value: int) -> int:
 
 
 def unpack(chunk: Any) -> tuple[Message, bool]:
-    """The message in a chunk, and whether it is a control message."""
+    """Returns the message in a chunk, and whether it is a control message."""
     metadata = chunk.app_metadata
     header = b"" if metadata is None else metadata.to_pybytes()
     batch = chunk.data

@@ -1,10 +1,11 @@
-"""What a forked child has of its parent's connections, servers and readers: nothing to use or end.
+"""Protects a forked child from its parent's connections, servers and readers.
 
-Threads do not come along to a child, so calls of gRPC and Flight wait there for ever, and objects
-of theirs that are collected there, at its end at the latest, wait too or crash. So in a child they
-are never collected, and what was to be done when something is forgotten is not done. Knows nothing
-of calls. Invariants: whoever passes `check_not_forked` is in the process that used gRPC first, or
-in one that was started anew; the parent notices nothing of a fork.
+A fork does not copy threads. So in the child, calls of gRPC and Flight wait for ever, and the
+destructors of their objects, which run at the end of the child at the latest, wait or crash too.
+Therefore such objects are never destroyed in a child, and finalizers of the parent's objects do not
+run there. Knows nothing of calls. Invariants: code that passes `check_not_forked` runs in the
+process that used gRPC first, or in a process that was not forked from it; a fork does not affect
+the parent.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _counted: list[list[Any]] = []
 
 
 class Origin:
-    """Notes the process that it is made in, for an object that a child shall leave alone."""
+    """The process in which an object was made, for objects that a forked child must not use."""
 
     __slots__ = ("_pid",)
 
@@ -41,7 +42,7 @@ class Origin:
         return self._pid == os.getpid()
 
     def check(self, what: str) -> None:
-        """FailedPreconditionError, naming ``what``, in a child of that process."""
+        """Raises FailedPreconditionError, which names ``what``, in a child of that process."""
         if not self.is_here:
             raise FailedPreconditionError(
                 f"{what} was made in process {self._pid}, from which this one ({os.getpid()}) "
@@ -50,7 +51,7 @@ class Origin:
 
 
 def check_not_forked(user: str) -> None:
-    """To be called before gRPC is used; FailedPreconditionError in such a child."""
+    """Raises FailedPreconditionError in a child forked after gRPC was used; call it before gRPC."""
     global _used_in_process
     if _used_in_process is None:
         _used_in_process = os.getpid()
@@ -62,13 +63,13 @@ def check_not_forked(user: str) -> None:
 
 
 def left_to_parent(thing: Thing) -> Thing:
-    """``thing``, which lives in threads: in a child that is forked it is never collected."""
+    """Returns ``thing``, which depends on threads, and exempts it from destruction in children."""
     _kept.add(thing)
     return thing
 
 
-def _hold() -> None:
-    """Counts a reference to each that nothing at the end of a child takes back."""
+def _add_references() -> None:
+    """Adds a reference to each kept object, before a fork; in the child it is never taken back."""
     import ctypes
 
     held = list(_kept)
@@ -77,15 +78,15 @@ def _hold() -> None:
     _counted.append(held)
 
 
-def _release() -> None:
+def _drop_references() -> None:
     import ctypes
 
     for thing in _counted.pop() if _counted else ():
         ctypes.pythonapi.Py_DecRef(ctypes.py_object(thing))
 
 
-def _leave() -> None:
-    """In the child: nothing is done any more when something of the parent's is forgotten."""
+def _detach_finalizers() -> None:
+    """Detaches, in the child, the finalizers of this project's and Arrow's objects."""
     for finalizer in list(getattr(weakref.finalize, "_registry", ())):
         alive = finalizer.peek()
         if alive is not None and type(alive[0]).__module__.partition(".")[0] in _PACKAGES:
@@ -93,4 +94,6 @@ def _leave() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_leave)
+    os.register_at_fork(
+        before=_add_references, after_in_parent=_drop_references, after_in_child=_detach_finalizers
+    )

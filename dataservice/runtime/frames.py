@@ -1,10 +1,10 @@
 """Record batches as bodies of messages: Arrow IPC without the schema, and a CRC.
 
 The schema travels once, when a stream opens. Arrow IPC has no checksum and most damage decodes
-into other data, so a receiver passes the CRC that the sender computed.
+into other data, so a receiver passes in the CRC that the sender computed.
 
-Knows nothing of streams, files or the meaning of columns. Invariant: a batch returned by
-`decode_batch` is safe to read, whatever bytes came in.
+Knows no streams, no files and not the meaning of columns. Invariant: a batch returned by
+`decode_batch` is safe to read, whatever bytes arrived.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ __all__ = [
 
 Compression = Literal["lz4", "zstd"]
 
-_ALIGNMENT_BYTES = 8  # what Arrow IPC pads the buffers inside a body to
+_ALIGNMENT_BYTES = 8  # to which Arrow IPC pads the buffers inside a body
 _ONE_THREAD = pa.ipc.IpcWriteOptions(use_threads=False)
 _CRC = struct.Struct("<I")
 _DECODE_ERRORS = (pa.ArrowException, OSError, EOFError, OverflowError)
 
 
 def encode_schema(schema: pa.Schema) -> bytes:
-    """Bytes of `schema` and their CRC.
+    """Encodes `schema`, followed by its CRC.
 
-    InvalidArgumentError for dictionary types, whose values a batch lacks.
+    Raises InvalidArgumentError for dictionary types, whose values are not part of a batch.
     """
     for field in schema:
         if _has_dictionary(field.type):
@@ -52,7 +52,7 @@ def encode_schema(schema: pa.Schema) -> bytes:
 
 
 def decode_schema(encoded: bytes) -> pa.Schema:
-    """The schema from `encode_schema`. DataLossError when the bytes are damaged."""
+    """Decodes what `encode_schema` encoded; raises DataLossError if the bytes are damaged."""
     message, crc = encoded[: -_CRC.size], encoded[-_CRC.size :]
     if crc != _CRC.pack(zlib.crc32(message)):
         raise DataLossError(f"a schema of {len(encoded)} bytes does not match its CRC")
@@ -64,10 +64,10 @@ def decode_schema(encoded: bytes) -> pa.Schema:
 
 
 def encode_batch(batch: pa.RecordBatch, *, compression: Compression | None = None) -> pa.Buffer:
-    """The bytes of `batch` without its schema. Only the rows of a slice are written."""
+    """Encodes `batch` without its schema. Of a slice, only its own rows are written."""
     if compression is None:
         return batch.serialize()
-    # Only a stream writer takes options; what it writes for a batch is the same message.
+    # Only a stream writer accepts options; it writes the same message for a batch.
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
     writer = pa.ipc.new_stream(sink, batch.schema, options=options)
@@ -78,7 +78,7 @@ def encode_batch(batch: pa.RecordBatch, *, compression: Compression | None = Non
 
 
 class BatchBody:
-    """A batch that encodes itself into memory that it is given, without the schema."""
+    """A batch that encodes itself, without its schema, into memory given by the caller."""
 
     def __init__(self, batch: pa.RecordBatch, schema_bytes: int, size_bytes: int) -> None:
         self.batch = batch
@@ -86,23 +86,23 @@ class BatchBody:
         self.room = schema_bytes + size_bytes
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
-        """Writes; returns the first byte of the batch and their number."""
+        """Writes the batch; returns its first byte and its size in bytes."""
         sink = pa.FixedSizeBufferWriter(target)
-        # Arrow writes a batch only behind its schema; what is told to the peer begins after it.
+        # Arrow writes a batch only behind its schema; the bytes for the peer begin after that.
         writer = pa.ipc.new_stream(sink, self.batch.schema, options=_ONE_THREAD)
         writer.write_batch(self.batch)
         return sink.tell() - self.size, self.size
 
 
 class BatchEncoder:
-    """Prepares the batches of one stream for being encoded in place."""
+    """A factory of bodies for the batches of one stream; caches the size of their schema."""
 
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
         self._schema_bytes = 0
 
     def body_of(self, batch: pa.RecordBatch, size_bytes: int | None = None) -> BatchBody:
-        """What to send; `size_bytes`, where it is known, is that of the encoded batch."""
+        """Returns the body of `batch`; `size_bytes`, if known, is the size of the encoded batch."""
         schema = batch.schema
         if self._schema is None or not self._schema.equals(schema, check_metadata=True):
             self._schema, self._schema_bytes = schema, schema.serialize().size
@@ -112,7 +112,7 @@ class BatchEncoder:
 
 
 def crc32(body: pa.Buffer | bytes) -> int:
-    """CRC-32 of a body. Runs without the GIL, about as fast as memory is read."""
+    """Returns the CRC-32 of a body; runs without the GIL, about as fast as memory is read."""
     return zlib.crc32(body)
 
 
@@ -122,11 +122,11 @@ def decode_batch(
     *,
     crc: int | None = None,
 ) -> pa.RecordBatch:
-    """The batch in `body`, which keeps the body alive: columns are views of it.
+    """Decodes the batch in `body`. Its columns are views of the body, which they keep alive.
 
     A body that is not aligned to 8 bytes is copied first, so that kernels see aligned columns.
-    Offsets, lengths and text are checked fully, as bytes from a peer have to be. DataLossError
-    when the CRC differs or the bytes are no batch of `schema`.
+    Offsets, lengths and text are checked fully, as they come from a peer. Raises DataLossError if
+    the CRC differs or the bytes are no batch of `schema`.
     """
     if crc is not None and zlib.crc32(body) != crc:
         raise DataLossError(f"a batch of {body.size} bytes does not match its CRC; read it again")

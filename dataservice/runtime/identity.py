@@ -1,7 +1,7 @@
-"""Ids for things that come and go (readers, workers, iterations), of their host and process.
+"""Ids of short-lived things (readers, workers, iterations), and the identity of host and process.
 
-Random, hence kept out of everything that decides. Invariant: 48 random bits, so ids of one
-cluster do not collide.
+Ids are random, so code that decides must not make them. Invariant: an id has 48 random bits, so the
+ids of one cluster do not collide.
 """
 
 from __future__ import annotations
@@ -16,19 +16,23 @@ import time
 _IMPORTED_S = time.monotonic()
 _OWN_STAT = pathlib.Path("/proc/self/stat")
 _UPTIME = pathlib.Path("/proc/uptime")
-# New at every start of a kernel, and the same in all its containers.
+# Changes at every start of the kernel, and is the same in all containers on that kernel.
 _BOOT_ID = pathlib.Path("/proc/sys/kernel/random/boot_id")
 
 
 def new_id(prefix: str) -> str:
-    """``prefix`` followed by a dash and 12 random hexadecimal digits."""
+    """Returns ``prefix`` followed by a dash and 12 random hexadecimal digits."""
     return f"{prefix}-{secrets.token_hex(6)}"
 
 
 def process_age_s() -> float:
-    """How long this process has run; where the system does not tell, since this was imported."""
+    """Returns how long this process has run.
+
+    If the system does not tell, returns the time since this module was imported.
+    """
     try:
-        # The name, in brackets, may hold spaces; the start is the 20th field after it, in ticks.
+        # The process name, in brackets, may contain spaces; the start time, in clock ticks, is the
+        # 20th field after it.
         started = int(_OWN_STAT.read_text().rpartition(")")[2].split()[19])
         uptime_s = float(_UPTIME.read_text().split()[0])
         return max(0.0, uptime_s - started / os.sysconf("SC_CLK_TCK"))
@@ -38,9 +42,10 @@ def process_age_s() -> float:
 
 @functools.cache
 def host_identity() -> str:
-    """Equal for processes on one host and only for them, as far as the host tells.
+    """Returns an identity that is equal for processes on one host, and different on other hosts.
 
-    A host's name alone is no identity: machines made from one image, and containers, share names.
+    It is the boot id of the kernel. Only if that cannot be read is it the host's name, which
+    machines made from one image, and containers, may share.
     """
     try:
         boot = _BOOT_ID.read_text().strip()

@@ -1,14 +1,15 @@
-"""Message streams within one process: what one side sends, the other gets as it is.
+"""Message streams within one process: each side gets the objects that the other side sends.
 
-The third way beside `flight` and `local_server`, for a server whose client lives in the same
-process: the same handlers, the same calls and errors at both ends, and no byte is written. A server
-is found by the address that it announces; a forked child finds none, as it has none of its threads.
+The third transport beside `flight` and `local_server`, for a client in the server's process: the
+same handlers, calls and errors at both ends, and no byte is written. Responsible for finding a
+server by the address that it announces. A forked child finds none, since it has none of the
+server's threads. Knows nothing of what headers and bodies mean.
 
-A body that writes itself is handed over instead of being written; whoever gets it must leave it as
-it is, since the sender may send it again.
+A body that could write itself is handed over as it is; the receiver must not change it, since the
+sender may send it again.
 
-Invariant: no client call outlives its timeout, `InProcessServer.stop` is bounded, and what was sent
-and not yet received is at most `_MAX_BYTES`, or one message.
+Invariant: no client call outlives its time-out, `InProcessServer.stop` is bounded in time, and per
+direction at most `_MAX_BYTES`, or one message, were sent and not yet received.
 """
 
 from __future__ import annotations
@@ -57,29 +58,29 @@ InProcessHandler = Callable[[dict[str, Any], "InProcessChannel"], None]
 
 _MAX_MESSAGES: Final = 64
 _MAX_BYTES: Final = 8 << 20
-# A server's end looks up this often whether it was stopped, should a wake-up get lost.
+# The interval at which a server's end checks whether it was stopped, in case a wake-up got lost.
 _RECHECK_S: Final = 1.0
 
 
 class _Line:
-    """What both ends of an exchange share: two queues, and how the exchange ended."""
+    """The state that both ends of an exchange share: two queues, and how the exchange ended."""
 
     def __init__(self) -> None:
         self.to_server: BoundedQueue[Message] = BoundedQueue(_MAX_MESSAGES, _MAX_BYTES)
         self.to_client: BoundedQueue[Message] = BoundedQueue(_MAX_MESSAGES, _MAX_BYTES)
         self.is_cut = False
-        self.error: bytes | None = None  # what the handler ended with
-        self.is_done = False  # the handler has ended well
+        self.error: bytes | None = None  # the error with which the handler ended
+        self.is_done = False  # the handler has ended without an error
 
     def cut(self) -> None:
-        """Ends all calls of both ends; what was not received is dropped. Idempotent."""
+        """Ends all calls of both ends and drops what was not received. Idempotent."""
         self.is_cut = True
         self.to_server.close(discard=True)
         self.to_client.close(discard=True)
 
 
 def _message(header: bytes, body: pa.Buffer | bytes | Body | None) -> tuple[Message, int]:
-    """A message and its size in bytes."""
+    """Returns a message and its size in bytes."""
     if body is None:
         check_message(header, body)
         return Message(header, None), len(header)
@@ -99,7 +100,7 @@ class InProcessChannel:
         self._stopping = stopping
 
     def recv(self) -> Message | None:
-        """The next message, or None when the client has finished sending.
+        """Returns the next message, or None when the client has finished sending.
 
         Waits as long as the client stays connected and the server runs.
         """
@@ -111,16 +112,16 @@ class InProcessChannel:
             return None
 
     def send(self, header: bytes, body: pa.Buffer | bytes | Body | None = None) -> None:
-        """Send one message; waits while the client does not read."""
+        """Sends one message; waits while the client does not read."""
         message, size = _message(header, body)
         self._patiently(lambda: self._line.to_client.put(message, size, timeout_s=_RECHECK_S))
 
     def cancelled(self) -> bool:
-        """Whether the client cancelled or is gone, or the server is stopping."""
+        """True if the client cancelled or is gone, or the server is stopping."""
         return self._stopping.is_set() or self._line.is_cut
 
     def _patiently(self, act: Callable[[], Any]) -> Any:
-        """Calls until it is no matter of time any more."""
+        """Calls `act` until it does not time out; raises CancelledError once the server stops."""
         while True:
             if self._stopping.is_set():
                 raise CancelledError("the server stops")
@@ -133,9 +134,9 @@ class InProcessChannel:
 
 
 class InProcessServer:
-    """Serves named exchanges to clients in this process. A thread per open exchange.
+    """A server of named exchanges for clients in this process, with a thread per open exchange.
 
-    `address` is what clients know the server by: what it announces elsewhere.
+    `address` is the address that the server announces elsewhere; clients find it by that.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class InProcessServer:
         self._lock = threading.Lock()
 
     def start(self) -> InProcessServer:
-        """Can be found from now on. FailedPreconditionError where the address is taken."""
+        """Makes the server findable; raises FailedPreconditionError if the address is taken."""
         if _servers.setdefault(self.address, self) is not self:
             raise FailedPreconditionError(
                 f"another server of this process announces {self.address} too"
@@ -157,7 +158,7 @@ class InProcessServer:
         return self
 
     def stop(self, grace_s: float = 0.5, timeout_s: float = 5.0) -> None:
-        """Refuse new clients, let busy handlers finish for `grace_s`, then cut their exchanges.
+        """Refuses new clients, lets handlers finish for `grace_s`, then cuts their exchanges.
 
         Idempotent and bounded by `timeout_s`.
         """
@@ -172,10 +173,11 @@ class InProcessServer:
             logger.warning("%d exchanges of %s have not ended", late, self.address)
 
     def open(self, command: Mapping[str, Any], token: str) -> InProcessExchange:
-        """Begins an exchange; raises what refuses it."""
+        """Begins an exchange, or raises the error for which it is refused."""
         if not tokens_equal(self._token, token):
             raise UnauthenticatedError(f"{self.address} refused the call: {WRONG_TOKEN}")
-        # Handlers get what they would get from elsewhere: lists for tuples, keys of text.
+        # Encoded and decoded, so that handlers get the same values as over other transports: lists
+        # for tuples, strings for keys.
         handler, decoded = find_handler(self._exchanges, json.dumps(command).encode())
         line = _Line()
         thread = threading.Thread(
@@ -187,7 +189,7 @@ class InProcessServer:
         with self._lock:
             if self._stopping.is_set():
                 raise UnavailableError(f"{self.address} is stopping")
-            # Started in here: who stops the server waits for all threads that it finds.
+            # Started under the lock, since `stop` joins every thread that it finds in `_open`.
             thread.start()
             self._open[line] = thread
         return InProcessExchange(line, self.address, str(command.get("exchange")))
@@ -218,13 +220,13 @@ if hasattr(os, "register_at_fork"):
 
 
 def connect(address: str, command: Mapping[str, Any], *, token: str) -> InProcessExchange | None:
-    """An exchange with the server of this process that announces `address`; None: there is none."""
+    """Opens an exchange with this process's server that announces `address`; None if none does."""
     server = _servers.get(address)
     return None if server is None else server.open(command, token)
 
 
 def is_served_here(address: str) -> bool:
-    """Whether a server of this process announces it."""
+    """True if a server of this process announces `address`."""
     return address in _servers
 
 
@@ -247,10 +249,9 @@ class InProcessExchange:
         *,
         timeout_s: float = 30.0,
     ) -> None:
-        """Send one message.
+        """Sends one message; waits while the server does not read.
 
-        Waits while the server does not read, at most `timeout_s`: DeadlineExceededError, and the
-        exchange is over.
+        After `timeout_s` raises DeadlineExceededError, and the exchange is over.
         """
         message, size = _message(header, body)
         self._check()
@@ -264,9 +265,9 @@ class InProcessExchange:
             ) from error
 
     def recv(self, timeout_s: float) -> Message | None:
-        """The next message, or None when the server has ended the stream.
+        """Returns the next message, or None when the server has ended the stream.
 
-        DeadlineExceededError after `timeout_s`, UnavailableError when the server stopped,
+        Raises DeadlineExceededError after `timeout_s`, UnavailableError if the server stopped,
         CancelledError after `cancel`, and whatever the server's handler raised.
         """
         self._check()
@@ -281,17 +282,17 @@ class InProcessExchange:
             return None
 
     def done_writing(self) -> None:
-        """Tell the server that nothing more is sent; its `recv` gives None."""
+        """Tells the server that nothing more will be sent; its `recv` then returns None."""
         self._check()
         self._line.to_server.close()
 
     def cancel(self) -> None:
-        """End the exchange from any thread: calls under way raise CancelledError at once."""
+        """Ends the exchange, from any thread; calls in progress raise CancelledError at once."""
         self._cancelled = True
         self._line.cut()
 
     def close(self) -> None:
-        """End the exchange, whatever its state. Idempotent, never waits for the server."""
+        """Ends the exchange in any state. Idempotent; never waits for the server."""
         self.cancel()
 
     def __enter__(self) -> InProcessExchange:
@@ -307,7 +308,7 @@ class InProcessExchange:
             raise self._keep(CancelledError(f"{self._subject} was cancelled"))
 
     def _end(self) -> DataServiceError | None:
-        """The error that a closed queue means; None where the handler has ended well."""
+        """Returns the error that explains a closed queue; None if the handler ended without one."""
         if self._cancelled:
             return self._keep(CancelledError(f"{self._subject} was cancelled"))
         if self._line.error is not None:
@@ -317,7 +318,7 @@ class InProcessExchange:
         return self._keep(UnavailableError(f"{self._subject}: the server stopped"))
 
     def _keep(self, error: DataServiceError) -> DataServiceError:
-        """Makes an error the last that the exchange gives."""
+        """Ends the exchange with an error, unless it has ended with one; returns that error."""
         if self._error is None:
             self._error = error
             self._line.cut()

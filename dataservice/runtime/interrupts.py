@@ -1,13 +1,14 @@
-"""Ctrl-C while rows are in hand: held back until nothing can be lost by it.
+"""Holds Ctrl-C back while rows are being handed over, so that an interrupt loses none.
 
-Knows the signal and its default handler, nothing of rows. Invariant: an interrupt that came is
-raised as KeyboardInterrupt, at a place that asked for it or when its block ends, unless a second
-one came before: that one is raised where the program is, so that Ctrl-C ends whatever it meets.
+Knows the signal and its default handler, but no rows. Invariant: an interrupt is raised as
+KeyboardInterrupt at the next place that lets it through, or when its block ends. A second interrupt
+before that is raised at once, wherever the program is, so that Ctrl-C can end any wait.
 """
 
 from __future__ import annotations
 
-# Not `signal`, whose functions look names up in enums: eight times as long, for every element.
+# Not `signal`, whose functions look names up in enums, which takes eight times as long and is paid
+# for every element.
 import _signal
 import threading
 from types import FrameType
@@ -15,14 +16,14 @@ from typing import Final
 
 __all__ = ["NO_INTERRUPTS", "HeldInterrupts", "can_hold"]
 
-# Waits that an interrupt shall end look for one as often.
+# The interval at which a wait that an interrupt may end checks for one.
 _POLL_S: Final = 0.1
 
 
 class HeldInterrupts:
-    """A block of the main thread in which SIGINT waits. Enter it again and again, one at a time.
+    """A context of the main thread in which SIGINT is held back. Reusable, but not reentrant.
 
-    Other threads, and programs that handle SIGINT by themselves, are left as they are.
+    Has no effect in other threads, nor in programs that handle SIGINT by themselves.
     """
 
     def __init__(self) -> None:
@@ -47,26 +48,26 @@ class HeldInterrupts:
             raise KeyboardInterrupt
 
     def let_through(self) -> None:
-        """Raises an interrupt that came: for places where nothing is in hand."""
+        """Raises an interrupt that was held back; for places where no rows can be lost."""
         if self.is_due():
             self._came = False
             self._was_let_through = True
             raise KeyboardInterrupt
 
     def is_due(self) -> bool:
-        """Whether `let_through` would raise, here and now."""
+        """True if `let_through` would raise."""
         return self._came and threading.current_thread() is threading.main_thread()
 
     def poll_s(self, otherwise_s: float) -> float:
-        """How long a wait may last until `let_through` is called again."""
+        """Returns how long a wait may last before `let_through` must be called again."""
         return min(_POLL_S, otherwise_s) if self._holds else otherwise_s
 
     def let(self, error: BaseException) -> bool:
-        """Whether that error is an interrupt which came through where nothing was in hand."""
+        """True if `error` is an interrupt raised by `let_through`, where no rows could be lost."""
         return self._was_let_through and isinstance(error, KeyboardInterrupt)
 
     def _note(self, _number: int, _frame: FrameType | None) -> None:
-        # Not in the block: somebody kept this handler, and put it back after the block had ended.
+        # `_holds` is False if other code saved this handler and restored it after the block ended.
         if self._holds and not self._came:
             self._came = True
             return
@@ -79,7 +80,7 @@ NO_INTERRUPTS: Final = HeldInterrupts()
 
 
 def can_hold() -> bool:
-    """Whether an interrupt would be raised here, in the way of Python."""
+    """True in the main thread while Python's own handler would raise KeyboardInterrupt."""
     return (
         threading.current_thread() is threading.main_thread()
         and _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler

@@ -1,11 +1,11 @@
-"""Durable sequence of frames: what a server must remember when it is killed.
+"""A durable sequence of frames: what a server must remember when it is killed.
 
-One connection to one SQLite file, used by one thread at a time: SQLite before 3.51.3 can damage a
-write-ahead log that several connections share. Every frame carries a CRC over its position and
-contents, and positions have no gaps.
+Kept through a single connection to one SQLite file, used by one thread at a time: SQLite before
+3.51.3 can damage a write-ahead log that several connections share. Every frame carries a CRC over
+its position and contents, and positions have no gaps.
 
-Knows nothing of what frames mean. Invariant: what `append` returned for is replayed after any
-crash; damage is an error, except that a transaction torn by the crash itself is forgotten.
+Knows nothing of what frames mean. Invariant: frames for which `append` returned are replayed after
+any crash; damage is an error, except that a transaction torn by the crash itself is dropped.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _SELECT = (
     "ORDER BY position LIMIT ?"
 )
 _POSITION = struct.Struct("<q")
-# Also a quota that is used up; what is on the disk is as good as before.
+# Failed writes, also because a quota is used up. The data that is already on disk stays intact.
 _WRITE_ERRORS = (
     sqlite3.SQLITE_IOERR_WRITE,
     sqlite3.SQLITE_IOERR_FSYNC,
@@ -58,19 +58,19 @@ _WRITE_ERRORS = (
 
 
 class Journal(Protocol):
-    """Where a server records its facts. Thread safe."""
+    """A place where a server records its facts. Thread safe."""
 
     def append(self, frames: Sequence[bytes]) -> None:
-        """Add frames, all or none; durable on return."""
+        """Appends frames, all or none; durable on return."""
 
     def replay(self) -> Iterator[bytes]:
-        """All frames from the oldest on, as of this call."""
+        """Yields all frames from the oldest on, as of this call."""
 
     def replace(self, frames: Sequence[bytes]) -> None:
-        """Put `frames` in place of everything, all or nothing; durable on return."""
+        """Replaces all frames by `frames`, all or nothing; durable on return."""
 
     def close(self) -> None:
-        """Release the journal. Idempotent; nothing can be appended afterwards."""
+        """Releases the journal. Idempotent; nothing can be appended afterwards."""
 
 
 class MemoryJournal:
@@ -82,23 +82,23 @@ class MemoryJournal:
         self._lock = threading.Lock()
 
     def append(self, frames: Sequence[bytes]) -> None:
-        """Add frames."""
+        """Appends frames."""
         with self._lock:
             self._check_open()
             self._frames = [*self._frames, *frames]
 
     def replay(self) -> Iterator[bytes]:
-        """All frames from the oldest on."""
+        """Yields all frames from the oldest on."""
         return iter(self._frames)
 
     def replace(self, frames: Sequence[bytes]) -> None:
-        """Put `frames` in place of everything."""
+        """Replaces all frames by `frames`."""
         with self._lock:
             self._check_open()
             self._frames = list(frames)
 
     def close(self) -> None:
-        """Refuse further frames; `replay` still works."""
+        """Refuses further frames; `replay` still works."""
         self._closed = True
 
     def _check_open(self) -> None:
@@ -107,11 +107,11 @@ class MemoryJournal:
 
 
 class SqliteJournal:
-    """A journal in the file `path`, which is made when missing, readable by its user only.
+    """A journal in the file `path`, which is created if missing, readable by its user only.
 
-    FailedPreconditionError when another journal holds the file, DataLossError when it is damaged;
-    the latter may be found as late as in `replay`, which checks every frame. Appending costs one
-    fsync, so callers put many frames into one call.
+    Raises FailedPreconditionError if another journal holds the file, DataLossError if it is
+    damaged. Damage may be found only in `replay`, which checks every frame. Appending costs one
+    fsync, so callers should put many frames into one call.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -121,7 +121,7 @@ class SqliteJournal:
         self._guard = _lock_file(self._path)
         try:
             is_new = _create(self._path)
-            # Before SQLite sees the log: it would drop what is damaged and then the log itself.
+            # Before SQLite opens the log, since it would drop the damaged part and then the log.
             check_log(self._path)
             with self._translated():
                 self._connection = sqlite3.connect(
@@ -134,7 +134,10 @@ class SqliteJournal:
             raise
 
     def append(self, frames: Sequence[bytes]) -> None:
-        """Add frames, all or none; durable on return. ResourceExhaustedError: there is no room."""
+        """Appends frames, all or none; durable on return.
+
+        Raises ResourceExhaustedError if there is no room on the disk.
+        """
         if not frames:
             return
         with self._lock:
@@ -143,7 +146,10 @@ class SqliteJournal:
             self._next += len(frames)
 
     def replay(self) -> Iterator[bytes]:
-        """All frames from the oldest on, as of this call. DataLossError at the first bad one."""
+        """Yields all frames from the oldest on, as of the first step of the iteration.
+
+        Raises DataLossError at the first damaged frame.
+        """
         position, end = self._first, self._next
         while position < end:
             with self._lock, self._translated():
@@ -162,7 +168,7 @@ class SqliteJournal:
                 position += 1
 
     def replace(self, frames: Sequence[bytes]) -> None:
-        """Put `frames` in place of everything, all or nothing; durable on return."""
+        """Replaces all frames by `frames`, all or nothing; durable on return."""
         with self._lock:
             with self._transaction() as connection:
                 connection.execute("DELETE FROM frames")
@@ -172,7 +178,7 @@ class SqliteJournal:
             self._next += len(frames)
 
     def close(self) -> None:
-        """Release the file. Idempotent."""
+        """Releases the file. Idempotent."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -184,7 +190,7 @@ class SqliteJournal:
 
     def _configure(self) -> None:
         connection = self._opened()
-        # Before the mode is set: the log's index then lives in memory, not in a shared file.
+        # Set before the journal mode, so that the log's index is in memory, not in a shared file.
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")
         connection.execute(f"PRAGMA page_size = {_PAGE_BYTES}")
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
@@ -193,7 +199,7 @@ class SqliteJournal:
         connection.execute("PRAGMA synchronous = FULL")
 
     def _prepare(self, is_new: bool) -> tuple[int, int]:
-        """Make or check the tables; the positions of the first and of the next frame."""
+        """Creates or checks the tables; returns the positions of the first and the next frame."""
         connection = self._opened()
         tables = connection.execute("SELECT sql FROM sqlite_master ORDER BY rowid").fetchall()
         # A crash may have left a file without tables, but never one longer than its first page.
@@ -251,7 +257,7 @@ class SqliteJournal:
         except sqlite3.Error as error:
             raise self._service_error(error) from error
         except UnicodeDecodeError as error:
-            # SQLite quotes damaged names in its messages, which Python then cannot decode.
+            # SQLite quotes damaged names in its messages, and Python cannot decode these.
             raise self._loss("its tables cannot be read") from error
 
     def _service_error(self, error: sqlite3.Error) -> DataServiceError:
@@ -292,7 +298,10 @@ def _in_use(path: Path) -> FailedPreconditionError:
 
 
 def _lock_file(path: Path) -> IO[bytes]:
-    """A lock of its own, since SQLite's is taken only after it has read and changed the file."""
+    """Locks a file beside the journal and returns it.
+
+    SQLite takes its own lock only after it has read and changed the journal.
+    """
     try:
         guard = path.with_name(path.name + "-lock").open("ab")
     except OSError as error:
@@ -308,7 +317,7 @@ def _lock_file(path: Path) -> IO[bytes]:
 
 
 def _create(path: Path) -> bool:
-    """Make an empty file when there is none; whether it did."""
+    """Creates an empty file if there is none; returns whether it did."""
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:

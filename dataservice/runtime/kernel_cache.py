@@ -1,15 +1,16 @@
-"""Numba's cache of the kernels, which is compiled anew when any of their files has changed.
+"""Numba's cache of the kernels, changed so that any change of their source files makes it stale.
 
-Numba looks at the file of a function alone, not at those of what it calls, so that after an edit
-or an upgrade the old machine code of intrinsics and of called functions would go on being used.
-It also keeps an index of a function's files, in which processes that compile it at the same time
-overwrite each other's entries, so that one signature is found with the code of another: here each
-signature has a file, whose name and contents say what it is of, and there is no index.
-Where neither the package's folder nor the user's own can be written to, as in a container, the
-cache lies in a private temporary folder. Beside the code lie notes of what is compiled in full,
-so that processes need not load all of it to know. Knows files, no kernels. Invariants: other
-packages' functions are cached as they were; a file is whole, and removed only once no kernel that
-is compiled from now on can be in it; a note holds for the code that this process would load.
+Numba checks only the file of a function, not the files of the functions that it calls. So after an
+edit or an upgrade it would go on using old machine code of intrinsics and called functions. Numba
+also keeps an index of a function's files. Processes that compile a function at the same time
+overwrite each other's index entries, so that one signature is found with the code of another. Here
+each signature has a file of its own, whose name and contents identify it, and there is no index.
+If neither the package's folder nor the user's own can be written, as in a container, the cache is
+in a private temporary folder. Notes beside the code say which sets of kernels are compiled
+completely, so that a process need not load them all to find out. Knows files, but no kernels.
+Invariants: functions of other packages are cached as before; a file is complete, and is removed
+only if no kernel that is compiled later can be in it; a note holds for the code that this process
+would load.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dataservice.runtime.private_folder import ensure_private
 
 _USER_WIDE: Final = "UserWideCacheLocator"
 _CONTENTS_DIGITS: Final = 12
-# In the names of files, after that of the function: its line and what all files contained.
+# The part of a file name after the function's: its line, and the digest of all source files.
 _OF_CONTENTS: Final = re.compile(rf"-\d+-([0-9a-f]{{{_CONTENTS_DIGITS}}})\.py\d.*\.nb[ci]\b")
 _UNFINISHED: Final = ".tmp."
 _WRITTEN_WITHIN_S: Final = 3_600.0
@@ -45,9 +46,9 @@ class _Stamp(NamedTuple):
 
 
 def compile_together(folder: str) -> None:
-    """Functions of ``folder`` that are cached from now on are fresh where all files there are."""
-    # Numba has no public way to say what a function rests on; where this one is gone, its own
-    # rule holds.
+    """Ties all later caching of functions in ``folder`` to the contents of all files there."""
+    # Numba has no public way to declare what a function depends on. If this internal way is gone
+    # in a later version, Numba's own rule applies.
     cache = getattr(caching, "CacheImpl", None) or getattr(caching, "_CacheImpl", None)
     locators = getattr(cache, "_locator_classes", None)
     if isinstance(locators, list):
@@ -58,27 +59,31 @@ def compile_together(folder: str) -> None:
 
 
 def note_compiled(warm_up: Callable[[], None]) -> None:
-    """Notes, for processes to come, that the cache has all functions that `warm_up` calls."""
+    """Notes, for later processes, that the cache contains all functions that `warm_up` calls."""
     note = _note_of(warm_up)
     if note is not None and not is_compiled(warm_up):
         note.save(_machine(), True)
 
 
 def is_compiled(warm_up: Callable[[], None]) -> bool:
-    """Whether that was noted, of the files as they are and for a machine like this."""
+    """True if `note_compiled` was called, for the files as they are and a machine like this."""
     note = _note_of(warm_up)
     return note is not None and note.load(_machine()) is True
 
 
 def _note_of(warm_up: Callable[[], None]) -> Any:
-    """None where `compile_together` could not change Numba's rule, or for other folders."""
+    """Returns the cache file for the note about `warm_up`.
+
+    Returns None if `compile_together` could not change Numba's rule, or was not called for the
+    folder of `warm_up`.
+    """
     cache = getattr(caching, "FunctionCache", None)
     file = getattr(cache(warm_up), "_cache_file", None) if cache is not None else None
     return file if isinstance(getattr(file, "_source_stamp", None), _Stamp) else None
 
 
 def _machine() -> Any:
-    """What machine code is made for, as Numba says it of each function in the cache."""
+    """Returns Numba's description of the machine for which it compiles."""
     return cpu_target.target_context.codegen().magic_tuple()
 
 
@@ -126,7 +131,7 @@ def _file_per_signature(base: Any) -> Any:
                 return super().load(key)
             try:
                 stamp, found, data = self._load_data(self._name_of(key))
-            # None yet, or what a power failure left of one.
+            # No file yet, or one that a power failure left incomplete.
             except (OSError, EOFError, caching.pickle.UnpicklingError):  # type: ignore[attr-defined]
                 return None
             return data if stamp == tuple(self._source_stamp) and found == key else None
@@ -149,15 +154,16 @@ def _file_per_signature(base: Any) -> Any:
 
 @functools.cache
 def _sweep(folder: str, contents: str) -> None:
-    """Once in a process, when it has compiled something for this folder."""
+    """Removes stale files, once per process, after it has compiled something for this folder."""
     remove_stale(Path(folder), contents, _STARTED_S)
 
 
 def remove_stale(folder: Path, contents: str, started_s: float) -> None:
-    """Removes code of other contents, and what processes that were killed have not finished.
+    """Removes code of other source contents, and unfinished files of processes that were killed.
 
-    Not what was written after `started_s`, that is by those who run newer contents than a process
-    that started then, and none of other packages. Who looks for a removed one compiles it again.
+    Keeps files written after `started_s`, since they may be of processes with newer sources than
+    one that started then, and files of other packages. A process that needs a removed file compiles
+    it again.
     """
     for path in folder.iterdir():
         found = _OF_CONTENTS.search(path.name)
@@ -167,14 +173,15 @@ def remove_stale(folder: Path, contents: str, started_s: float) -> None:
         if not is_unfinished and contents.startswith(found[1]):
             continue
         limit_s = started_s - _WRITTEN_WITHIN_S if is_unfinished else started_s
-        # Another process may do the same, or another user's file lie here; the kernel is saved.
+        # Another process may remove the same file, or it may be another user's. Neither matters,
+        # since the new kernel is saved already.
         with contextlib.suppress(OSError):
             if path.stat().st_mtime < limit_s:
                 path.unlink()
 
 
 def _temporary(user_wide: Any) -> Any:
-    """As Numba caches for a user who has a home."""
+    """Returns a variant of Numba's user-wide locator with a private temporary folder."""
 
     class Temporary(user_wide):  # type: ignore[misc]
         def __init__(self, py_func: Any, py_file: str) -> None:

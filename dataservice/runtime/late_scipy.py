@@ -1,8 +1,8 @@
 """Keeps Numba from importing SciPy before a function asks for linear algebra.
 
-Before its first kernel Numba imports `scipy.linalg`, where SciPy is installed, only to know that it
-is there: a quarter of the time that a server takes to start. Knows no kernels. Invariant: functions
-that do use linear algebra are compiled as ever, by Numba's own check.
+Before its first kernel Numba imports `scipy.linalg`, if SciPy is installed, only to find out that
+it is there. That takes a quarter of a server's start. Knows no kernels. Invariant: functions that
+do use linear algebra are compiled as usual, with Numba's own check.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 
 
 def import_scipy_late() -> None:
-    """To be called before the first kernel is compiled or loaded; later it does nothing."""
+    """Postpones Numba's import of SciPy; has no effect once a kernel was compiled or loaded."""
     if "numba.np.arraymath" in sys.modules:
         return
     from numba.np import linalg as module
 
     linalg: Any = module
-    # Numba has no public way to say this; where its own is gone, it imports what it likes.
+    # Numba has no public way to do this. If its internal function is gone, SciPy is just imported.
     if not hasattr(linalg, "ensure_blas"):
         return
     ensure_blas = linalg.ensure_blas

@@ -1,8 +1,9 @@
-"""Where the processes of one user on one host find each other to share memory.
+"""How the processes of one user on one host find each other to share memory.
 
-A server listens on an abstract Unix socket whose name follows from the user and the address that it
-announces, so a client needs to be told nothing: it tries, and where nobody listens, the server is
-elsewhere. Invariant: who is dialled is of the same user as who dials.
+A server listens on an abstract Unix socket whose name is derived from the user and the address that
+the server announces. So a client needs no configuration: it connects, and if nothing listens there,
+the server is elsewhere. Knows nothing of what is sent. Invariant: `dial` returns only connections
+to processes of the same user.
 """
 
 from __future__ import annotations
@@ -22,23 +23,26 @@ _BACKLOG: Final = 128
 
 
 class NotLocalError(Exception):
-    """Memory cannot be shared with a server; says why."""
+    """Memory cannot be shared with a server; the message says why."""
 
 
 def socket_name(address: str) -> bytes:
-    """The abstract name under which the server of this user at `address` listens."""
+    """Returns the abstract socket name under which this user's server at `address` listens."""
     digest = hashlib.sha256(address.encode()).hexdigest()[:32]
     return f"\0dataservice.{os.getuid()}.{digest}".encode()
 
 
 def peer_uid(sock: socket.socket) -> int:
-    """The user of the process at the other end."""
+    """Returns the user id of the process at the other end."""
     raw = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(raw)[1])
 
 
 def dial(address: str) -> socket.socket:
-    """A connection to the server that announces `address`; NotLocalError where there is none."""
+    """Connects to the server that announces `address`; raises NotLocalError if there is none here.
+
+    Never waits; the socket is non-blocking.
+    """
     _check_supported()
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
@@ -60,7 +64,10 @@ def dial(address: str) -> socket.socket:
 
 
 def listen(address: str) -> socket.socket:
-    """What waits for those who dial `address`; NotLocalError where that cannot be, or is taken."""
+    """Returns a listener for clients that dial `address`.
+
+    Raises NotLocalError if the platform does not support it, or the name is taken.
+    """
     _check_supported()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:

@@ -1,7 +1,7 @@
-"""Bodies as senders give them: bytes, a buffer, or what writes itself where it is sent from.
+"""Bodies as senders pass them: bytes, a buffer, or a `Body` that writes itself into given memory.
 
-Knows nothing of packets or segments. Invariant: what is written is never more than the room that
-was said.
+Responsible for their sizes and for writing them. Knows no packets and no segments. Invariant: a
+body never writes more bytes than `room_for` returned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["room_for", "write_into", "written"]
 
 
 def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
-    """Bytes that header and body need; InvalidArgumentError where that is too much."""
+    """Returns the bytes that header and body need; raises InvalidArgumentError if too many."""
     check_header(header)
     if body is None:
         size = 0
@@ -33,7 +33,7 @@ def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
 
 
 def written(body: Any) -> bytes:
-    """A small body as bytes."""
+    """Returns a small body as bytes."""
     if isinstance(body, bytes):
         return body
     if isinstance(body, pa.Buffer):
@@ -44,7 +44,7 @@ def written(body: Any) -> bytes:
 
 
 def write_into(body: Any, target: pa.Buffer) -> tuple[int, int]:
-    """Writes a body; its first byte and size."""
+    """Writes a body into `target`; returns its first byte and its size."""
     if isinstance(body, pa.Buffer | bytes):
         data = np.frombuffer(body, np.uint8)
         np.copyto(np.frombuffer(target, np.uint8)[: data.size], data)

@@ -1,11 +1,11 @@
-"""A connection between two processes of a host, by the memory that they lend each other.
+"""A connection between two processes of a host, through memory that they lend each other.
 
-Both ends are alike: each sends headers with bodies, each reads what it gets in place. A body is
-written once, into a segment of the sender; then a packet of some bytes says where it lies.
-Whichever thread waits for something reads the socket for all, one message at a time: what nobody
-has asked for yet stays in the socket, where it holds the sender back, and needs no copy. Knows
-nothing of commands, tokens or what bodies mean. Invariant: no wait outlives its deadline, and
-`shut_down` ends all of them.
+Both ends are alike: each sends headers with bodies, and each reads received bodies in place. A body
+is written once, into a segment of the sender; then a packet of a few bytes says where it lies. Any
+thread that waits for something reads the socket on behalf of all threads, one message at a time.
+Messages that no thread has asked for stay in the socket, which gives back-pressure to the sender
+and needs no copy. Knows nothing of commands, tokens or what bodies mean. Invariant: no wait
+outlives its deadline, and `shut_down` ends all waits.
 """
 
 from __future__ import annotations
@@ -37,19 +37,20 @@ __all__ = ["LocalConnection"]
 logger = logging.getLogger(__name__)
 
 
-# A sender takes in the peer's messages only up to so many, unless it needs a segment back.
+# A sender reads the peer's messages into the inbox only up to this number, unless it needs a
+# segment back.
 _MAX_UNCLAIMED: Final = 16
-# Who sends so often without reading looks whether the peer has said something.
+# After this many sends without a read, a sender checks whether the peer has sent something.
 _MAX_UNANSWERED: Final = 8
 _EMPTY: Final = pa.py_buffer(b"")
 
 
 class LocalConnection:
-    """An end of a connected socket of packets. Thread safe; owns the socket.
+    """One end of a connected packet socket. Thread safe; owns the socket.
 
-    `peer_error` is the header of an ERROR as soon as one has arrived, before it is received.
+    `peer_error` is the header of an ERROR packet that has arrived, even before it is received.
 
-    UnavailableError from any call means that the peer is gone or that `shut_down` was called.
+    Any call raises UnavailableError if the peer is gone or `shut_down` was called.
     """
 
     protocol: ClassVar[str] = SHARED_MEMORY
@@ -65,7 +66,7 @@ class LocalConnection:
         self.peer_error: bytes | None = None
         self._failure: DataLossError | UnavailableError | None = None
         self._send_lock = threading.Lock()
-        # Taken by itself where nobody waits: a condition takes its lock by calls of Python.
+        # Acquired directly and not through the condition, which is slower as it is Python code.
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)
         self._reading = False
@@ -82,9 +83,9 @@ class LocalConnection:
         *,
         deadline_s: float,
     ) -> None:
-        """Sends one message; waits while the peer holds too much or does not read.
+        """Sends one message; waits while the peer holds too much memory or does not read.
 
-        DeadlineExceededError at `deadline_s` of the monotonic clock; nothing was sent then.
+        Raises DeadlineExceededError at `deadline_s` (monotonic clock); then nothing was sent.
         """
         with self._send_lock:
             self._check()
@@ -92,7 +93,7 @@ class LocalConnection:
                 self._holdings.flush()
             self._unanswered += 1
             if self._unanswered > _MAX_UNANSWERED:
-                self._look(deadline_s)
+                self._read_arrived(deadline_s)
             room = room_for(header, body)
             released = self._holdings.carry()
             try:
@@ -105,8 +106,8 @@ class LocalConnection:
                     self._holdings.give_back(released)
                 raise
 
-    def _look(self, deadline_s: float) -> None:
-        """Takes in what the peer has said, such as which segments it gives back."""
+    def _read_arrived(self, deadline_s: float) -> None:
+        """Reads what the peer has sent, such as the segments that it gives back."""
         with self._lock:
             if len(self._inbox) < _MAX_UNCLAIMED:
                 self._read_held(deadline_s, wait=False)
@@ -150,7 +151,7 @@ class LocalConnection:
         own.forget_descriptor()
 
     def _obtain(self, room: int, deadline_s: float) -> tuple[int, bool]:
-        """A segment for so many bytes, lent to the peer from now on."""
+        """Returns a segment for `room` bytes, which then counts as lent, and whether it is new."""
         with self._lock:
             if len(self._inbox) < _MAX_UNCLAIMED and not self._pool.has_free(room):
                 self._read_held(deadline_s, wait=False)
@@ -170,7 +171,10 @@ class LocalConnection:
         return place.segment, place.is_new
 
     def _take_back(self, segment: int, is_new: bool) -> None:
-        """What did not get out; the peer does not know a new one, so nor may it be used again."""
+        """Takes a segment back whose packet was not sent.
+
+        A new segment is dropped, since the peer does not know it.
+        """
         with self._lock:
             self._pool.release(segment)
             if is_new:
@@ -182,9 +186,9 @@ class LocalConnection:
     # Receiving
 
     def receive(self, deadline_s: float) -> Received | None:
-        """The next message, None when the peer has finished sending.
+        """Returns the next message, None when the peer has finished sending.
 
-        DeadlineExceededError when there was none in time.
+        Raises DeadlineExceededError if none arrived in time.
         """
         with self._lock:
             while not self._inbox:
@@ -194,9 +198,9 @@ class LocalConnection:
             return self._inbox.popleft()
 
     def await_close(self, deadline_s: float) -> None:
-        """Until the peer has closed its end, dropping what it still sends.
+        """Waits until the peer has closed its end, and drops what the peer still sends.
 
-        An end that is closed while something lies unread takes with it what the peer had not read.
+        Closing this end while data lies unread would also discard what the peer has not read yet.
         """
         try:
             while True:
@@ -207,11 +211,14 @@ class LocalConnection:
             logger.debug("a connection came to its end: %s", ended)
 
     def is_gone(self) -> bool:
-        """Whether the peer closed its end, or this one was shut down; does not read."""
+        """True if the peer closed its end, or this end was shut down; does not read."""
         return self._failure is not None or self._packets.is_gone()
 
     def _read_held(self, deadline_s: float, *, wait: bool) -> None:
-        """Reads what is there; with `wait`, returns once something came, for whomever."""
+        """Reads what has arrived, with the lock held; with `wait`, waits until anything has.
+
+        Leaves the reading to another thread if one is reading already. Releases the lock to wait.
+        """
         if self._reading:
             if wait:
                 self._wait_for_reader(deadline_s)
@@ -221,7 +228,7 @@ class LocalConnection:
         self._reading = True
         try:
             if not wait:
-                self._take_in_held()
+                self._read_to_next_message()
                 return
             self._lock.release()
             try:
@@ -239,7 +246,7 @@ class LocalConnection:
                 self._news.notify_all()
 
     def _wait_for_reader(self, deadline_s: float) -> None:
-        """Until the thread that reads has read something."""
+        """Waits until the thread that reads the socket has read something."""
         self._waiters += 1
         try:
             left_s = max(0.0, deadline_s - time.monotonic())
@@ -252,10 +259,10 @@ class LocalConnection:
         if self._failure is not None:
             raise self._failure
 
-    def _take_in_held(self) -> None:
-        """Takes in the packets that have arrived up to the next message.
+    def _read_to_next_message(self) -> None:
+        """Reads the packets that have arrived, up to the next message.
 
-        Not all: while messages come as fast as they are read, that would never end.
+        Reading all of them might never end, if messages arrive as fast as they are read.
         """
         known = len(self._inbox)
         while len(self._inbox) == known:
@@ -299,12 +306,12 @@ class LocalConnection:
         return Received(packet.kind, header, body)
 
     def trust(self) -> None:
-        """Nothing changes: the peer is a process of this user."""
+        """Does nothing: the peer is a process of this user."""
 
     # Ending
 
     def shut_down(self) -> None:
-        """Ends all calls, here and at the peer, from any thread. Idempotent."""
+        """Ends all calls at both ends; from any thread. Idempotent."""
         self._packets.shut_down()
 
     def close(self) -> None:
@@ -315,7 +322,8 @@ class LocalConnection:
             while self._reading:
                 self._news.wait(SLICE_S)
             self._waiters -= 1
-            # An error that was raised knows the calls it left, with bodies and this connection.
+            # Replaced, since the traceback of an error that was raised keeps bodies and this
+            # connection alive.
             self._failure = UnavailableError("the connection is closed")
             self._holdings.close()
             self._inbox.clear()

@@ -1,9 +1,9 @@
 """The small messages by which two processes on one host hand memory to each other.
 
 One message is one packet of a Unix socket: a fixed head, then header bytes and perhaps a small
-body. Larger parts lie in a segment of shared memory that the head names. Knows nothing of sockets
-or of memory. Invariant: `unpack(pack(...))` gives back what was packed, and what does not parse is
-DataLossError, never a default.
+body. Larger parts lie in a segment of shared memory that the head names. Knows no sockets and no
+memory. Invariant: `unpack(pack(...))` returns what was packed, and a packet that does not parse is
+a DataLossError, never a default.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _KINDS: Final = {kind.value: kind for kind in Kind}
 class Packet(NamedTuple):
     """A parsed packet.
 
-    `text` is the header and, after it, a body that is not `in_segment`. There, the body's
-    `body_bytes` come at `offset` and the header after them if `text` is empty; `is_new` says
-    that the segment's descriptor comes with the packet. `released`: a segment that the receiver of
-    this packet had lent, whatever the packet is for.
+    `text` is the header and, after it, the body, unless the body is `in_segment`. In a segment the
+    `body_bytes` of the body lie at `offset`, and the header after them if `text` is empty; `is_new`
+    says that the segment's descriptor comes with the packet. `released` is a segment that goes back
+    to the receiver of this packet, which had lent it; a packet of any kind may carry one.
     """
 
     kind: Kind
@@ -52,7 +52,7 @@ class Packet(NamedTuple):
 
 
 def pack(packet: Packet) -> bytes:
-    """The bytes of a packet."""
+    """Encodes a packet."""
     flags = (_IS_NEW if packet.is_new else 0) | (_IN_SEGMENT if packet.in_segment else 0)
     if packet.body_bytes is not None:
         flags |= _HAS_BODY
@@ -74,7 +74,7 @@ def pack(packet: Packet) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> Packet:
-    """Parses a packet; DataLossError where it is not one."""
+    """Parses a packet; raises DataLossError if the bytes are no packet."""
     try:
         head = _HEAD.unpack_from(data)
         version, kind, flags, segment, released, header_bytes, offset, body_bytes = head

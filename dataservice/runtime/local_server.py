@@ -1,7 +1,7 @@
 """Serves message streams to processes of its user on its host, over shared memory.
 
-Checks the user at the other end before it listens to anything. Knows nothing of what is said.
-Invariant: no process of another user is heard.
+Responsible for checking the user at the other end before anything is read. Knows nothing of what
+the messages mean. Invariant: nothing is read from a process of another user.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ logger = logging.getLogger(__name__)
 
 
 class LocalServer(ConnectionServer):
-    """Serves named exchanges to processes of this user and host. A thread per open exchange.
+    """A server of named exchanges for processes of this user and host; a thread per open exchange.
 
-    `address` is what clients know the server by: what it announces elsewhere.
+    `address` is the address that the server announces elsewhere; clients find it by that.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LocalServer(ConnectionServer):
         return self._address
 
     def start(self) -> LocalServer:
-        """Listens. NotLocalError where the platform cannot, or the name is taken."""
+        """Starts to listen; raises NotLocalError if the platform cannot, or the name is taken."""
         self._listen(listen(self._address))
         return self
 

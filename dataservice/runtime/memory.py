@@ -1,7 +1,7 @@
 """How much memory this process may use.
 
-In a container that is less than its machine has, and who takes more is killed. Knows nothing of who
-takes it. Invariant: what says nothing that can be read is no limit.
+In a container that is less than its machine has, and a process that takes more is killed. Knows
+nothing of who takes memory. Invariant: a limit that cannot be read counts as no limit.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _UNKNOWN_BYTES: Final = 8 << 30
 
 
 def available_memory_bytes() -> int:
-    """The machine's memory, or what control groups allow of it; 8 GiB where nothing tells."""
+    """Returns the machine's memory, or less if control groups limit it; 8 GiB if unknown."""
     limit = memory_limit_bytes(own_groups("memory"), text_of)
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -28,7 +28,10 @@ def available_memory_bytes() -> int:
 
 
 def memory_limit_bytes(groups: Iterable[Group], read: Read) -> int | None:
-    """The smallest limit of these groups; None where there is none. `read` gives a file's text."""
+    """Returns the smallest limit of these groups, None if there is none.
+
+    `read` returns the text of a file.
+    """
     limits = []
     for folder, is_unified in groups:
         name = "memory.max" if is_unified else "memory.limit_in_bytes"

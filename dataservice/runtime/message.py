@@ -1,7 +1,8 @@
-"""A message of an exchange, and what all transports make of errors and of commands.
+"""The message of an exchange, and the encoding of errors and commands that all transports share.
 
-Knows no transport, nor what headers and bodies mean. Invariant: an error of any size reaches the
-client as the class it was raised as.
+Responsible for size limits, error payloads and the look-up of handlers. Knows no transport, nor
+what headers and bodies mean. Invariant: an error of any size reaches the client under the class
+with which it was raised.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ __all__ = [
 
 MAX_BODY_BYTES: Final = (1 << 31) - (1 << 20)
 MAX_HEADER_BYTES: Final = 64 << 20
-# The exchange of one request and one reply.
+# The name of the exchange that has one request and one reply.
 ACTION: Final = "action"
-# Within that time a client says what it wants, and a server whether it has it.
+# The time in which a client must send its command, and a server must accept it.
 HELLO_TIMEOUT_S: Final = 5.0
 
 Handler = TypeVar("Handler")
 
 
 class Message(NamedTuple):
-    """Header bytes and body of one message.
+    """The header bytes and the body of one message.
 
-    The body usually starts at a multiple of 16 bytes, but need not. `handed`: a body that was not
-    written, from a sender in this process.
+    The body usually starts at a multiple of 16 bytes, but need not. `handed` is a body that a
+    sender in this process handed over as an object instead of writing it.
     """
 
     header: bytes
@@ -61,19 +62,19 @@ class Message(NamedTuple):
 
 
 class Kind(IntEnum):
-    """What is said over a connection."""
+    """The kind of a packet on a connection."""
 
-    OPEN = 1  # from a client: who it is and what it wants; from a server: accepted
+    OPEN = 1  # from a client: its token and its command; from a server: accepted
     MESSAGE = 2
     DONE = 3  # nothing more will be sent
     ERROR = 4  # the exchange ended with the error in the header
-    # Where memory is lent:
-    RELEASE = 5  # of a segment that the receiver of this packet had lent
+    # Only on connections that lend memory:
+    RELEASE = 5  # gives back a segment that the receiver of this packet had lent
     RETIRE = 6  # the receiver may forget a segment
 
 
 class Received(NamedTuple):
-    """What the peer at the other end of a connection said."""
+    """A packet from the peer at the other end of a connection."""
 
     kind: Kind
     header: bytes
@@ -81,13 +82,13 @@ class Received(NamedTuple):
 
 
 def check_message(header: bytes, body: object) -> None:
-    """InvalidArgumentError for one that says nothing."""
+    """Raises InvalidArgumentError for a message with neither header nor body."""
     if body is None and not header:
         raise InvalidArgumentError("a message needs a header or a body, this one has neither")
 
 
 def check_header(header: bytes) -> None:
-    """InvalidArgumentError for one that no connection takes."""
+    """Raises InvalidArgumentError for a header larger than `MAX_HEADER_BYTES`."""
     if len(header) > MAX_HEADER_BYTES:
         raise InvalidArgumentError(
             f"a header of {len(header)} bytes exceeds {MAX_HEADER_BYTES}; put it into the body"
@@ -95,7 +96,7 @@ def check_header(header: bytes) -> None:
 
 
 def check_size(body_bytes: int) -> None:
-    """InvalidArgumentError for a body that no transport takes."""
+    """Raises InvalidArgumentError for a body larger than `MAX_BODY_BYTES`."""
     if body_bytes > MAX_BODY_BYTES:
         raise InvalidArgumentError(
             f"a body of {body_bytes} bytes exceeds {MAX_BODY_BYTES}; send it in parts"
@@ -103,7 +104,7 @@ def check_size(body_bytes: int) -> None:
 
 
 def error_payload(error: BaseException, max_chars: int | None = None) -> bytes:
-    """An error as bytes for the wire, each of its texts cut to `max_chars`."""
+    """Encodes an error for the wire, with each of its texts cut to `max_chars`."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, dict):
@@ -114,7 +115,7 @@ def error_payload(error: BaseException, max_chars: int | None = None) -> bytes:
 
 
 def error_from_payload(payload: bytes) -> DataServiceError:
-    """The error that `error_payload` encoded."""
+    """Decodes what `error_payload` encoded; returns a DataLossError if that is not possible."""
     try:
         return error_from_dict(json.loads(payload))
     except ValueError as error:
@@ -124,7 +125,10 @@ def error_from_payload(payload: bytes) -> DataServiceError:
 def find_handler(
     exchanges: Mapping[str, Handler], command: bytes
 ) -> tuple[Handler, dict[str, Any]]:
-    """The handler that a command names, and the decoded command."""
+    """Returns the handler that a command names, and the decoded command.
+
+    Raises InvalidArgumentError for a malformed command, NotFoundError for an unknown name.
+    """
     try:
         decoded = json.loads(command)
         name = decoded["exchange"]

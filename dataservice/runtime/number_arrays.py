@@ -1,9 +1,9 @@
-"""Plain numbers between NumPy and Arrow, without what Arrow imports for everything else.
+"""Converts plain numbers between NumPy and Arrow, without importing pandas.
 
-`pa.array`, `pa.scalar` and `Array.to_numpy` import pandas wherever it is installed, which takes as
-long as all else that a server imports, and give the GIL away, for which a thread then has to wait
-for each column. Knows nothing of columns and schemas. Invariant: what comes
-out is what Arrow itself would have made.
+`pa.array`, `pa.scalar` and `Array.to_numpy` import pandas if it is installed, which takes as long
+as all other imports of a server. They also release the GIL, so that a thread then has to wait for
+the GIL once per column. Knows no columns and no schemas. Invariant: the results are those that
+Arrow itself would return.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["from_numbers", "scalar_of", "to_numbers", "view_of"]
 
 
 def from_numbers(values: np.ndarray) -> pa.Array:
-    """As `pa.array`, of the same memory."""
+    """Does what `pa.array` does; plain numbers share their memory with the result."""
     if type(values) is not np.ndarray or values.ndim != 1:
         return pa.array(values)
     size = len(values)
@@ -32,7 +32,7 @@ def from_numbers(values: np.ndarray) -> pa.Array:
 
 
 def to_numbers(array: pa.Array) -> np.ndarray:
-    """As `Array.to_numpy`: a view that is read-only, of others than plain numbers a copy."""
+    """Does what `Array.to_numpy` does: a read-only view of plain numbers, of others a copy."""
     kind = array.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)) or array.null_count:
         values: Any = array.to_numpy(zero_copy_only=False)
@@ -42,14 +42,17 @@ def to_numbers(array: pa.Array) -> np.ndarray:
 
 
 def view_of(array: pa.Array, dtype: np.dtype[Any]) -> np.ndarray:
-    """The plain numbers of an array that has some, and no nulls; read-only. `dtype` is theirs."""
+    """Returns a read-only view of a non-empty array of plain numbers without nulls.
+
+    `dtype` must be the type of these numbers.
+    """
     values = np.frombuffer(array.buffers()[1], dtype, len(array), array.offset * dtype.itemsize)
     values.setflags(write=False)
     return values
 
 
 def scalar_of(number: float, kind: pa.DataType) -> pa.Scalar:
-    """As `pa.scalar`, of a type of plain numbers."""
+    """Does what `pa.scalar` does, for a type of plain numbers."""
     return from_numbers(np.array([number], kind.to_pandas_dtype()))[0]
 
 

@@ -1,7 +1,8 @@
 """How many files and sockets this process may have open at once.
 
-A shell gives its processes 1,024, which a server of a socket per client uses up, and the kernel
-many more to those who ask. Knows nothing of who opens them. Invariant: the limit never falls.
+A shell usually limits its processes to 1,024, which a server with a socket per client can exceed.
+The kernel allows many more to a process that asks. Knows nothing of who opens files. Invariant: the
+limit is never lowered.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ _MOST_FILES: Final = 65_536
 
 
 def allow_most_files() -> int | None:
-    """Raises the limit to 65,536, or what the system grants; the limit, None where none is told.
+    """Raises the limit to 65,536, or as far as the system allows; returns the limit.
 
-    For processes that serve. A user's function there that calls `select` fails beyond 1,024 open
-    files, where it could have opened none.
+    Returns None on systems without such limits. For server processes. A user's function that calls
+    `select` there fails beyond 1,024 open files; under the old limit it could have opened none.
     """
     try:
         import resource

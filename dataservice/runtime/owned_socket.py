@@ -1,8 +1,8 @@
 """A connected socket with one owner, which any thread may shut down.
 
-What is alike in streams and in packets: whether the other end is there still, and how this one
-ends. Invariant: nothing is done to a descriptor after it was closed, when its number may be that of
-another connection.
+Responsible for the parts that streams and packets share: detecting that the peer is gone, and
+ending this end. Knows nothing of what is sent. Invariant: no descriptor is used after it was
+closed, since its number may then belong to another connection.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ _HUNG_UP: Final = int(getattr(select, "POLLRDHUP", 0)) | select.POLLHUP
 
 
 class OwnedSocket:
-    """Base of what sends and receives on ``sock``, which it owns."""
+    """The base of classes that send and receive on ``sock``, which they own."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
-        # Collection may end a stream at any point of any thread, of this very one too.
+        # Reentrant: garbage collection may close a stream at any point of any thread, also while
+        # that thread holds the lock.
         self._ending = threading.RLock()
         self._closed = False
 
     def is_gone(self) -> bool:
-        """Whether the peer closed its end, or this one was shut down; does not read."""
-        descriptor = self._socket.fileno()  # once: another thread may close it
+        """True if the peer closed its end, or this end was shut down; does not read."""
+        descriptor = self._socket.fileno()  # read once, since another thread may close the socket
         if descriptor < 0:
             return True
         poll = select.poll()
@@ -42,25 +43,25 @@ class OwnedSocket:
         return any(event & _HUNG_UP for _, event in poll.poll(0))
 
     def shut_down(self) -> None:
-        """Ends all calls, here and at the peer, from any thread. Idempotent."""
+        """Ends all calls at both ends; from any thread. Idempotent."""
         with self._ending:
             if not self._closed:
                 _shut_down(self._socket)
 
     def close(self) -> None:
-        """Frees the socket; no call but ``shut_down`` may be under way. Idempotent."""
+        """Frees the socket; no call but ``shut_down`` may be in progress. Idempotent."""
         with self._ending:
             self._closed = True
             self._socket.close()
 
 
 def is_gone_by(error: OSError) -> bool:
-    """Whether the error says that the peer has left."""
+    """True if the error means that the peer is gone."""
     return error.errno in _GONE
 
 
 def lost(error: OSError | None) -> UnavailableError:
-    """What to raise for a call that failed; None: it found the end of what comes."""
+    """Returns the error to raise for a failed call; None stands for the end of the stream."""
     if error is None or is_gone_by(error):
         return UnavailableError("the peer closed the connection")
     return UnavailableError(f"the connection broke: {error}")
@@ -68,7 +69,8 @@ def lost(error: OSError | None) -> UnavailableError:
 
 def _shut_down(sock: socket.socket) -> None:
     try:
-        # Of the socket itself: TLS would forget its state under those who use it.
+        # The method of the plain socket: an SSLSocket's own would drop its TLS state while other
+        # threads use it.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
     except OSError as error:
         if not is_gone_by(error):

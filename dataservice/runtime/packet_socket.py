@@ -1,8 +1,8 @@
-"""A Unix socket of packets between two processes of a host, some with a descriptor.
+"""A Unix socket of packets between two processes of a host, some of them with a file descriptor.
 
-Sends and receives whole packets, waits no longer than it is told, and while it waits has what is
-owed to the peer given back: the peer may need that before it sends anything. Knows nothing of who
-waits for what. Invariant: every descriptor that comes is either handed on or closed.
+Responsible for sending and receiving whole packets until a deadline. While it waits, it flushes the
+segments that are owed to the peer, since the peer may need them before it can send. Knows nothing
+of what a caller waits for. Invariant: every descriptor that arrives is either passed on or closed.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from dataservice.runtime.local_messages import MAX_PACKET_BYTES, Packet, pack, u
 from dataservice.runtime.message import Kind
 from dataservice.runtime.owned_socket import OwnedSocket, is_gone_by, lost
 
-# A thread that waits looks up this often for segments that others could not give back.
+# The interval at which a waiting thread checks for segments that other threads could not give back.
 SLICE_S: Final = 0.25
 _ANCILLARY_BYTES: Final = socket.CMSG_SPACE(array.array("i", [0]).itemsize)
 _RECEIVE_TIMEOUT: Final = struct.Struct("@ll")
-# As numbers: flags of an enumeration take a microsecond to put together.
+# As plain numbers, since combining enum flags takes a microsecond.
 _TRUNCATED: Final = int(socket.MSG_TRUNC) | int(socket.MSG_CTRUNC)
 _CLOEXEC: Final = int(socket.MSG_CMSG_CLOEXEC)
 _AT_ONCE: Final = int(socket.MSG_DONTWAIT)
@@ -32,24 +32,25 @@ _SEND: Final = int(socket.MSG_NOSIGNAL) | _AT_ONCE
 
 
 class Debts(Protocol):
-    """What is to go back to the peer and could not yet."""
+    """The segments that must go back to the peer but could not be sent yet."""
 
     @property
     def owes(self) -> bool: ...
 
     def flush(self) -> bool:
-        """Sends back what it can; whether some is left."""
+        """Sends back as many as possible; returns whether some are left."""
 
 
 class PacketSocket(OwnedSocket):
-    """An end of a connected socket, which it owns. Any thread may send; one receives at a time.
+    """One end of a connected socket, which it owns. Any thread may send; one at a time receives.
 
-    UnavailableError from any call means that the peer is gone or that `shut_down` was called.
+    Any call raises UnavailableError if the peer is gone or `shut_down` was called.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock)
-        # Only who waits for a message blocks, in one system call instead of three, and looks up.
+        # Only a wait for a message blocks, so that it is one system call instead of three; the
+        # receive time-out makes it return regularly.
         self._slice_s = SLICE_S
         limit = _RECEIVE_TIMEOUT.pack(int(SLICE_S), int(SLICE_S % 1 * 1e6))
         sock.setblocking(True)
@@ -59,9 +60,9 @@ class PacketSocket(OwnedSocket):
     def send(
         self, packet: bytes, debts: Debts, deadline_s: float, descriptor: int | None = None
     ) -> None:
-        """Sends one; waits while the peer does not read.
+        """Sends one packet; waits while the peer does not read.
 
-        DeadlineExceededError at `deadline_s` of the monotonic clock; nothing was sent then.
+        Raises DeadlineExceededError at `deadline_s` (monotonic clock); then nothing was sent.
         """
         rights = []
         if descriptor is not None:
@@ -76,17 +77,17 @@ class PacketSocket(OwnedSocket):
                 raise lost(error) from error
 
     def release(self, segment: int) -> bool:
-        """Gives a segment back to the peer; False when it cannot be done now. Never waits."""
+        """Gives a segment back to the peer; returns False if not possible now. Never waits."""
         try:
             self._socket.send(pack(Packet(Kind.RELEASE, segment=segment)), _SEND)
         except OSError as error:
-            # The memory of a peer that is gone ends with it, and whoever reads or sends next
-            # learns that it is. All else passes: a segment that is forgotten is lost for good.
+            # If the peer is gone, so is its memory, and the next read or send reports that. Any
+            # other error is transient, so the segment must be kept: a forgotten one is never freed.
             return is_gone_by(error)
         return True
 
     def receive(self, debts: Debts, deadline_s: float) -> tuple[Packet, int | None]:
-        """The next packet, with its descriptor; waits for it."""
+        """Waits for the next packet and returns it, with its descriptor if it has one."""
         while True:
             at_once = debts.owes or deadline_s - time.monotonic() < self._slice_s
             if at_once:
@@ -96,7 +97,10 @@ class PacketSocket(OwnedSocket):
                 return packet
 
     def try_receive(self, *, at_once: bool) -> tuple[Packet, int | None] | None:
-        """None where there is no packet at once, or, without that, for a while."""
+        """Returns the next packet, with its descriptor; None if there is none.
+
+        Without `at_once` waits for it, up to `SLICE_S`.
+        """
         try:
             size, ancillary, flags, _ = self._socket.recvmsg_into(
                 [self._packet], _ANCILLARY_BYTES, _AT_ONCE | _CLOEXEC if at_once else _CLOEXEC
@@ -137,7 +141,7 @@ class PacketSocket(OwnedSocket):
 
 
 def _descriptor_in(ancillary: list[Any]) -> int | None:
-    """The one descriptor that came; more than one are closed, as nobody asked for them."""
+    """Returns the descriptor that came with a packet; closes all further ones as unexpected."""
     found = array.array("i")
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):

@@ -1,7 +1,8 @@
-"""Folders of one user under the temporary directory, for those whose home cannot be written.
+"""Private folders under the temporary directory, for users whose home directory cannot be written.
 
-Everybody may make names there, so who uses such a folder looks first whose it is. Invariant: what
-`private_folder` returns nobody else can write into or read from.
+Any user may create names there, so the owner of such a folder is checked before it is used. Knows
+nothing of what is stored. Invariant: no other user can read from or write into a folder that
+`private_folder` returns.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ import tempfile
 
 
 def private_folder(name: str) -> str:
-    """The user's folder of that name, made if need be; OSError where it is not theirs alone."""
+    """Returns the user's folder of that name, created if missing.
+
+    Raises OSError if the folder is not the user's alone.
+    """
     folder = os.path.join(tempfile.gettempdir(), f"{name}-{os.getuid()}")
     ensure_private(folder)
     return folder
 
 
 def ensure_private(folder: str) -> None:
-    """Makes a folder that nobody else can put files into; PermissionError where others can."""
+    """Creates a folder that only this user can use; raises PermissionError if others can too."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     found = os.lstat(folder)

@@ -1,8 +1,8 @@
 """Child processes on this machine that never outlive their parent.
 
-The parent holds the writing end of a pipe; the child watches the other end and exits when it
-closes, which the kernel does however the parent dies. A child announces itself by one JSON line
-on its standard output; all that it prints besides goes to its log.
+The parent holds the writing end of a pipe. The child watches the other end and exits when the pipe
+closes, which the kernel ensures however the parent dies. A child announces that it is ready by one
+JSON line on its standard output; everything else that it prints goes to its log.
 
 Knows nothing of what children do. Invariant: every wait is bounded, and a child that failed to
 start is reported with the last lines of its log.
@@ -45,7 +45,8 @@ _TAIL_LINES = 20
 _TAIL_BYTES = 16 << 10
 _KILLED_WAIT_S = 10.0
 _STOPPED_WAIT_S, _STOPPED_POLL_S = 10.0, 0.001
-# Objects more than before, and how many collections of one generation for one of the next.
+# Thresholds of the garbage collector: new objects per collection of the youngest generation, then
+# collections of each generation per collection of the next.
 _COLLECT_AFTER = (20_000, 10, 10)
 
 
@@ -63,7 +64,7 @@ class ChildProcess:
         self._changed = threading.Condition()
         self._closing = threading.Lock()
         self._closed = False
-        self._tail = b""  # of the log, once that is closed
+        self._tail = b""  # the end of the log, once the log is closed
         self._reader = threading.Thread(
             target=self._read_output, name=f"output of {name}", daemon=True
         )
@@ -71,14 +72,14 @@ class ChildProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Exit status, negative for the number of a signal; None while the child runs."""
+        """The exit status, or the negative number of a signal; None while the child runs."""
         return self._process.poll()
 
     def wait_ready(self, timeout_s: float) -> dict[str, Any]:
-        """The fields that the child announced, `pid` among them.
+        """Waits until the child is ready; returns the fields that it announced, including `pid`.
 
-        FailedPreconditionError when it ended before, DeadlineExceededError when it took too long;
-        both show the end of its log.
+        Raises FailedPreconditionError if the child ended before, DeadlineExceededError if it took
+        too long; both show the end of its log.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._ready or self._output_ended, timeout_s)
@@ -95,7 +96,10 @@ class ChildProcess:
         )
 
     def wait(self, timeout_s: float) -> int:
-        """Exit status of the child once it ends. DeadlineExceededError when it does not."""
+        """Waits for the child to end; returns its exit status.
+
+        Raises DeadlineExceededError if the child still runs after `timeout_s`.
+        """
         status = self._wait(timeout_s)
         if status is None:
             raise DeadlineExceededError(
@@ -104,20 +108,23 @@ class ChildProcess:
         return status
 
     def request_stop(self) -> None:
-        """Ask the child to end, without waiting for it."""
+        """Asks the child to end, without waiting for it; resumes a suspended child first."""
         self._signal_group(signal.SIGCONT)
         if self.returncode is None:
             self._process.terminate()
 
     def terminate(self, timeout_s: float = 5.0) -> int:
-        """Ask the child to end, kill it when it has not after `timeout_s`; its exit status."""
+        """Asks the child to end, kills it after `timeout_s`; returns its exit status."""
         self.request_stop()
         if self._wait(timeout_s) is None:
             logger.warning("%s ignored SIGTERM for %.1f s: killed", self.name, timeout_s)
         return self.kill()
 
     def kill(self) -> int:
-        """Kill the child and what it started in its session, release everything. Idempotent."""
+        """Kills the child's process group and frees its resources; returns the exit status.
+
+        Idempotent.
+        """
         self._signal_group(signal.SIGKILL)
         status = self.wait(_KILLED_WAIT_S)
         with self._closing:
@@ -125,22 +132,23 @@ class ChildProcess:
                 self._closed = True
                 os.close(self._lifeline)
                 self._reader.join(1.0)
-                # Something that the child started may still hold its output, and be logged.
+                # A process that the child started may still hold the output and write to the log.
                 if not self._reader.is_alive():
                     self._tail = self._end_of_log()
                     self._log.close()
         return status
 
     def suspend(self) -> None:
-        """Freeze the child, as a hung machine would be. UnavailableError when it has ended.
+        """Freezes the child, which then behaves like a hung machine.
 
-        Its threads have stopped when this returns: they run on for a while after the signal.
+        Waits until all of its threads have stopped, since they run on for a while after the signal.
+        Raises UnavailableError if the child has ended.
         """
         if not self._signal_group(signal.SIGSTOP) or not self._wait_stopped():
             raise UnavailableError(f"{self.name} (pid {self.pid}) has ended")
 
     def resume(self) -> None:
-        """Let a frozen child run again. UnavailableError when it has ended."""
+        """Lets a frozen child run again; raises UnavailableError if it has ended."""
         if not self._signal_group(signal.SIGCONT):
             raise UnavailableError(f"{self.name} (pid {self.pid}) has ended")
 
@@ -157,7 +165,7 @@ class ChildProcess:
             return None
 
     def _signal_group(self, number: signal.Signals) -> bool:
-        # The process is not reaped as long as it has no return code, so its id cannot be another's.
+        # A process without a return code is not reaped, so no other process can have its id.
         if self.returncode is not None:
             return False
         try:
@@ -167,7 +175,10 @@ class ChildProcess:
         return True
 
     def _wait_stopped(self) -> bool:
-        """False when it ended instead; whoever waits for its end learns of that by itself."""
+        """Waits until the child has stopped; returns False if it ended instead.
+
+        Does not reap the child, so that other calls still get its exit status.
+        """
         look = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
         deadline_s = time.monotonic() + _STOPPED_WAIT_S
         while time.monotonic() < deadline_s:
@@ -215,10 +226,10 @@ def spawn_module(
     env: Mapping[str, str] | None = None,
     log_path: str | os.PathLike[str] | None = None,
 ) -> ChildProcess:
-    """Start `python -m module args` in a session of its own.
+    """Starts `python -m module args` in a session of its own.
 
-    `env` is added to this process's environment. Standard error, and whatever is printed besides
-    the ready line, is appended to `log_path`, or to a nameless temporary file.
+    `env` is added to this process's environment. Standard error, and all standard output but the
+    ready line, is appended to `log_path`, or to a nameless temporary file.
     """
     log = _open_log(log_path)
     watched, lifeline = os.pipe()
@@ -242,10 +253,10 @@ def spawn_module(
 
 
 def exit_with_parent() -> None:
-    """In a child: from now on, exit at once when the parent is gone.
+    """Makes this child process exit at once when its parent is gone.
 
-    Does nothing in a process that `spawn_module` did not start. The kernel reports the parent's
-    end however it came, and resumes a child that is frozen (on Linux), which would stay for ever.
+    Does nothing in a process that `spawn_module` did not start. The kernel reports every kind of
+    end of the parent. On Linux it then also resumes a frozen child, which would else stay for ever.
     """
     descriptor = os.environ.pop(PARENT_FD_ENV, None)
     if descriptor is None:
@@ -262,10 +273,10 @@ def exit_with_parent() -> None:
 
 @contextlib.contextmanager
 def without_collection() -> Iterator[None]:
-    """Keeps the garbage collector from running, and from ever looking at what is there at the end.
+    """Disables the garbage collector in the block, and exempts all objects made so far afterwards.
 
-    For a process of our own while it imports: that makes a hundred thousand objects, which stay,
-    and looking through them again and again is a sixth of a server's start.
+    For the imports of the project's own processes. Imports make a hundred thousand objects that
+    stay, and scanning them again and again takes a sixth of a server's start.
     """
     gc.disable()
     try:
@@ -276,10 +287,10 @@ def without_collection() -> Iterator[None]:
 
 
 def collect_seldom() -> None:
-    """Keeps the garbage collector from looking through all objects again and again.
+    """Makes the garbage collector run seldom, and exempts all objects made so far.
 
-    For a process that serves and has imported what it needs: a full collection holds everybody up
-    for tens of milliseconds, and hardly anything that a server keeps ever becomes garbage.
+    For a server that has imported what it needs: a full collection stops all threads for tens of
+    milliseconds, and hardly any object that a server keeps becomes garbage.
     """
     gc.collect()
     gc.freeze()
@@ -287,12 +298,13 @@ def collect_seldom() -> None:
 
 
 def announce_ready(**fields: Any) -> None:
-    """In a child: print the ready line with JSON-able `fields`, such as `address`."""
+    """Prints a child's ready line with JSON-able `fields`, such as `address`."""
     print(json.dumps({"ready": True, "pid": os.getpid(), **fields}), flush=True)
 
 
 def _watch_parent(watched: int) -> None:
-    # A signal that this thread took would not wake the main thread, which handles it.
+    # Blocks all signals: one delivered to this thread would not wake the main thread, which must
+    # handle it.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     while os.read(watched, 1):
         time.sleep(0.01)

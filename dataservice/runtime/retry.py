@@ -1,9 +1,9 @@
 """The one rule by which a caller waits for a peer that does not answer.
 
-Tries again with growing, jittered pauses until a deadline and says so in the log meanwhile.
-Knows nothing of the transport: an attempt is any callable that raises UnavailableError or
-DeadlineExceededError to be tried again. Invariant: returns or raises within the time-out plus
-one attempt; any other error passes through at once.
+Responsible for retrying with jittered exponential backoff until a deadline, and for log messages
+meanwhile. Knows no transport: an attempt is any callable that raises UnavailableError or
+DeadlineExceededError to be retried. Invariant: it returns or raises within the time-out plus one
+attempt; any other error passes through at once.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from dataservice.runtime.clock import Clock, SystemClock
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S: Final = 0.05
-# Long enough that a thousand waiting workers do not drown a dispatcher that comes back.
+# Long enough that a thousand waiting workers do not overload a dispatcher that comes back.
 MAX_PAUSE_S: Final = 1.0
 FIRST_NOTICE_S: Final = 2.0
 NOTICE_INTERVAL_S: Final = 10.0
 _STOP_POLL_S: Final = 0.1
-# An attempt with less time than this would only replace the real cause by its own time-out.
+# An attempt with less time than this would only replace the real cause with its own time-out.
 _SHORTEST_ATTEMPT_S: Final = 0.01
 
 Reply = TypeVar("Reply")
@@ -46,12 +46,13 @@ def retry_until(
     on_wait: Callable[[float], None] | None = None,
     clock: Clock | None = None,
 ) -> Reply:
-    """Result of the first ``attempt(seconds it may take)`` that succeeds.
+    """Returns the result of the first ``attempt(limit_s)`` that succeeds.
 
-    ``wait(seconds)`` pauses and returns True when the caller has been closed (``Event.wait``).
-    ``should_stop`` is asked between attempts and at least every 0.1 s of a pause; both raise
-    CancelledError. ``on_wait`` gets the seconds waited so far after each failed attempt. At the
-    deadline the last error is raised anew under its class, naming ``waiting_for``.
+    ``wait(seconds)`` pauses and returns True if the caller was closed (``Event.wait``).
+    ``should_stop`` is asked between attempts and at least every 0.1 s of a pause. If either returns
+    True, CancelledError is raised. ``on_wait`` is called after each failed attempt with the seconds
+    waited so far. At the deadline an error of the same class as the last one is raised, which names
+    ``waiting_for``.
     """
     waiting = _Waiting(waiting_for, timeout_s, wait, should_stop, clock or SystemClock())
     pause_s = FIRST_PAUSE_S
@@ -62,7 +63,7 @@ def retry_until(
         try:
             return attempt(limit_s)
         except (UnavailableError, DeadlineExceededError) as error:
-            # Silence in an attempt that was cut short says less than an answer before it.
+            # The time-out of an attempt that was cut short says less than the error before it.
             is_cut = limit_s < attempt_timeout_s and isinstance(error, DeadlineExceededError)
             cause = cause if is_cut and cause is not None else error
         if on_wait is not None:
@@ -78,7 +79,7 @@ def retry_until(
 
 
 class _Waiting:
-    """One wait in progress: its clock, its notices in the log and its end by a stop."""
+    """One wait in progress: its clock, its log messages, and the check whether to stop."""
 
     def __init__(
         self,
@@ -104,7 +105,7 @@ class _Waiting:
             raise CancelledError(f"stopped while waiting for {self._waiting_for}")
 
     def pause(self, seconds: float, cause: DataServiceError) -> None:
-        """Wait ``seconds``, at most until the deadline."""
+        """Waits ``seconds``, at most until the deadline."""
         end_s = min(self.waited_s() + seconds, self._timeout_s)
         self._notice(cause)
         while (remaining_s := end_s - self.waited_s()) > 0:

@@ -1,9 +1,10 @@
-"""Which piece of shared memory carries the next body: reuse, make, drop, or wait.
+"""Which segment of shared memory carries the next body: reuse one, make one, drop one, or wait.
 
-Pure bookkeeping of ids and capacities, without memory, sockets or time. A sender lends segments to
-its peer and gets them back by release. The peer holds at most `HELD_BYTES` and `HELD_SEGMENTS`
-for as long as it likes and returns the rest at once, so a sender that waits until no more than
-that is lent is always served: no pair of bounds here can dead-lock, whatever a consumer keeps.
+Responsible for ids and capacities. Pure: knows no memory, no sockets and no time. A sender lends
+segments to its peer and gets them back by release. The peer may hold up to `HELD_BYTES` and
+`HELD_SEGMENTS` for as long as it likes and returns all others at once. So a sender that waits until
+no more than that is lent never waits for ever: the bounds cannot cause a dead-lock, whatever a
+consumer keeps.
 
 Invariant: free and lent segments together never exceed `POOL_BYTES`, except by one segment that
 alone is larger than the difference of the two bounds.
@@ -25,12 +26,12 @@ __all__ = [
     "capacity_for",
 ]
 
-# A reader buffers 24 elements of about 1 MiB; those and some in the consumer's hands stay where
-# they are.
+# A reader buffers 24 elements of about 1 MiB; these, and some that the consumer uses, can be read
+# in place.
 HELD_BYTES: Final = 44 << 20
-# Each also costs both sides a descriptor.
+# Each segment also costs both sides a descriptor.
 HELD_SEGMENTS: Final = 32
-# What is under way besides: a frame, which hides a switch between two processes.
+# Room for a frame in flight besides, which hides the switch between two processes.
 POOL_BYTES: Final = HELD_BYTES + (20 << 20)
 POOL_SEGMENTS: Final = 2 * HELD_SEGMENTS
 
@@ -39,9 +40,10 @@ _STEPS_PER_DOUBLING: Final = 8
 
 
 def capacity_for(size: int) -> int:
-    """Bytes of a segment for a body of `size`: rounded up by at most an eighth.
+    """Returns the capacity of a segment for a body of `size`: rounded up by at most an eighth.
 
-    Bodies of a stream differ a little in size; segments that fit one should fit the next.
+    At least 64 KiB. The bodies of a stream differ a little in size; a segment that fits one should
+    fit the next.
     """
     if size <= _SMALLEST_BYTES:
         return _SMALLEST_BYTES
@@ -50,7 +52,7 @@ def capacity_for(size: int) -> int:
 
 
 class Place(NamedTuple):
-    """Where a body goes. `is_new`: the segment has to be made; `retired` are to be unmapped."""
+    """The place for a body. `is_new`: the segment must be made; `retired` ones must be unmapped."""
 
     segment: int
     capacity: int
@@ -62,23 +64,23 @@ class SegmentPool:
     """The segments of one sender. Not thread safe."""
 
     def __init__(self) -> None:
-        self._free: dict[int, int] = {}  # by id, the one released last at the end
+        self._free: dict[int, int] = {}  # capacity by id, in order of release
         self._lent: dict[int, int] = {}
         self._lent_bytes = 0
         self._next = 0
 
     @property
     def lent_bytes(self) -> int:
-        """Capacity of what the peer has."""
+        """The capacity of the segments that the peer has."""
         return self._lent_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Capacity of all segments there are."""
+        """The capacity of all segments, lent and free."""
         return self._lent_bytes + sum(self._free.values())
 
     def place(self, size: int) -> Place | None:
-        """Lends a segment for `size` bytes; None when a release must come first."""
+        """Lends a segment for `size` bytes; returns None if a release must come first."""
         found = self._best_free(size)
         if found is not None:
             capacity = self._free.pop(found)
@@ -94,11 +96,11 @@ class SegmentPool:
         return Place(segment, capacity, True, retired)
 
     def has_free(self, size: int) -> bool:
-        """Whether a segment for `size` bytes is there, so that none has to be made."""
+        """True if a free segment has room for `size` bytes, so that none must be made."""
         return self._best_free(size) is not None
 
     def release(self, segment: int) -> None:
-        """The peer needs it no more. DataLossError for one that it does not have."""
+        """Takes back a segment; raises DataLossError for one that the peer does not have."""
         capacity = self._lent.pop(segment, None)
         if capacity is None:
             raise DataLossError(f"a peer released segment {segment}, which it does not hold")
@@ -106,11 +108,14 @@ class SegmentPool:
         self._free[segment] = capacity
 
     def drop(self, segment: int) -> None:
-        """Forgets a free segment that the peer never heard of."""
+        """Forgets a free segment of which the peer was never told."""
         del self._free[segment]
 
     def _best_free(self, size: int) -> int | None:
-        """The smallest that fits, of equal ones that used last: it may still be in a cache."""
+        """Returns the smallest free segment that fits.
+
+        Of equal ones it is the one used last, which may still be in a CPU cache.
+        """
         best, best_capacity = None, 0
         for segment, capacity in self._free.items():
             if capacity >= size and (best is None or capacity <= best_capacity):
@@ -123,7 +128,7 @@ class SegmentPool:
         return self._lent_bytes + capacity <= POOL_BYTES or self._lent_bytes <= HELD_BYTES
 
     def _retire_for(self, capacity: int) -> tuple[int, ...]:
-        """Drops free segments that do not fit beside a new one, those unused for longest first."""
+        """Drops free segments until a new one fits into the bounds, the longest unused first."""
         retired = []
         while self._free and (
             self.total_bytes + capacity > POOL_BYTES

@@ -1,12 +1,13 @@
 """Memory that two processes of one host map: made as sealed `memfd` files, lent, given back.
 
 A sender makes segments and writes into them; a receiver maps them read-only and reads in place.
-Each is anonymous, so a process that is killed leaves nothing behind: the kernel frees a segment
-with its last mapping. Sealed against shrinking, so that a peer cannot take pages away from under
-a reader, which would end the process by SIGBUS. Knows nothing of sockets or of what bodies mean.
+Segments are anonymous, so a process that is killed leaves nothing behind: the kernel frees a
+segment with its last mapping. They are sealed against shrinking, so that a peer cannot remove pages
+under a reader, which would end the reader's process by SIGBUS. Knows no sockets, nor what bodies
+mean.
 
-A peer could write into a segment while it is read. It runs as the same user, who can do worse to
-both; so there is no checksum either, as no network and no copy by others lies between.
+A peer could write into a segment while it is read. But the peer runs as the same user, who can do
+worse to both processes. There is no checksum either, since no network lies between the two.
 
 Invariant: a segment is given back exactly once, when nothing refers to its bytes any more.
 """
@@ -33,14 +34,14 @@ from dataservice.runtime.segment_pool import HELD_BYTES, HELD_SEGMENTS
 
 __all__ = ["Body", "Holdings", "OwnSegment", "PeerSegment", "is_supported"]
 
-# One segment smaller than this waits to go back with the next message of its receiver: what a large
-# step of training pulls or pushes, so that nobody is woken for that alone.
+# One segment smaller than this goes back with the receiver's next message, so that the peer is not
+# woken for the return alone. The bound covers what a large step of training pulls or pushes.
 _CARRIED_BYTES: Final = 8 << 20
 _SEALS: Final = getattr(fcntl, "F_SEAL_SHRINK", 0) | getattr(fcntl, "F_SEAL_GROW", 0)
 
 
 def is_supported() -> bool:
-    """Whether this platform can hand over memory: Linux, in practice."""
+    """True if this platform can share memory this way: Linux, in practice."""
     return (
         sys.platform == "linux"
         and hasattr(os, "memfd_create")
@@ -51,18 +52,18 @@ def is_supported() -> bool:
 
 
 class Body(Protocol):
-    """What writes itself where it is sent from, such as a record batch that encodes itself."""
+    """A body that writes itself into given memory, such as a record batch that encodes itself."""
 
     @property
     def room(self) -> int:
-        """Bytes that `write_into` needs, at least."""
+        """The least number of bytes that `write_into` needs."""
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
-        """Writes, and returns the first byte and the number of bytes of what is to be sent."""
+        """Writes the body; returns the first byte and the number of bytes that are to be sent."""
 
 
 class OwnSegment:
-    """A segment that this side writes."""
+    """A segment that this side writes; made with the given capacity."""
 
     def __init__(self, capacity: int) -> None:
         self.descriptor: int | None = os.memfd_create(
@@ -77,7 +78,7 @@ class OwnSegment:
             raise
 
     def forget_descriptor(self) -> None:
-        """Once the peer has it, the mapping is enough."""
+        """Closes the descriptor; once the peer has it, the mapping is enough. Idempotent."""
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -87,7 +88,7 @@ class PeerSegment:
     """A segment that the peer writes, mapped for reading."""
 
     def __init__(self, descriptor: int) -> None:
-        """Maps and closes the descriptor. DataLossError unless it is a sealed memfd."""
+        """Maps the segment and closes `descriptor`; raises DataLossError unless a sealed memfd."""
         try:
             status = os.fstat(descriptor)
             seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
@@ -106,7 +107,7 @@ class PeerSegment:
 
 
 class _Loan:
-    """Keeps a segment's mapping, and gives the segment back when the last reference ends."""
+    """A reference to a segment's mapping that gives the segment back when it is destroyed."""
 
     __slots__ = ("_give_back", "_mapping", "_segment")
 
@@ -120,15 +121,14 @@ class _Loan:
 
 
 class Holdings:
-    """The peer's segments as this side uses them: what is read in place, and what goes back.
+    """The peer's segments on this side: those read in place, and those that must go back.
 
-    `send` gives a segment back; it must not block: False when it cannot be done now.
-    Collection may end a loan at any point of any thread, so `give_back` takes a lock that its own
-    thread may hold already, and what `send` refuses waits for `flush`.
+    `send` gives a segment back. It must not block, and returns False if that is not possible now;
+    the segment then waits for `flush`. Garbage collection may end a loan at any point of any
+    thread, so `give_back` uses a reentrant lock.
 
-    One segment that nobody needs any more may go back with the next message, by `carry`, unless it
-    is very large, and counts as held until then. So a peer that was asked something is not woken
-    twice.
+    One unused segment, unless it is very large, waits to go back with the next message, by `carry`,
+    and counts as held until then. So a peer that waits for a reply is not woken twice.
     """
 
     def __init__(self, send: Callable[[int], bool]) -> None:
@@ -143,19 +143,22 @@ class Holdings:
 
     @property
     def held_bytes(self) -> int:
-        """Capacity of the segments that are read in place."""
+        """The capacity of the segments that are read in place."""
         return self._held_bytes
 
     def add(self, segment: int, descriptor: int) -> None:
-        """Takes a new segment of the peer."""
+        """Maps a new segment of the peer."""
         self._segments[segment] = PeerSegment(descriptor)
 
     def retire(self, segment: int) -> None:
-        """The peer will not use it again."""
+        """Forgets a segment that the peer will not use again."""
         self._segments.pop(segment, None)
 
     def span(self, segment: int, first: int, size: int) -> pa.Buffer:
-        """Bytes of a segment, valid until it is given back."""
+        """Returns bytes of a segment, valid until the segment is given back.
+
+        Raises DataLossError for an unknown segment or bytes outside of it.
+        """
         known = self._segments.get(segment)
         if known is None or first + size > known.capacity:
             raise DataLossError(
@@ -165,9 +168,9 @@ class Holdings:
         return known.buffer.slice(first, size)
 
     def take(self, segment: int, first: int, size: int) -> pa.Buffer:
-        """A body in place, or its copy where too much is in place already.
+        """Returns a body in place, or a copy of it if too much memory is held already.
 
-        The segment goes back when the buffer and all that was made of it are gone.
+        The segment goes back when the buffer, and everything that refers to it, is gone.
         """
         body = self.span(segment, first, size)
         known = self._segments[segment]
@@ -187,7 +190,7 @@ class Holdings:
         return copy
 
     def give_back(self, segment: int) -> None:
-        """Sends a segment back that is not held. Never blocks."""
+        """Sends back a segment that is not held. Never blocks."""
         with self._lock:
             if self._closed:
                 return
@@ -195,7 +198,10 @@ class Holdings:
         self.flush()
 
     def carry(self) -> int | None:
-        """A segment that the next message gives back; who does not send it must `give_back`."""
+        """Returns the segment to give back with the next message, None if there is none.
+
+        A caller that does not send it must `give_back` it.
+        """
         if self._carried is None:
             return None
         with self._lock:
@@ -206,24 +212,25 @@ class Holdings:
 
     @property
     def owes(self) -> bool:
-        """Whether `flush` is needed."""
+        """True if `flush` is needed."""
         return bool(self._refused)
 
     def flush(self) -> bool:
-        """Sends back what could not be before; whether some still could not be."""
+        """Sends back the segments that could not be sent before; returns whether some are left."""
         while self._refused:
             with self._lock:
                 if not self._refused or self._closed:
                     return False
                 segment = self._refused.popleft()
-                # Collection may end a loan in here; it must not send the same one.
+                # Taken out of the queue first: garbage collection may end a loan during the send
+                # and enter `flush` again, which must not send the same segment.
                 if not self._send(segment):
                     self._refused.appendleft(segment)
                     return True
         return False
 
     def close(self) -> None:
-        """Sends nothing any more; what is in use stays mapped until it is not. Idempotent."""
+        """Stops giving segments back; a segment in use stays mapped while it is. Idempotent."""
         with self._lock:
             self._closed = True
             self._carried = None

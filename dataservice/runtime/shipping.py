@@ -1,9 +1,9 @@
 """Pickling functions so that they work where the user's own modules cannot be imported.
 
-Installed packages are pickled by reference, as they are on every machine; the user's scripts and
-modules travel as code, which knows the file and line that it came from: an error in it elsewhere
-names them. Knows nothing of what the functions are for. Invariant: cloudpickle's process-wide
-register is as before once pickling is done.
+Installed packages are pickled by reference, since every machine has them. The user's scripts and
+modules travel as code that keeps its file and line numbers, so that errors on another machine name
+them. Knows nothing of what the functions are for. Invariant: after pickling, cloudpickle's
+process-wide registry is as it was before.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ import cloudpickle
 __all__ = ["Pickler", "dumps", "users_code_by_value"]
 
 _OURS = ("dataservice", "pstrain")
-# Folders of packages by name: those of another environment may be on the path too, as where
-# environments are laid over each other, or a distribution keeps its own.
+# Folders that hold packages, recognised by name, since those of other environments may be on the
+# path too: environments can be layered, and some distributions have folders of their own.
 _PACKAGES = frozenset(("site-packages", "dist-packages"))
-# Registering a module for pickling by value is a setting of the whole process. What is pickled may
-# hold functions that are pickled by themselves, as a dataset does.
+# Guards the registration of modules for pickling by value, which is a setting of the whole process.
+# Reentrant, since a pickled object may pickle functions of its own, as a dataset does.
 _registering = threading.RLock()
 
 
@@ -45,7 +45,7 @@ def _from_file(file: str, make: Callable[..., CodeType], parts: tuple[Any, ...])
 
 
 class Pickler(cloudpickle.CloudPickler):
-    """cloudpickle's, by which code keeps its file's name: newer releases leave it out."""
+    """cloudpickle's pickler, except that code keeps its file name, which newer releases drop."""
 
     dispatch_table: ClassVar[Any] = ChainMap(
         {CodeType: _reduce_code}, cloudpickle.CloudPickler.dispatch_table
@@ -53,7 +53,7 @@ class Pickler(cloudpickle.CloudPickler):
 
 
 def dumps(value: Any) -> bytes:
-    """``value`` as bytes that ``pickle.loads`` reads."""
+    """Pickles ``value`` into bytes that ``pickle.loads`` reads."""
     stream = io.BytesIO()
     Pickler(stream).dump(value)
     return stream.getvalue()
@@ -61,10 +61,11 @@ def dumps(value: Any) -> bytes:
 
 @contextmanager
 def users_code_by_value() -> Iterator[None]:
-    """While it is entered, cloudpickle takes the code of the user's own modules along."""
+    """Makes cloudpickle include the code of the user's own modules, inside the context."""
     with _registering:
         registered = []
-        # A copy: made for each of thousands of modules, it took most of the time of a function.
+        # Read once: the list is a copy, and copying it for each of thousands of modules would take
+        # most of the time of pickling a function.
         known = set(cloudpickle.list_registry_pickle_by_value())
         try:
             for module in _users_modules.loaded():
@@ -87,9 +88,9 @@ def _installed_roots() -> tuple[str, ...]:
 
 
 class _UsersModules:
-    """Modules of the user's own; looked for again where others are loaded than the last time.
+    """A cache of the user's own modules, refreshed if other modules are loaded than the last time.
 
-    To look at each of a thousand modules takes as long as to pickle two small functions.
+    Examining a thousand modules takes as long as pickling two small functions.
     """
 
     def __init__(self) -> None:
@@ -97,11 +98,13 @@ class _UsersModules:
         self._found: list[ModuleType] = []
 
     def loaded(self) -> list[ModuleType]:
-        """Those of this moment."""
+        """Returns the user's own modules that are loaded at present."""
         modules = list(sys.modules.values())
         if len(modules) != len(self._seen) or not all(map(operator.is_, modules, self._seen)):
             self._found = [
-                each for each in modules if isinstance(each, ModuleType) and _is_users_own(each)
+                module
+                for module in modules
+                if isinstance(module, ModuleType) and _is_users_own(module)
             ]
             self._seen = modules
         return self._found
@@ -132,13 +135,16 @@ def _is_installed(file: str) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _installed_names(folder: str) -> frozenset[str]:
-    """What package managers have put into a folder; a project that only names itself is not."""
+    """Returns the top-level names in a folder that a package manager has put there.
+
+    Distributions without a RECORD, such as a project's own metadata, do not count.
+    """
     if not any(name.endswith(".dist-info") for name in _listed(folder)):
         return frozenset()
     from importlib.metadata import distributions
 
-    found = distributions(path=[folder])
-    recorded = (each.files or () for each in found if each.read_text("RECORD") is not None)
+    installed = distributions(path=[folder])
+    recorded = (dist.files or () for dist in installed if dist.read_text("RECORD") is not None)
     return frozenset(file.parts[0] for files in recorded for file in files)
 
 

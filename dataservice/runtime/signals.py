@@ -1,9 +1,10 @@
-"""What a server's main thread waits for to end: SIGTERM or SIGINT, as often as they come.
+"""The signals that end a server: its main thread waits here for SIGTERM or SIGINT.
 
-A handler runs between two instructions of the main thread, also of one that has just taken the lock
-of the event that it waits for; a handler that sets this event then waits for itself, for ever. So
-handlers put into a queue, which may be interrupted anywhere. Invariant: no number of signals, and
-no moment at which they come, keeps a server from ending.
+A signal handler runs between two instructions of the main thread, perhaps just after the main
+thread has taken the lock of the event that it waits for. A handler that sets this event would then
+wait for its own thread for ever. So the handler puts into a `SimpleQueue`, which is reentrant.
+Knows nothing of servers. Invariant: no number of signals, and no moment at which they come, keeps
+a server from ending.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ __all__ = ["StopSignals"]
 
 
 class StopSignals:
-    """Catches both signals from now on. To be made, and waited for, by the main thread.
+    """The stop signals of this process, caught from its construction on.
 
-    ``once``: another signal then ends the process at once.
+    Only the main thread may make it and wait for it. With ``once``, a second signal of the same
+    number ends the process at once.
     """
 
     def __init__(self, *, once: bool = False) -> None:
@@ -28,11 +30,11 @@ class StopSignals:
             signal.signal(number, self._note)
 
     def is_set(self) -> bool:
-        """Whether one came."""
+        """True if a signal has come."""
         return not self._came.empty()
 
     def wait(self, timeout_s: float) -> bool:
-        """Whether one came by then; returns at once when it has."""
+        """Waits up to `timeout_s` for a signal; returns whether one has come."""
         try:
             self._came.put(self._came.get(timeout=timeout_s))
         except queue.Empty:

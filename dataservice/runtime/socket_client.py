@@ -1,6 +1,7 @@
 """The client of a SocketServer: connects, opens exchanges, calls actions.
 
-Knows nothing of what is said. Invariant: no call outlives its timeout, and none leaves a socket.
+Knows nothing of what the messages mean. Invariant: no call outlives its time-out, and no failed
+call leaves a socket open.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ __all__ = ["SocketClient"]
 
 
 class SocketClient:
-    """Reaches one SocketServer, by a connection for each exchange. Thread safe; holds none itself.
+    """A client of one SocketServer, with a connection for each exchange. Thread safe.
 
-    InvalidArgumentError or FailedPreconditionError for certificates that cannot be used.
+    Holds no connection itself. Raises InvalidArgumentError or FailedPreconditionError for
+    certificates that cannot be used.
     """
 
     def __init__(self, address: str, *, token: str, tls: TlsConfig | None = None) -> None:
@@ -36,16 +38,16 @@ class SocketClient:
         self._token = token
         self._tls = tls
         if tls is not None:
-            tls.read_roots()  # says now what is wrong with them
+            tls.read_roots()  # raises at once if they cannot be used
         self._context: ssl.SSLContext | None = None
         self._was_answered = False
 
     def exchange(
         self, command: Mapping[str, Any], *, timeout_s: float = 10.0
     ) -> ConnectionExchange:
-        """Open the exchange that `command["exchange"]` names.
+        """Opens the exchange that `command["exchange"]` names.
 
-        Returns when the server has accepted it; raises what the server refused it with.
+        Returns when the server has accepted it; raises the error with which the server refused it.
         """
         deadline_s = time.monotonic() + timeout_s
         try:
@@ -63,7 +65,7 @@ class SocketClient:
         return exchange
 
     def action(self, name: str, body: bytes = b"", *, timeout_s: float) -> bytes:
-        """Call an action and return its reply; raises what its handler raised."""
+        """Calls an action and returns its reply; raises what its handler raised."""
         deadline_s = time.monotonic() + timeout_s
         with self.exchange({"exchange": ACTION, "name": name}, timeout_s=timeout_s) as exchange:
             exchange.send(b"", body, timeout_s=max(deadline_s - time.monotonic(), 0.001))
@@ -79,12 +81,12 @@ class SocketClient:
             raise DeadlineExceededError(
                 f"no answer from {self.address} in time: it could not be connected to"
             ) from error
-        except (OSError, UnicodeError) as error:  # a name that cannot be one
+        except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
             raise UnavailableError(f"{self.address} cannot be reached: {error}") from error
         try:
             if self._tls is None:
                 return PlainStream(sock)
-            # Made once somebody connects: of the system's roots there are many to read.
+            # Made at the first connection, since reading the system's many roots takes a while.
             self._context = self._context or self._tls.client_context()
             return TlsStream(_wrapped(sock, self._context, self._place[0]))
         except OSError as error:
@@ -92,7 +94,10 @@ class SocketClient:
             raise UnavailableError(f"{self.address} cannot be reached: {error}") from error
 
     def _explained(self, error: UnavailableError | DataLossError) -> Exception:
-        """Servers keep to what they speak: only who was never answered asks what that is."""
+        """Returns a clearer error if both ends disagree on TLS, else `error` itself.
+
+        Probes the server only if it has never answered, since a server does not change that.
+        """
         if self._was_answered:
             return error
         lost = error if isinstance(error, UnavailableError) else UnavailableError(str(error))
@@ -103,9 +108,10 @@ class SocketClient:
 
 
 def _dial(place: tuple[str, int], timeout_s: float) -> socket.socket:
-    """The first of a name's addresses that answers; TimeoutError after all of that time.
+    """Connects to the first of a name's addresses that answers.
 
-    How long it takes to look the name up is up to the system.
+    Raises TimeoutError after `timeout_s`, or the error of the last address. The time for looking
+    the name up is not included; the system bounds it.
     """
     found = socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
     failure: OSError = OSError("the name has no address")
@@ -116,7 +122,8 @@ def _dial(place: tuple[str, int], timeout_s: float) -> socket.socket:
             left_s = (deadline_s - time.monotonic()) / (len(found) - number)
             sock.settimeout(max(left_s, 0.001))
             sock.connect(address)
-            # Where nobody listens at a port that the system gives out, it may give out that one.
+            # If nothing listens at an ephemeral port, the system may choose that very port for the
+            # client, which is then connected to itself.
             if sock.getsockname() == sock.getpeername():
                 raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens there")
             return sock
@@ -130,6 +137,6 @@ def _dial(place: tuple[str, int], timeout_s: float) -> socket.socket:
 
 
 def _wrapped(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """Hands are shaken by the first call, within its deadline."""
+    """Returns a TLS socket; its first call does the handshake, within that call's deadline."""
     sock.setblocking(False)
     return context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)

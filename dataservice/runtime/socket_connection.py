@@ -1,8 +1,8 @@
-"""A connection between two processes by TCP, with bodies that land where they stay.
+"""A connection between two processes by TCP, whose bodies are received into their final place.
 
-Both ends are alike. A message is written from where it lies; what comes of a body is received into
-memory of its own, so that it is copied by the kernel alone. Knows nothing of commands, tokens or
-what bodies mean. Invariant: no wait outlives its deadline, and `shut_down` ends all of them.
+Both ends are alike. A message is sent from where it lies, and each body is received into memory of
+its own, so that only the kernel copies it. Knows nothing of commands, tokens or what bodies mean.
+Invariant: no wait outlives its deadline, and `shut_down` ends all waits.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ __all__ = ["SocketConnection"]
 logger = logging.getLogger(__name__)
 
 _DISCARDED_BYTES: Final = 16 << 10
-# Who sends so often without reading looks whether the peer has said something.
+# After this many sends without a read, a sender checks whether the peer has sent something.
 _MAX_UNANSWERED: Final = 8
 
 
 class SocketConnection:
-    """An end of `stream`, which it owns; see `connection_exchange.Connection`.
+    """One end of `stream`, which it owns; see `connection_exchange.Connection`.
 
-    `trusted`: the peer is whom this side wanted to talk to. Else it may send a short header, until
-    `trust`.
+    `trusted`: this side has chosen the peer. A peer that is not trusted may send only a short
+    header and no body, until `trust` is called.
     """
 
     protocol: ClassVar[str] = "tcp"
@@ -50,17 +50,18 @@ class SocketConnection:
         self.peer_error: bytes | None = None
         self._stream = stream
         self._incoming = Incoming(trusted=trusted)
-        self._ahead: Received | None = None  # of what was looked at and nobody has received
+        self._ahead: Received | None = None  # read by `_read_ahead`, and not received yet
         self._peer_ended = False
         self._unanswered = 0
-        # Of what comes, and of what is sent: who hears nonsense can still say so.
+        # The failures of receiving and of sending, kept apart so that an end that receives
+        # nonsense can still send an error.
         self._failure: DataServiceError | None = None
         self._broken: DataServiceError | None = None
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
 
     def trust(self) -> None:
-        """The peer has shown the token."""
+        """Notes that the peer has shown the token."""
         self._incoming.trust()
 
     def send(
@@ -71,9 +72,10 @@ class SocketConnection:
         *,
         deadline_s: float,
     ) -> None:
-        """Sends one message; waits while the peer takes no more.
+        """Sends one message; waits while the peer accepts no more.
 
-        DeadlineExceededError at `deadline_s` of the monotonic clock: nothing more can be sent then.
+        Raises DeadlineExceededError at `deadline_s` (monotonic clock). Nothing more can be sent
+        then, unless all the time was spent waiting for another sender.
         """
         check_header(header)
         content = None if body is None else memoryview(_buffer_of(body)).cast("B")
@@ -85,19 +87,19 @@ class SocketConnection:
                 raise self._broken
             self._unanswered += 1
             if self._unanswered > _MAX_UNANSWERED:
-                self._look()
-            # What is sent to an end that is closed is lost unsaid.
+                self._read_ahead()
+            # Checked first, since data sent to a closed end is lost without an error.
             if self._stream.is_gone():
                 raise UnavailableError("the peer closed the connection")
-            # Whatever breaks a message off in the middle, the peer can make nothing of the next.
+            # If anything breaks this message off in the middle, the peer cannot parse the next one.
             self._broken = UnavailableError("a message was broken off")
             self._stream.send([text] if content is None else [text, content], deadline_s)
             self._broken = None
 
     def receive(self, deadline_s: float) -> Received | None:
-        """The next message, None when the peer has finished sending.
+        """Returns the next message, None when the peer has finished sending.
 
-        DeadlineExceededError when there was none in time; what has come of one is kept.
+        Raises DeadlineExceededError if none arrived in time; a part that has arrived is kept.
         """
         with _held(self._receiving, deadline_s):
             if self._peer_ended:
@@ -109,13 +111,16 @@ class SocketConnection:
                 return None
             return received
 
-    def _look(self) -> None:
-        """Whether the peer has said that it is over: for who sends on and on."""
+    def _read_ahead(self) -> None:
+        """Reads a message ahead if one has arrived, so that a sender notices an ERROR.
+
+        Does nothing while another thread receives.
+        """
         if not self._receiving.acquire(blocking=False):
             return
         try:
             self._ahead = self._ahead or self._next(time.monotonic())
-        except DataServiceError as error:  # which whoever receives is told
+        except DataServiceError as error:  # the next `receive` raises it
             logger.debug("nothing can be heard for now: %s", error)
         finally:
             self._receiving.release()
@@ -135,7 +140,7 @@ class SocketConnection:
             self._failure = error
             raise
         except BaseException:
-            # What was taken from the stream may be lost, so where the next message begins is.
+            # Bytes taken from the stream may be lost, so the next message cannot be found.
             self._failure = UnavailableError("a message was broken off")
             raise
         if received.kind is Kind.ERROR:
@@ -143,9 +148,9 @@ class SocketConnection:
         return received
 
     def await_close(self, deadline_s: float) -> None:
-        """Until the peer has closed its end, dropping what it still sends.
+        """Waits until the peer has closed its end, and drops what the peer still sends.
 
-        An end that is closed while something lies unread takes with it what the peer had not read.
+        Closing this end while data lies unread would also discard what the peer has not read yet.
         """
         dropped = memoryview(bytearray(_DISCARDED_BYTES))
         try:
@@ -156,11 +161,11 @@ class SocketConnection:
             logger.debug("a connection came to its end: %s", ended)
 
     def is_gone(self) -> bool:
-        """Whether the peer closed its end, or this one was shut down; does not read."""
+        """True if the peer closed its end, or this end was shut down; does not read."""
         return self._failure is not None or self._stream.is_gone()
 
     def shut_down(self) -> None:
-        """Ends all calls, here and at the peer, from any thread. Idempotent."""
+        """Ends all calls at both ends; from any thread. Idempotent."""
         self._stream.shut_down()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""Messages as bytes of a stream: how they are written, and put together again as they come.
+"""Messages as bytes of a stream: how they are written, and reassembled as they arrive.
 
-A fixed head says of what kind a message is and how long its header and its body are; both follow.
-What comes of a body lands where it stays. Knows nothing of sockets. Invariant: the same messages
-come out wherever the stream is cut, and what does not parse is DataLossError, never a default.
+A fixed head gives the kind of a message and the lengths of its header and body, which follow it.
+Bodies are received into their final place. Knows no sockets. Invariant: the same messages come out
+wherever the stream is cut, and bytes that do not parse are a DataLossError, never a default.
 """
 
 from __future__ import annotations
@@ -17,66 +17,69 @@ from dataservice.runtime.message import MAX_BODY_BYTES, MAX_HEADER_BYTES, Kind, 
 
 __all__ = ["HEAD_BYTES", "STRANGER_HEADER_BYTES", "Incoming", "head_of"]
 
-# Differs from what a client of TLS or of HTTP/2 says first.
+# Differs from the first byte that a client of TLS or of HTTP/2 sends.
 _VERSION: Final = 0xD1
 _HEAD: Final = struct.Struct("<BBBxIQ")
 _HAS_BODY: Final = 1
 HEAD_BYTES: Final = _HEAD.size
 _KINDS: Final = {kind.value: kind for kind in (Kind.OPEN, Kind.MESSAGE, Kind.DONE, Kind.ERROR)}
-# Of who has not shown a token: a token and a command.
+# The limit for a peer that has not shown the token: enough for a token and a command.
 STRANGER_HEADER_BYTES: Final = 64 << 10
-# Short messages come by one call; of a longer one this much is copied.
+# Short messages arrive in one call. Of a longer message, at most this much is copied.
 _SCRATCH_BYTES: Final = 16 << 10
 _EMPTY: Final = pa.py_buffer(b"")
 
 
 def head_of(kind: Kind, header_bytes: int, body_bytes: int | None) -> bytes:
-    """What comes before a header and a body; `body_bytes` None for a message without one."""
+    """Encodes the head of a message; `body_bytes` is None for a message without a body."""
     flags = 0 if body_bytes is None else _HAS_BODY
     return _HEAD.pack(_VERSION, kind, flags, header_bytes, body_bytes or 0)
 
 
 class Incoming:
-    """What has come of a stream. Not thread safe.
+    """The parser of the bytes received from a stream. Not thread safe.
 
-    Whoever receives puts bytes into `room`, says how many by `add`, and asks `take` for messages.
-    A stranger, until `trust`, may send a short header and no body.
+    The caller puts received bytes into `room`, reports their number by `add`, and gets messages
+    from `take`. A peer that is not trusted may send only a short header and no body, until `trust`.
     """
 
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._start = self._stop = 0
-        self._kind: Kind | None = None  # of the message that is coming
+        self._kind: Kind | None = None  # of the message that is being received
         self._header = bytearray()
         self._body: pa.Buffer | None = None
-        self._parts: list[memoryview] = []  # room for what has not come of it
+        self._parts: list[memoryview] = []  # room for the parts of it that have not arrived
 
     def trust(self) -> None:
-        """The peer has shown the token."""
+        """Notes that the peer has shown the token."""
         self._trusted = True
 
     @property
     def room(self) -> memoryview:
-        """Where the next bytes belong; never empty once `take` has given None."""
+        """The memory for the next bytes; not empty after `take` has returned None."""
         if self._parts:
             return self._parts[0]
         return self._scratch[self._stop :]
 
     @property
     def is_exact(self) -> bool:
-        """Whether all that fits into `room` will come."""
+        """True if the stream will fill all of `room`."""
         return bool(self._parts)
 
     def add(self, size: int) -> None:
-        """So many bytes were put into `room`."""
+        """Notes that `size` bytes were put into `room`."""
         if self._parts:
             self._fill(size)
         else:
             self._stop += size
 
     def take(self) -> Received | None:
-        """The next message that is whole; DataLossError where the stream makes no sense."""
+        """Returns the next message if it is complete, else None.
+
+        Raises DataLossError if the bytes do not parse.
+        """
         if self._kind is None:
             if self._stop - self._start < HEAD_BYTES:
                 self._make_room()
@@ -90,7 +93,7 @@ class Incoming:
         return received
 
     def _begin(self) -> None:
-        """Reads a head, and what has come after it."""
+        """Parses a head, and stores the bytes that have arrived after it."""
         version, kind, flags, header_bytes, body_bytes = _HEAD.unpack_from(
             self._scratch, self._start
         )
@@ -129,7 +132,7 @@ class Incoming:
             self._parts[0] = part[size:]
 
     def _make_room(self) -> None:
-        """Moves what has come of a head to where there is room for the rest."""
+        """Moves a partly received head to the front, so that there is room for its rest."""
         size = self._stop - self._start
         self._scratch[:size] = bytes(self._scratch[self._start : self._stop])
         self._start, self._stop = 0, size

@@ -1,7 +1,7 @@
-"""Serves message streams and small calls over TCP, plain or by TLS.
+"""Serves message streams and small calls over TCP, plain or with TLS.
 
-Knows nothing of what is said. Invariant: a client without the token costs a thread and some
-hundred kilobytes, for seconds.
+Knows nothing of what the messages mean. Invariant: a client without the token costs no more than a
+thread and some hundred kilobytes, for a few seconds.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ ActionHandler = Callable[[bytes], bytes]
 
 
 class SocketServer(ConnectionServer):
-    """Serves named exchanges and actions on one port. A thread per open exchange.
+    """A server of named exchanges and actions on one port, with a thread per open exchange.
 
-    `port` 0 takes a free one.
+    `port` 0 chooses a free port.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class SocketServer(ConnectionServer):
 
     @property
     def port(self) -> int:
-        """The bound port once started."""
+        """The bound port, once started."""
         return self._port
 
     @property
     def address(self) -> str:
-        """`host:port` as clients name it."""
+        """The server's address, as `host:port`."""
         return format_address(self._host, self._port)
 
     def start(self) -> SocketServer:
-        """Bind and serve.
+        """Binds the port and serves.
 
-        AddressInUseError when the port is taken, InvalidArgumentError for an address that is none
-        of this machine.
+        Raises AddressInUseError if the port is taken, InvalidArgumentError if the address is not
+        one of this machine or the port may not be opened.
         """
         if self._tls is not None:
             self._context = self._tls.server_context()
@@ -97,7 +97,7 @@ class SocketServer(ConnectionServer):
             peer = format_address(*sock.getpeername()[:2])
             if self._context is None:
                 return SocketConnection(PlainStream(sock), trusted=False), peer
-            # Hands are shaken on the connection's own thread.
+            # The handshake is done later, on the connection's own thread.
             sock.setblocking(False)
             wrapped = self._context.wrap_socket(
                 sock, server_side=True, do_handshake_on_connect=False
@@ -119,13 +119,14 @@ class SocketServer(ConnectionServer):
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """OSError where the port cannot be had."""
+    """Returns a listener on the port; raises OSError if it cannot be bound."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    # A name of both families, such as localhost, is served where most look first.
-    family, kind, protocol, _, place = min(found, key=lambda each: each[0] != socket.AF_INET)
+    # A name with IPv4 and IPv6 addresses, such as localhost, is served on IPv4, which most clients
+    # try first.
+    family, kind, protocol, _, place = min(found, key=lambda info: info[0] != socket.AF_INET)
     listener = socket.socket(family, kind, protocol)
     try:
-        # A port that was served a moment ago; one that is served now is refused all the same.
+        # Allows a port that was served a moment ago; a port in use is refused all the same.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6 and hasattr(socket, "IPV6_V6ONLY"):
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

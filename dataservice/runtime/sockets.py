@@ -1,8 +1,8 @@
 """Ends TCP connections of this process from outside of the library that owns them.
 
 A last resort for libraries that offer no bounded shutdown or write. Knows nothing of the protocol
-on the sockets. Invariant: only connections with the given end are touched, never a listener,
-never another process's descriptor.
+on the sockets. Invariant: only connections with the given port or address are touched, never a
+listener, never another process's descriptor.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 def sever_connections(port: int, peer_port: int | None = None) -> int:
-    """Shut down this process's connections whose local port is `port`; returns how many.
+    """Shuts down this process's connections whose local port is `port`; returns how many.
 
-    `peer_port` limits that to the connection of one client. The library that owns a socket sees
-    its peer close it, and does its own cleaning up.
+    `peer_port` limits that to the connection of one client. To the library that owns a socket it
+    looks as if the peer had closed it, so the library cleans up by itself.
     """
     return _shut_down(
         sock
@@ -33,7 +33,7 @@ def sever_connections(port: int, peer_port: int | None = None) -> int:
 
 
 def sever_connections_to(address: str) -> int:
-    """Shut down this process's connections to the server at `address`; returns how many."""
+    """Shuts down this process's connections to the server at `address`; returns how many."""
     try:
         found = socket.getaddrinfo(*split_address(address), type=socket.SOCK_STREAM)
     except (OSError, ValueError) as error:
@@ -59,7 +59,7 @@ def _shut_down(connections: Iterator[socket.socket]) -> int:
 
 
 def _connections() -> Iterator[tuple[socket.socket, tuple[str, int], tuple[str, int]]]:
-    """Connected TCP sockets, with their own and their peer's address."""
+    """Yields this process's connected TCP sockets, each with its own and its peer's address."""
     for name in os.listdir("/dev/fd"):
         sock = _duplicate(int(name))
         if sock is None:
@@ -75,7 +75,10 @@ def _connections() -> Iterator[tuple[socket.socket, tuple[str, int], tuple[str, 
 
 
 def _duplicate(descriptor: int) -> socket.socket | None:
-    """A socket on a duplicate, so that the owner may close its own at any moment."""
+    """Returns a socket on a duplicate descriptor, so that the owner may close its own any time.
+
+    Returns None if the descriptor is closed or is no socket.
+    """
     try:
         duplicate = os.dup(descriptor)
     except OSError:

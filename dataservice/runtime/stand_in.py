@@ -1,6 +1,6 @@
-"""What a function that is sent to another process holds of a server of the program that sent it.
+"""The stand-in for a server that a function refers to when it is sent to another process.
 
-Knows names and values, no kind of server. Invariant: nothing of the server itself travels.
+Knows names and values, but no kind of server. Invariant: no part of the server itself travels.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 
 class StandIn:
-    """Has the addresses ``known`` as attributes, and says of all others that they are not here."""
+    """An object with the attributes ``known``; all others raise an AttributeError that explains."""
 
     def __init__(self, of: str, known: Mapping[str, Any]) -> None:
         self._of, self._known = of, dict(known)

@@ -1,8 +1,8 @@
 """Threads that can always be stopped.
 
-Responsible for what every long-lived part of a server runs on, a thread with an owner and a bounded
-stop, and for the end of many of them together. Knows nothing of the network or of what they do.
-Invariant: no call blocks past its timeout.
+Responsible for the thread on which every long-lived part of a server runs, which has an owner and a
+bounded stop, and for ending many threads together. Knows no network, nor what the threads do.
+Invariant: no call blocks past its time-out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def end_all(
 ) -> int:
     """Lets threads finish for `grace_s`, cuts what each of them serves, and waits for them.
 
-    Until `deadline_s` of the monotonic clock; returns how many have not ended by then.
+    Waits until `deadline_s` (monotonic clock); returns how many have not ended by then.
     """
     grace_end_s = min(time.monotonic() + grace_s, deadline_s)
     for thread in busy.values():
@@ -44,9 +44,9 @@ def end_all(
 class StoppableThread:
     """A named daemon thread that an owner can stop.
 
-    `target` receives the stop event and returns soon after it is set. An exception that leaves
-    `target` is logged with its traceback and kept in `failure`; `on_failure`, when given, is
-    called with it on the thread.
+    `target` receives the stop event and must return soon after it is set. An exception that leaves
+    `target` is logged with its traceback and kept in `failure`; `on_failure`, if given, is called
+    with it on the thread.
     """
 
     def __init__(
@@ -65,23 +65,23 @@ class StoppableThread:
         self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> StoppableThread:
-        """Start the thread and return this object."""
+        """Starts the thread and returns this object."""
         self._thread.start()
         return self
 
     def is_alive(self) -> bool:
-        """Whether the thread has been started and has not ended."""
+        """True if the thread has been started and has not ended."""
         return self._thread.is_alive()
 
     def request_stop(self) -> None:
-        """Set the stop event without waiting. Idempotent, any thread."""
+        """Sets the stop event without waiting. Idempotent; from any thread."""
         self.stop_event.set()
 
     def stop(self, timeout_s: float = 5.0) -> bool:
-        """Set the stop event and wait. False, and a warning, when the thread still runs.
+        """Sets the stop event and waits; logs a warning and returns False if the thread still runs.
 
-        Returns True at once for a thread that was never started, and does not wait when called
-        on the thread itself.
+        Returns True at once for a thread that was never started. Returns False without waiting if
+        called on the thread itself.
         """
         self.stop_event.set()
         if self._thread.ident is None:

@@ -1,7 +1,7 @@
-"""Whether certificates can be used, and whether a server wants one seen: for clear errors only.
+"""Checks certificates, and whether a server speaks TLS: only to make errors clear.
 
-Libraries that encrypt say little when a file is of another kind, or when one end speaks TLS and
-the other does not, or not in the same names. Invariant: nothing here decides whom to trust.
+TLS libraries say little if a file is of the wrong kind, if only one end speaks TLS, or if a
+certificate is not trusted. Knows nothing of calls. Invariant: nothing here decides whom to trust.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PROBE_TIMEOUT_S = 0.5
 
 
 def check_server_pair(cert_path: str, key_path: str) -> None:
-    """InvalidArgumentError unless the files are a certificate in PEM form and its key."""
+    """Raises InvalidArgumentError unless the files are a PEM certificate and its key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert_path, key_path, password="")
@@ -28,7 +28,7 @@ def check_server_pair(cert_path: str, key_path: str) -> None:
 
 
 def check_roots(ca_path: str) -> None:
-    """InvalidArgumentError unless the file holds a certificate in PEM form."""
+    """Raises InvalidArgumentError unless the file holds a PEM certificate."""
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cafile=ca_path)
     except ssl.SSLError as error:
@@ -40,12 +40,12 @@ def check_roots(ca_path: str) -> None:
 def explained(
     failure: UnavailableError, address: str, *, by_tls: bool, ca_path: str | None
 ) -> UnavailableError | UnauthenticatedError:
-    """``failure`` of a client, or what keeps both ends from ever understanding each other.
+    """Returns ``failure``, or a clearer error if TLS keeps both ends from ever connecting.
 
-    That is an UnauthenticatedError, which nobody tries again: one end alone speaks TLS, or the
-    certificates in ``ca_path`` (None: those of the system) do not vouch for the server's. Blocks
-    for a second at most, and only where something listens: for clients that were never answered,
-    since a server keeps to what it speaks.
+    The clearer error is an UnauthenticatedError, which is not retried. It means that only one end
+    speaks TLS, or that the certificates in ``ca_path`` (None: those of the system) do not vouch for
+    the server's. Blocks for a second at most, and only if something listens. To be called for
+    clients that were never answered, since a server does not change whether it speaks TLS.
     """
     speaks_tls = _speaks_tls(address)
     if speaks_tls is None or not (speaks_tls or by_tls):
@@ -60,19 +60,19 @@ def explained(
             f"{failure}; this client speaks TLS and it does not: start it with --tls-cert and "
             "--tls-key, or name no certificate here"
         )
-    doubt = _doubt(address, ca_path)
-    if doubt is None:
+    reason = _refusal_reason(address, ca_path)
+    if reason is None:
         return failure
     trusted = "the certificates of this system" if ca_path is None else ca_path
     return UnauthenticatedError(
-        f"{failure}; its certificate is not trusted ({doubt}) by {trusted}: name the CA that it "
+        f"{failure}; its certificate is not trusted ({reason}) by {trusted}: name the CA that it "
         "was issued by (DATASERVICE_TLS_CA or --tls-ca; in training PSTRAIN_TLS_CA or "
         "tls_ca_path), and an address that it was issued for"
     )
 
 
 def _speaks_tls(address: str) -> bool | None:
-    """None where nothing answers."""
+    """Returns whether the server speaks TLS; None if nothing answers."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -84,8 +84,8 @@ def _speaks_tls(address: str) -> bool | None:
     return True
 
 
-def _doubt(address: str, ca_path: str | None) -> str | None:
-    """Why the server's certificate is refused; None where it is not."""
+def _refusal_reason(address: str, ca_path: str | None) -> str | None:
+    """Returns why the server's certificate is refused; None if it is accepted or not checked."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         if ca_path is None:
@@ -101,11 +101,11 @@ def _doubt(address: str, ca_path: str | None) -> str | None:
 
 
 def _shake_hands(address: str, context: ssl.SSLContext) -> None:
-    """OSError where nothing answers, of which SSLError is one."""
+    """Does a TLS handshake; raises SSLError if that fails, another OSError if nothing answers."""
     host, port = split_address(address)
     failure: OSError | None = None
     for family, kind, protocol, _, place in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        # Wrapped before it is connected: wrapping one whose peer has gone by then leaks it.
+        # Wrapped before it is connected, since wrapping a socket whose peer is gone leaks it.
         with (
             socket.socket(family, kind, protocol) as plain,
             context.wrap_socket(plain, server_hostname=host) as wrapped,

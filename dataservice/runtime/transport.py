@@ -1,7 +1,8 @@
-"""Which way an exchange takes: none within a process, shared memory on one host, else Flight.
+"""Chooses the transport of an exchange: by reference in a process, shared memory on a host, Flight.
 
-Knows all transports, nothing of what travels. Invariant: an exchange that was asked for by the
-name of a protocol takes that one or fails with the reason.
+Responsible for this choice and for the error if the protocol that was asked for cannot be used.
+Knows all transports, but nothing of what travels. Invariant: an exchange for which a protocol was
+named uses that protocol or fails with the reason.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ def open_exchange(
     tls: TlsConfig | None,
     timeout_s: float,
 ) -> Iterator[AnyExchange]:
-    """An exchange with the server at `address`, which ends with the context.
+    """Opens an exchange with the server at `address`, which ends with the context.
 
-    `protocol` None: by reference if the server is in this process, through shared memory if it is
-    on this host and of this user. Raises what the server refused the exchange with;
-    FailedPreconditionError where no network was to be used and it takes one.
+    `protocol` None passes bodies by reference if the server is in this process, through shared
+    memory if it is on this host and runs as this user, and else through Flight. Raises the error
+    with which the server refused the exchange, and FailedPreconditionError if `protocol` excludes
+    the network but only the network reaches the server.
     """
     check_choice("protocol", protocol, (LOCAL, *DATA_TRANSFER_PROTOCOLS, None))
     deadline_s = time.monotonic() + timeout_s
@@ -83,7 +85,7 @@ def open_exchange(
 def open_local(
     address: str, command: Mapping[str, Any], *, token: str, timeout_s: float
 ) -> ConnectionExchange | None:
-    """An exchange through shared memory; None where the server shares none with this process."""
+    """Opens an exchange through shared memory; None if the server shares none with this process."""
     try:
         sock = dial(address)
     except NotLocalError as reason:
@@ -96,7 +98,7 @@ def open_local(
 def _explain(
     address: str, protocol: str, reason: NotLocalError, *, token: str, tls: TlsConfig | None
 ) -> None:
-    """Raises what is wrong; a server that is just dead is unavailable, as it is through Flight."""
+    """Raises the reason why memory cannot be shared, or UnavailableError if the server is dead."""
     client = FlightClient(address, token=token, tls=tls)
     try:
         client.action("ping", timeout_s=_PROBE_S)

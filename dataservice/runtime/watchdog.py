@@ -1,8 +1,8 @@
-"""The watchdog: ends waits which the operating system or a C library cannot bound by itself.
+"""The watchdog: ends waits that the operating system or a C library cannot bound by itself.
 
-Responsible for calling what ends a wait once its deadline has passed, whichever thread waits.
+Responsible for calling the callback that ends a wait once the deadline of the wait has passed.
 Knows nothing of what is waited for. Invariant: an armed wait is ended soon after its deadline
-unless it was disarmed before, and what ends it runs on the watchdog's own thread.
+unless it was disarmed before; the callback runs on the watchdog's own thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _NEVER_S = float("inf")
 
 
 class Deadline:
-    """Bounds a repeated wait by calling `on_expiry` from the watchdog when it takes too long.
+    """A bound for repeated waits: the watchdog calls `on_expiry` if one takes too long.
 
-    `on_expiry` must be thread safe, must not block, and should make the wait end. Arming costs
-    one comparison in the usual case, so it can guard every message of a stream. One wait at a
+    `on_expiry` must be thread safe, must not block, and should make the wait end. Arming costs one
+    comparison in the usual case, so it can guard every message of a stream. It guards one wait at a
     time; use one Deadline for each thread that waits.
     """
 
@@ -38,7 +38,7 @@ class Deadline:
         self._watchdog = watchdog
 
     def arm(self, timeout_s: float) -> None:
-        """Start a wait of at most `timeout_s`."""
+        """Starts a wait of at most `timeout_s`."""
         at_s = time.monotonic() + timeout_s
         self.timeout_s = timeout_s
         self.at_s = at_s
@@ -46,21 +46,21 @@ class Deadline:
             self._watchdog.wake_by(at_s)
 
     def disarm(self) -> None:
-        """End the wait. `expired` tells whether it was cut short."""
+        """Ends the wait. `expired` tells whether it was cut short."""
         self.at_s = _NEVER_S
 
     def expire(self) -> None:
-        """Mark the wait as expired and end it; called by the watchdog."""
+        """Marks the wait as expired and ends it; called by the watchdog."""
         self.at_s = _NEVER_S
         self.expired = True
         self._on_expiry()
 
 
 class Watchdog:
-    """One thread that expires the armed deadlines of many waits.
+    """A thread that expires the armed deadlines of many waits.
 
-    It sleeps until the earliest deadline seen at its last scan; a wait that is armed with a later
-    one does not wake it. `shared()` is the process's own, which lives as long as the process.
+    It sleeps until the earliest deadline seen in its last scan; arming a wait with a later deadline
+    does not wake it. `shared()` returns the watchdog that lives as long as the process.
     """
 
     _shared: Watchdog | None = None
@@ -75,14 +75,14 @@ class Watchdog:
 
     @classmethod
     def shared(cls) -> Watchdog:
-        """The watchdog of this process, made on first use."""
+        """Returns the watchdog of this process, made on first use."""
         with cls._shared_lock:
             if cls._shared is None:
                 cls._shared = cls()
             return cls._shared
 
     def deadline(self, on_expiry: Callable[[], None]) -> Deadline:
-        """A new Deadline. The watchdog holds it weakly: dropping it is enough to end it."""
+        """Returns a new Deadline; the watchdog refers to it weakly, so dropping it ends it."""
         deadline = Deadline(on_expiry, self)
         with self._wakeup:
             self._deadlines.add(deadline)
@@ -92,14 +92,14 @@ class Watchdog:
         return deadline
 
     def wake_by(self, at_s: float) -> None:
-        """Make sure that the next scan is not after `at_s`."""
+        """Makes sure that the next scan is not after `at_s`."""
         with self._wakeup:
             if at_s < self.next_wake_s:
                 self.next_wake_s = at_s
             self._wakeup.notify()
 
     def stop(self) -> None:
-        """End the thread; deadlines armed later never expire."""
+        """Ends the thread; deadlines armed later never expire."""
         with self._wakeup:
             self._stopped = True
             self._wakeup.notify()
@@ -123,8 +123,8 @@ class Watchdog:
             del due
 
     def _scan(self) -> list[Deadline]:
-        # From here on every arming thread takes the slow path and waits for the lock, so an
-        # instant is either seen by this scan or lowers next_wake_s after it.
+        # From here on every arming thread takes the slow path and waits for the lock. So each armed
+        # deadline is either seen by this scan, or lowers next_wake_s after it.
         self.next_wake_s = _NEVER_S
         now_s = time.monotonic()
         armed = [(deadline.at_s, deadline) for deadline in self._deadlines]

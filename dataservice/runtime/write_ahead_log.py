@@ -1,8 +1,8 @@
-"""Reads SQLite's write-ahead log before SQLite does, for damage that it would pass over.
+"""Checks SQLite's write-ahead log, before SQLite reads it, for damage that SQLite would ignore.
 
-Knows the format of that log, https://www.sqlite.org/fileformat2.html, section 4, and nothing of
-what is in its pages. Changes no file. Invariant: a log that a crash tore is let through, one of
-which SQLite would drop a transaction that had been synced is not.
+Knows the format of this log, https://www.sqlite.org/fileformat2.html, section 4, but not the
+contents of its pages. Changes no file. Invariant: a log whose tail was torn by a crash passes; a
+log from which SQLite would drop a synced transaction is an error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _MAGIC = 0x377F0682
 
 
 def check_log(path: Path) -> None:
-    """Tell damage in the write-ahead log from a tail torn by a crash.
+    """Raises DataLossError if the write-ahead log is damaged, but not if a crash tore its tail.
 
-    SQLite drops everything behind the first bad frame of the log, silently. Each transaction is
-    synced before the next one begins, so only the last may be torn: frames of a later one behind
-    the bad frame prove that a transaction which had been synced would be lost.
+    SQLite silently drops everything from the first bad frame of the log on. Each transaction is
+    synced before the next one begins, so only the last one may be torn. Frames of a later
+    transaction behind the bad frame prove that a synced transaction would be lost.
     """
     file = path.with_name(path.name + "-wal")
     log = file.read_bytes() if file.exists() else b""
@@ -50,7 +50,7 @@ def check_log(path: Path) -> None:
 
 
 def _checksum(data: bytes, order: str, sums: tuple[int, int]) -> tuple[int, int]:
-    """https://www.sqlite.org/fileformat2.html, section 4.2."""
+    """Returns the log's checksum of `data`; see the file format, section 4.2."""
     sum0, sum1 = sums
     words = struct.unpack(f"{order}{len(data) // 4}I", data)
     for first, second in zip(words[::2], words[1::2], strict=True):

@@ -1,1 +1,1 @@
-"""Checkpoints: what is in one, how it is written and committed, which are kept."""
+"""Checkpoints: their contents, how they are written and committed, and which are kept."""

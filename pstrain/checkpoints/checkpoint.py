@@ -1,8 +1,8 @@
 """Checkpoints of models, optimizers, metrics, variables and data positions, committed together.
 
-Servers write their own rows, side by side; this module names things and writes the manifest.
-Must not know how values travel. Invariant: variables are matched by name, never by order or id,
-so any number of servers and shards restores what any other number saved.
+Each server writes its own rows, in parallel; this module names the objects and writes the manifest.
+Must not know how values travel. Invariant: variables are matched by name, never by order or id, so
+any number of servers and shards restores what any other number saved.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Checkpoint(Telling):
     """Saves and restores objects, each under the name it is given here.
 
     ``Checkpoint(model=model, optimizer=optimizer, data=iterator)``: an object has ``variables``,
-    is a variable, or has ``state_dict``/``load_state_dict`` (JSON-able); None stands for nothing.
-    What several of them reach, as in ``Checkpoint(net=net, encoder=net.encoder)``, is saved once
-    and restored by any of its names; state is saved with each.
-    ``checkpoint.model`` is the object of that name. Optimizer slots are saved with the rows they
-    belong to, a learning rate that was set with its optimizer. Everything is saved as it is at one
-    moment, at which no closure is under way. ``restore`` may come before an object has made its
-    variables: they then get their values as they are made, where it has some already those of
-    layers that it has in attributes, lists or dicts.
+    is a variable, or has ``state_dict``/``load_state_dict`` (JSON-able); None is left out.
+    A variable that several objects reach, as in ``Checkpoint(net=net, encoder=net.encoder)``, is
+    saved once and restored by any of its names; state is saved with each object.
+    ``checkpoint.model`` is the object of that name. Optimizer slots are saved with their rows, and
+    a learning rate that the program has set is saved with its optimizer. Everything is saved as it
+    is at one moment at which no closure is in flight. ``restore`` may come before an object has
+    made its variables: each gets its value when it is made. If the object has some variables
+    already, this holds only for new variables of layers in its attributes, lists or dicts.
     """
 
     _foreign = foreign_names.CHECKPOINT_OBJECT
@@ -84,10 +84,10 @@ class Checkpoint(Telling):
         self.followers: list[Follower] = []
         self._attached: dict[str, Attached] = {}
         self._restored: dict[str, Any] = {}
-        # Threads that save, and those that bring lost servers back.
+        # Taken by threads that save, and by those that restore lost servers.
         self._lock = threading.RLock()
 
-    if not TYPE_CHECKING:  # as `Telling` has it
+    if not TYPE_CHECKING:  # as in `Telling`
 
         def __getattr__(self, name: str) -> Any:
             objects = vars(self).get("_objects", {})
@@ -115,19 +115,20 @@ class Checkpoint(Telling):
         incremental: bool = False,
         written: Callable[[str], None] | None = None,
     ) -> SavedCheckpoint:
-        """Writes ``<directory>/<name>-<number>``; its path, and what the save took.
+        """Writes ``<directory>/<name>-<number>``; returns its path, with figures about the save.
 
-        Closures that are under way end first, and no other begins until the values are held, which
-        takes milliseconds; they go on while files are written. Blocks until it is on disk, unless
-        ``asynchronous``: ``wait()`` of what is returned, or else the next save, then raises what
-        went wrong. ``written`` is called, perhaps by another thread, once it can be seen.
-        ``incremental``: large tables write the rows that changed since the last such save of this
-        object, beside hard links to the files of that one, and all of their rows where the changes
-        since then add up to half a table, or more than eight objects save it in turns: it knows
-        what changed since its last eight saves. Others may be removed all the same; damage to a
-        file that several share is damage to all of them.
-        ``number`` None: one above the highest there. Parameter servers write into the directory
-        too, so it must be the same place on their hosts.
+        Closures in flight end first, and no other begins until a snapshot is taken, which takes
+        milliseconds; training goes on while files are written. Blocks until the checkpoint is on
+        disk, unless ``asynchronous``: then ``wait()`` of the result, or else the next save, raises
+        the error of a failed save. ``written`` is called with the path, perhaps by another thread,
+        once the checkpoint is visible.
+        ``incremental`` saves write, of a large table, only the rows that changed since the last
+        such save of this object, beside hard links to the files of that save. They write the whole
+        table if the changes add up to half of it, or if more than eight objects save it in turns,
+        since a table knows the changes since its last eight saves. Older checkpoints may still be
+        removed; damage to a file that several checkpoints share damages all of them.
+        ``number`` None means one above the highest in ``directory``. Parameter servers write into
+        the directory too, so it must be the same place on their hosts.
         """
         check_true_or_false(asynchronous=asynchronous, incremental=incremental)
         check_callable("written", written, optional=True)
@@ -176,16 +177,16 @@ class Checkpoint(Telling):
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Scope in which no other thread saves: what one was writing is there, or not, by then."""
+        """Enters a scope in which no other thread saves, after a save in flight has ended."""
         with self._lock:
             if self._under_way is not None:
                 self._under_way.wait_ended()
             yield
 
     def attach(self, name: str, value: Attached) -> Any:
-        """Has ``value`` saved and restored too; a checkpoint that lacks it gives it None.
+        """Saves and restores ``value`` too; a checkpoint without it gives it the state None.
 
-        Returns its state in the checkpoint that this object restored last, once, or None.
+        Returns its state, once, in the checkpoint that this object restored last, or None.
         """
         if name in self._objects or name in self._attached:
             raise InvalidArgumentError(f"the checkpoint already holds an object named {name!r}")
@@ -193,19 +194,22 @@ class Checkpoint(Telling):
         return self._restored.pop(name, {}).get("state")
 
     def detach(self, name: str) -> None:
-        """Inverse of :meth:`attach`."""
+        """Reverses :meth:`attach`."""
         del self._attached[name]
 
     def follow(self, follower: Follower) -> None:
-        """Has somebody told of each save and restore."""
+        """Notifies ``follower`` of each save and restore from now on."""
         self.followers.append(follower)
 
     def unfollow(self, follower: Follower) -> None:
-        """Inverse of :meth:`follow`."""
+        """Reverses :meth:`follow`."""
         self.followers.remove(follower)
 
     def wait(self, timeout: float | None = None) -> None:
-        """Blocks until the last save has ended; raises what it failed with, unless that is told."""
+        """Blocks until the last save has ended; raises its error, unless it was raised before.
+
+        Raises DeadlineExceededError after ``timeout`` seconds.
+        """
         left_s = limit_s(timeout)
         last = self._last
         if last is None:
@@ -214,7 +218,7 @@ class Checkpoint(Telling):
             if not last.is_told:
                 last.wait(left_s)
         finally:
-            # One that goes on is waited for again, and its error is yet to be told.
+            # A save that goes on must be waited for again: its error may still have to be raised.
             if last.has_ended and self._last is last:
                 self._last = None
 
@@ -225,7 +229,7 @@ class Checkpoint(Telling):
         *,
         is_incremental: bool,
     ) -> tuple[SavedCheckpoint, _Held]:
-        """A save that is under way, and what is held for it."""
+        """Begins a save; returns it, with the snapshot that is held for it."""
         pauses = Pauses()
         with self._lock:
             moment = self._hold(pauses, held, self._newest if is_incremental else None)
@@ -234,7 +238,7 @@ class Checkpoint(Telling):
         return saved, moment
 
     def _hold(self, pauses: Pauses, held: contextlib.ExitStack, last: _Newest | None) -> _Held:
-        """Everything as it is at one moment; ``held`` lets it go."""
+        """Takes a snapshot of everything at one moment; closing ``held`` releases it."""
         named = self._named()
         groups = grouped(named)
         asked_s = time.monotonic()
@@ -263,16 +267,16 @@ class Checkpoint(Telling):
     def restore(
         self, path: Path | None, *, with_attached: bool = False, keeps_rates: bool = False
     ) -> RestoreStatus:
-        """Restores all objects from a checkpoint, or from the newest in a directory; its path.
+        """Restores all objects from a checkpoint, or from the newest in a directory.
 
-        An object that has no variables yet gets its values as it makes them; the returned path
-        has ``assert_consumed`` and the like, to ask whether all went well. No variable changes
-        unless all fit, no file is damaged and every object takes its state, which it gets before
-        variables change. Raises NotFoundError for a checkpoint, object or variable that is not
-        there, InvalidArgumentError for a variable of another shape or dtype, DataLossError for
-        damaged files. None, which is what a directory without checkpoints has as its newest,
-        restores nothing. ``with_attached``: what is attached goes back too. ``keeps_rates``:
-        optimizers keep the learning rates that the program has set, which itself goes on.
+        An object without variables gets its values when it makes its variables. The returned path
+        has ``assert_consumed`` and similar methods that check how much was restored. No variable
+        changes unless all variables fit, no file is damaged and every object accepts its state,
+        which it gets before variables change. Raises NotFoundError for a missing checkpoint, object
+        or variable, InvalidArgumentError for a variable of another shape or dtype, and
+        DataLossError for damaged files. ``path`` None, the newest checkpoint of a directory without
+        any, restores nothing. ``with_attached`` restores attached objects too. With
+        ``keeps_rates``, optimizers keep the learning rates that the running program has set.
         """
         if path is None:
             return RestoreStatus(Restored("", Saved(()), {}), self._named)
@@ -313,11 +317,11 @@ class Checkpoint(Telling):
                 value.restore_rate(saved.get(name, {}).get("rate", {}))
 
     def holds(self) -> set[Key]:
-        """The variables that a save now would write."""
+        """Returns the variables that a save at this moment would write."""
         return {key_of(each.variable) for each in self._named()}
 
     def _consistency(self) -> dict[str, Any] | None:
-        """By which rule the values came about; None for values of this process alone."""
+        """Returns the consistency rule of the values; None if all values are of this process."""
         groups = grouped(self._named())
         rules = (getattr(group.parameters, "consistency", None) for group in groups)
         return next((rule.to_json() for rule in rules if rule is not None), None)
@@ -327,22 +331,22 @@ class Checkpoint(Telling):
 
 
 class Follower(Protocol):
-    """Somebody who has to know which moments can be gone back to."""
+    """An observer of saves and restores, which has to know the moments that can be restored."""
 
     def held(self) -> Any:
-        """All is held as it is now; what this returns stands for the moment."""
+        """Called at the moment of a snapshot; returns a mark that names the moment."""
 
     def committed(self, mark: Any, path: str) -> None:
-        """The checkpoint of that moment is whole. Called by any thread."""
+        """Called, by any thread, when the checkpoint of the moment ``mark`` is complete."""
 
     def restored(self, path: str) -> None:
-        """Everything is as in this checkpoint."""
+        """Called when everything has been restored from the checkpoint at ``path``."""
 
 
 class _Held(NamedTuple):
-    """Everything at one moment: what the manifest says of it, values by their parameters' id.
+    """The snapshot of one moment: the manifest's contents, and values by ``id`` of parameters.
 
-    ``marks`` are what followers call it, ``base`` is what is to be built on.
+    ``marks`` are the followers' marks of the moment, ``base`` is the checkpoint to build on.
     """
 
     contents: dict[str, Any]
@@ -352,7 +356,7 @@ class _Held(NamedTuple):
 
 
 class _Newest(NamedTuple):
-    """A checkpoint that the next one may build on, and what each of the parameters calls it."""
+    """The checkpoint on which the next one may build, and its moments by ``id`` of parameters."""
 
     base: Base | None
     moments: dict[int, str]
@@ -361,7 +365,7 @@ class _Newest(NamedTuple):
 def _load_values(
     path: str, saved: Saved, groups: Sequence[Group], agree: Callable[[], None]
 ) -> None:
-    """None changes before all have read theirs, and ``agree`` has had its say."""
+    """Loads all groups; no value changes before every group is checked and ``agree`` returned."""
     if not groups:
         agree()
         return
@@ -372,7 +376,7 @@ def _load_values(
 def _write_values(folder: str, parts: Sequence[ParametersSnapshot], base: Base | None) -> Saved:
     shards, session, ledgers = [], None, {}
     for part in parts:
-        # A name of its own, so that a checkpoint which is replaced keeps its files until then.
+        # A unique name, so that a checkpoint that is replaced keeps its files until it is.
         place = new_id("values")
         saved = part.write(os.path.join(folder, place), base)
         shards += [shard.inside(place) for shard in saved.shards]

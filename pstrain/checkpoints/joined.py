@@ -1,7 +1,8 @@
-"""Variables that users joined of parts, restored into other parts than those that were saved.
+"""Restores joined variables into other parts than those that were saved.
 
-Knows names, rows and what a manifest says of files, and reads none. Invariant: a row of a whole
-stays that row, whatever the parts are; where parts do not make up the same whole nothing is said.
+Knows names, rows and the manifest's description of files, and reads no file. Invariant: each row of
+a joined variable keeps its number, whatever the parts are; parts that do not make up the same whole
+are left as they are.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ class _Part(NamedTuple):
 
 
 def to_json(joined: Mapping[str, Sequence[Named]]) -> dict[str, list[str]]:
-    """For the manifest: under which names the parts of each whole are stored, in row order."""
+    """Returns, for the manifest, the stored names of each joined variable's parts, in row order."""
     return {whole: [part.names[0] for part in parts] for whole, parts in joined.items()}
 
 
 def recut(
     saved: Saved, stored: Mapping[str, Sequence[str]], joined: Mapping[str, Sequence[Named]]
 ) -> Saved:
-    """What is ``saved``, with the parts of ``joined`` in place of those that were ``stored``."""
+    """Returns ``saved`` with the parts of ``joined`` in place of the parts that were ``stored``."""
     by_name: dict[str, list[SavedShard]] = {}
     for shard in saved.shards:
         by_name.setdefault(shard.name, []).append(shard)
@@ -62,7 +63,7 @@ def _is_same(there: Sequence[_Part], wanted: Sequence[_Part]) -> bool:
 def _moved(
     by_name: Mapping[str, Sequence[SavedShard]], there: Sequence[_Part], wanted: Sequence[_Part]
 ) -> Iterator[SavedShard]:
-    """For each of the wanted parts the shards that have some of its rows."""
+    """Yields, for each of the wanted parts, the shards that have some of its rows."""
     for part in wanted:
         for other in there:
             for shard in by_name[other.name]:

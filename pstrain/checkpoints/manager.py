@@ -1,4 +1,4 @@
-"""Keeping the newest checkpoints of a directory, and some for good.
+"""Keeps the newest checkpoints of a directory, and some for good.
 
 Knows nothing of what is in a checkpoint. Invariant: the newest checkpoint is never removed, and a
 checkpoint disappears in one step, so that a reader sees it whole or not at all.
@@ -31,21 +31,22 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 __all__ = ["CheckpointManager", "checkpoints_iterator"]
 
 _INDEX = "checkpoint"
-# What one save removes, another one that ends at the same time must not look at.
+# Taken while old checkpoints are removed: another save that ends then must not read them.
 _sweeping = threading.Lock()
 
 
 class CheckpointManager:
-    """Saves a Checkpoint into a directory, keeping the ``max_to_keep`` newest (None: all).
+    """Saves a Checkpoint into a directory, and keeps the ``max_to_keep`` newest (None: all).
 
-    Of those too old to keep, one every ``keep_checkpoint_every_n_hours`` stays for good; it is no
-    longer in ``checkpoints``. With ``step_counter`` (a variable, such as ``optimizer.iterations``)
-    and ``checkpoint_interval``, ``save`` does nothing until so many steps have passed since the
-    last. ``init_fn`` is called by :meth:`restore_or_initialize` where there is no checkpoint. A
-    manager made later, as after a restart, goes on with what it finds in the directory. Checkpoints
-    of other names than ``checkpoint_name`` are not removed, and restored only where none has it.
-    ``asynchronous``: ``save`` returns when the values are held; ``incremental``: it writes the rows
-    of large tables that changed; see :meth:`Checkpoint.save`.
+    Of the checkpoints too old to keep, one every ``keep_checkpoint_every_n_hours`` stays for good;
+    ``checkpoints`` then leaves it out. With ``step_counter`` (a variable, such as
+    ``optimizer.iterations``) and ``checkpoint_interval``, ``save`` does nothing until so many steps
+    have passed since the last save. :meth:`restore_or_initialize` calls ``init_fn`` if there is no
+    checkpoint. A manager made later, as after a restart, goes on with the checkpoints that it finds
+    in the directory. Checkpoints of other names than ``checkpoint_name`` are not removed, and are
+    restored only if none has that name. With ``asynchronous``, ``save`` returns once the snapshot
+    is taken; with ``incremental``, it writes only changed rows of large tables; see
+    :meth:`Checkpoint.save`.
     """
 
     def __init__(
@@ -102,23 +103,23 @@ class CheckpointManager:
 
     @property
     def checkpoints(self) -> list[str]:
-        """Paths of those that are kept for now, oldest first."""
+        """The paths of the checkpoints that are kept for the time being, oldest first."""
         return [path for path in self._own() if os.path.basename(path) not in self._preserved]
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """Path of the newest of its name, else of the newest there is, or None."""
+        """The path of the newest checkpoint of this name, else of any name, or None."""
         own = self._own()
         return own[-1] if own else latest_checkpoint(self.directory)
 
     def save(
         self, checkpoint_number: Any = None, check_interval: bool = True
     ) -> SavedCheckpoint | None:
-        """Saves, and removes what is too old; the path, or None until the interval has passed.
+        """Saves and removes old checkpoints; returns the path, or None if the interval is not over.
 
-        ``checkpoint_number`` (an integer or a variable) names the checkpoint; None: one more than
-        the newest. Twice at the same step saves once where there is a ``checkpoint_interval``,
-        and again where that one failed.
+        ``checkpoint_number`` (an integer or a variable) numbers the checkpoint; None means one more
+        than the newest. With a ``checkpoint_interval``, a second call at the same step saves only
+        if the first save has failed.
         """
         self._forget_failed()
         step = None if self._step_counter is None else int(self._step_counter)
@@ -137,13 +138,13 @@ class CheckpointManager:
         return saved
 
     def wait(self, timeout: float | None = None) -> None:
-        """Blocks until the last save is on disk; raises what it failed with."""
+        """Blocks until the last save is on disk; raises the error of a failed save."""
         self.checkpoint.wait(timeout)
 
     def restore_or_initialize(self, *, keeps_rates: bool = False) -> str | None:
-        """Restores the newest checkpoint if there is one; its path. Else calls ``init_fn``.
+        """Restores the newest checkpoint and returns its path; calls ``init_fn`` if there is none.
 
-        ``keeps_rates``: as in :meth:`Checkpoint.restore`.
+        ``keeps_rates`` is that of :meth:`Checkpoint.restore`.
         """
         path = self.latest_checkpoint
         if path is not None:
@@ -153,7 +154,7 @@ class CheckpointManager:
         return None
 
     def _forget_failed(self) -> None:
-        """The interval counts from the save before one that has failed meanwhile."""
+        """If the last save has failed, counts the interval from the save before it."""
         if self._saved is not None and self._saved[0].has_failed:
             _, self._saved_at = self._saved
             self._saved = None
@@ -175,7 +176,7 @@ class CheckpointManager:
 
     def _remove_old(self, newest: str) -> None:
         if self._max_to_keep is not None:
-            # By name: one path may be relative where the other is absolute.
+            # Compared by name, because one path may be relative and the other absolute.
             kept = os.path.basename(newest)
             old = [path for path in self.checkpoints if os.path.basename(path) != kept]
             for path in old[: max(0, len(old) + 1 - self._max_to_keep)]:
@@ -189,7 +190,10 @@ class CheckpointManager:
             self._write_index(newest)
 
     def _write_index(self, newest: str) -> None:
-        """Names for people and tools; what counts is which folders there are."""
+        """Writes the index; only what stays for good is read again, the rest is for people.
+
+        The folders themselves decide which checkpoints there are.
+        """
         index = {
             "latest": os.path.basename(newest),
             "all": [os.path.basename(path) for path in self.checkpoints],
@@ -200,7 +204,7 @@ class CheckpointManager:
 
 
 def _read_index(directory: str) -> tuple[set[str], float]:
-    """Names that stay for good, and when the last of them was saved."""
+    """Returns the names that stay for good, and when the last of them was saved."""
     # A little earlier than now, so that managers made in quick succession agree.
     nothing: tuple[set[str], float] = (set(), time.time() - 1.0)
     try:

@@ -1,10 +1,10 @@
 """Checkpoint folders: their numbers, how one becomes visible, and the manifest inside.
 
-``<directory>/<name>-<n>/manifest.json`` makes a checkpoint, ``ckpt-<n>`` unless it is named; the
-folder is written under another name, its manifest last, and renamed when complete. Knows nothing of
-variables. Invariant: a folder with such a name and a manifest is whole, whatever was killed when,
-and what it replaces was whole until then. One program at a time saves into a directory; several
-saves of it may be under way.
+A checkpoint is a folder ``<directory>/<name>-<n>`` with a ``manifest.json``; the default name is
+``ckpt``. The folder is written under another name, its manifest last, and renamed when complete.
+Only one program at a time may save into a directory, but several of its saves may be in flight.
+Knows nothing of variables. Invariant: a folder with such a name and a manifest is whole, whichever
+process was killed at whatever moment, and a checkpoint that it replaces was whole until then.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pstrain.errors import DataLossError, InvalidArgumentError, MissingFileError
 from pstrain.failpoints import reached
 
 FORMAT = 6
-# Lack checksums of the pieces of files, tables in several files, and a checksum of the manifest.
+# Older formats lack checksums of pieces, tables in several files, or a checksum of the manifest.
 _OLDER = (3, 4, 5)
 
 _FILE = "manifest.json"
@@ -36,18 +36,18 @@ Path = str | os.PathLike[str]
 
 _lock = threading.Lock()
 _under_way: dict[str, int] = {}
-"""Folders of this process's saves, and their numbers."""
+"""The folders of this process's saves in flight, and the numbers of their checkpoints."""
 
 
 def checkpoints(directory: Path) -> list[str]:
-    """Paths of the checkpoints in ``directory``, oldest first; none if it does not exist."""
+    """Returns the paths of the checkpoints in ``directory``, oldest first; it may be missing."""
     directory = path_of(directory, "directory")
     paths = (os.path.join(directory, name) for _, name in _numbered(directory))
     return [path for path in paths if os.path.exists(os.path.join(path, _FILE))]
 
 
 def number_of(path: Path) -> int:
-    """The number at the end of a checkpoint's name."""
+    """Returns the number at the end of a checkpoint's name."""
     match = _NAME.fullmatch(os.path.basename(os.fspath(path)))
     if match is None:
         raise InvalidArgumentError(f"a checkpoint is named <name>-<number>, got {path!r}")
@@ -55,24 +55,24 @@ def number_of(path: Path) -> int:
 
 
 def name_of(path: Path) -> str:
-    """A checkpoint's name without its number."""
+    """Returns a checkpoint's name without its number."""
     return os.path.basename(os.fspath(path)).rpartition("-")[0]
 
 
 def saved_at_s(path: str) -> float:
-    """When the checkpoint at ``path`` was completed, by its file system's clock."""
+    """Returns when the checkpoint at ``path`` was completed, by the clock of its file system."""
     return os.stat(os.path.join(path, _FILE)).st_mtime
 
 
 def latest_checkpoint(directory: Path) -> str | None:
-    """Path of the newest checkpoint in ``directory``, or None."""
+    """Returns the path of the newest checkpoint in ``directory``, or None."""
     return next(reversed(checkpoints(directory)), None)
 
 
 def find(path: Path) -> str:
-    """The checkpoint at ``path``: one itself, or the newest in a directory.
+    """Returns the checkpoint at ``path``: that folder itself, or the newest in a directory.
 
-    Raises MissingFileError when there is none.
+    Raises MissingFileError if there is none.
     """
     path = path_of(path, "the path of a checkpoint")
     if os.path.basename(path) == _FILE:
@@ -89,10 +89,11 @@ def find(path: Path) -> str:
 
 
 class PartialCheckpoint:
-    """A checkpoint that nobody sees yet: a ``folder`` to fill, and where it will be, its ``path``.
+    """A checkpoint that is not visible yet: a ``folder`` to fill, and the final ``path``.
 
-    ``number`` None: one above the highest there. A checkpoint of that name will be replaced.
-    Leftovers of saves that were killed are removed. To be ended by ``end``.
+    ``number`` None means one above the highest in ``directory``. An existing checkpoint of that
+    name will be replaced. The constructor removes leftovers of saves that were killed. The caller
+    must call :meth:`end`.
     """
 
     def __init__(self, directory: Path, name: str, number: int | None) -> None:
@@ -123,14 +124,17 @@ class PartialCheckpoint:
         sync_folder(os.path.dirname(self.path))
 
     def end(self) -> None:
-        """Removes what there is of it unless it was committed. Idempotent."""
+        """Removes the folder, unless it was committed. Idempotent."""
         shutil.rmtree(self.folder, ignore_errors=True)
         with _lock:
             _under_way.pop(self.folder, None)
 
 
 def _replace_contents(folder: str, target: str) -> None:
-    """Moves files beside those of the older checkpoint; the new manifest is what replaces it."""
+    """Moves files beside those of the older checkpoint, then replaces its manifest by the new one.
+
+    The old files are removed last.
+    """
     old = os.listdir(target)
     for name in os.listdir(folder):
         if name != _FILE:
@@ -146,7 +150,10 @@ def _replace_contents(folder: str, target: str) -> None:
 
 
 def read(path: str) -> dict[str, Any]:
-    """The manifest of the checkpoint at ``path``; DataLossError if it cannot be understood."""
+    """Returns the manifest of the checkpoint at ``path``.
+
+    Raises DataLossError if it is damaged, and InvalidArgumentError for an unknown format.
+    """
     file = os.path.join(path, _FILE)
     try:
         with open(file, encoding="utf-8") as stream:
@@ -164,7 +171,7 @@ def read(path: str) -> dict[str, Any]:
             f"{file} is damaged: its contents are not those of its checksum; restore an older "
             "checkpoint"
         )
-    # Older checkpoints store what has several names under one of them, and do not say the others.
+    # Older checkpoints store a variable with several names under one, and do not list the others.
     whole = {"aliases": {}, **manifest}
     for part in ("objects", "saved", "aliases"):
         if not isinstance(whole.get(part), dict):
@@ -173,14 +180,14 @@ def read(path: str) -> dict[str, Any]:
 
 
 def remove(path: str) -> None:
-    """Removes a checkpoint, which becomes invisible before its files go."""
+    """Removes a checkpoint; makes it invisible before it removes the files."""
     doomed = os.path.join(os.path.dirname(path), f"{_PARTIAL}{new_id('old')}")
     os.rename(path, doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 
 
 def check_json(contents: Mapping[str, Any]) -> None:
-    """InvalidArgumentError where a manifest cannot hold ``contents``."""
+    """Raises InvalidArgumentError if a manifest, which is JSON, cannot hold ``contents``."""
     try:
         json.dumps(contents)
     except (TypeError, ValueError) as error:
@@ -196,7 +203,7 @@ def check_json(contents: Mapping[str, Any]) -> None:
 
 
 def _keys(value: Any) -> Iterator[Any]:
-    """Of all dicts in it."""
+    """Yields the keys of all dicts in ``value``, at any depth."""
     if isinstance(value, dict):
         yield from value
     for item in value.values() if isinstance(value, dict) else value:
@@ -205,7 +212,7 @@ def _keys(value: Any) -> Iterator[Any]:
 
 
 def _summed(manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """The manifest with the checksum of its contents, as JSON has them."""
+    """Returns the manifest, in its JSON form, with the checksum of its contents."""
     rest = json.loads(json.dumps({**manifest, "checksum": None}))
     text = json.dumps(rest, sort_keys=True)
     return {**rest, "checksum": zlib.crc32(text.encode())}
@@ -217,7 +224,7 @@ def _write(folder: str, manifest: dict[str, Any]) -> None:
 
 
 def write_file(folder: str, name: str, text: str) -> None:
-    """Writes a file beside the checkpoints; readers see the old one or the new one, whole."""
+    """Writes a file beside the checkpoints; a reader sees either the old or the new file, whole."""
     partial = os.path.join(folder, f"{_PARTIAL}{new_id('file')}")
     with _lock:
         _write_synced(partial, text)
@@ -232,7 +239,7 @@ def _write_synced(path: str, text: str) -> None:
 
 
 def check_name(name: str, number: int | None = None) -> None:
-    """InvalidArgumentError for what no folder of a checkpoint can be called."""
+    """Raises InvalidArgumentError if a checkpoint's folder cannot have this name or number."""
     check_text("the name of a checkpoint", name)
     if name.startswith(".") or os.path.basename(name) != name:
         raise InvalidArgumentError(f"not a name for a checkpoint's folder: {name!r}")

@@ -1,7 +1,7 @@
-"""What objects a checkpoint can hold, what it says of each, and whether it has what they need.
+"""The objects of a checkpoint: which are allowed, their description, and checks before a restore.
 
-Knows neither how values travel nor when a save is made. Invariant: an object is whatever has
-variables or a state; what is said of it is of what JSON has.
+Knows neither how values travel nor when a save is made. Invariant: an object is anything that has
+variables or a state; its description consists of values that JSON has.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pstrain.vocabulary import VariableSpec
 
 
 def check_objects(objects: Mapping[str, Any]) -> None:
-    """InvalidTypeError for what has nothing that a checkpoint could save."""
+    """Raises InvalidTypeError for an object that has nothing for a checkpoint to save."""
     for name, value in objects.items():
         if isinstance(value, list | tuple | dict):
             raise InvalidTypeError(
@@ -41,9 +41,10 @@ def check_held(
     named: Sequence[Named],
     stored: Mapping[str, SavedShard],
 ) -> None:
-    """NotFoundError or InvalidArgumentError unless a checkpoint has all that ``objects`` need.
+    """Raises NotFoundError or InvalidArgumentError unless a checkpoint has all that objects need.
 
-    ``named`` are their variables, ``stored`` the shards in it by the names of variables.
+    ``named`` are the variables of ``objects``; ``stored`` are the shards in the checkpoint by the
+    names of their variables.
     """
     for name in sorted(objects.keys() - contents["objects"].keys()):
         if not _is_found(name, objects, contents["objects"], named, stored):
@@ -92,7 +93,7 @@ def _is_found(
     named: Sequence[Named],
     stored: Mapping[str, SavedShard],
 ) -> bool:
-    """Whether all there is of an object that was not saved is there under other names."""
+    """True if everything of an object that was not saved by its name is stored by other names."""
     value = objects[name]
     if any(value is other and n in saved for n, other in objects.items()):
         return True
@@ -103,28 +104,28 @@ def _is_found(
 
 
 class Attached(Protocol):
-    """What is saved besides, for as long as somebody wants it."""
+    """An object that is saved in addition to the named ones, for as long as it is attached."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """None where the checkpoint does not hold it."""
+        """Restores the state; ``state`` is None if the checkpoint does not hold the object."""
 
 
 @runtime_checkable
 class HasRate(Protocol):
-    """An optimizer: a program may set its learning rate."""
+    """An optimizer, whose learning rate a program may set."""
 
     def saved_rate(self) -> dict[str, Any]: ...
 
     def restore_rate(self, saved: Mapping[str, Any]) -> None:
-        """Nothing in it: of a checkpoint that does not say."""
+        """Restores the rate; ``saved`` is empty if the checkpoint does not have it."""
 
 
 def read_config(path: Path, name: str = "model") -> dict[str, Any]:
-    """What ``get_config`` of an object gave when it was saved, to make the object anew.
+    """Returns the saved result of an object's ``get_config``, to make the object anew.
 
-    Raises NotFoundError when the checkpoint holds no such object or it had no ``get_config``.
+    Raises NotFoundError if the checkpoint holds no such object, or if it had no ``get_config``.
     """
     found = manifest.find(path)
     config = manifest.read(found)["objects"].get(name, {}).get("config")
@@ -134,7 +135,7 @@ def read_config(path: Path, name: str = "model") -> dict[str, Any]:
 
 
 def describe(value: Any) -> dict[str, Any]:
-    """What the manifest says of an object: its class, its configuration, its state."""
+    """Returns the manifest's description of an object: class, configuration, rate and state."""
     described: dict[str, Any] = {"class": type(value).__qualname__}
     if hasattr(value, "get_config"):
         described["config"] = value.get_config()
@@ -146,5 +147,5 @@ def describe(value: Any) -> dict[str, Any]:
 
 
 def is_stateful(value: Any) -> bool:
-    """Whether an object has a state besides its variables."""
+    """True if an object has a state besides its variables."""
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")

@@ -1,8 +1,7 @@
-"""What becomes of a save once its values are held: written, committed, told; here or in a thread.
+"""The part of a save after its snapshot: writing, committing and notifying, here or in a thread.
 
-Knows nothing of variables or of what is in a manifest. Invariant: a save ends in one of two ways,
-a checkpoint that is whole, or none and an error that somebody is told; what servers keep for it is
-let go in both.
+Knows nothing of variables or of the contents of a manifest. Invariant: a save ends with a whole
+checkpoint, or with none and an error that is reported; the snapshot is released in both cases.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Told = Callable[[str], None]
 
 
 class Written(NamedTuple):
-    """A manifest, and how much was written for it, where that is not what there was to write."""
+    """A manifest, and the bytes written for it if they are fewer than the size of the values."""
 
     contents: dict[str, Any]
     size_bytes: int | None = None
 
 
 class Pauses:
-    """How long training stood still for a save, and how long it ran dry before."""
+    """How long training paused for a save, and how long closures in flight took to end before."""
 
     def __init__(self) -> None:
         self.drain_s = 0.0
@@ -38,12 +37,13 @@ class Pauses:
 
 
 class SavedCheckpoint(str):
-    """The path of a checkpoint that is saved, or is being saved, and what that took.
+    """The path of a checkpoint that is saved, or is being saved, with figures about the save.
 
-    ``pause_s``: how long no closure ran, for the values to be held. ``drain_s``: how long closures
-    that were under way took to end before that, while no other began. ``write_s``: of the files;
-    None until they are written. ``size_bytes``: of the values; once an incremental one is written,
-    of what that took. ``is_told``: somebody has heard of what kept it from the disk.
+    ``pause_s`` is how long no closure ran while the snapshot was taken, ``drain_s`` how long the
+    closures in flight took to end before that, while no other began. ``write_s`` is the time for
+    the files; None until they are written. ``size_bytes`` is the size of the values, or the size of
+    what was written once an incremental save has ended. ``is_told`` means that the error of a
+    failed save has been raised to a caller.
     """
 
     pause_s: float
@@ -68,23 +68,23 @@ class SavedCheckpoint(str):
 
     @property
     def is_complete(self) -> bool:
-        """Whether the checkpoint is on the disk, whole."""
+        """Whether the whole checkpoint is on the disk."""
         return self._ended.is_set() and self._error is None
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more happens to it."""
+        """Whether the save has ended, with success or not."""
         return self._ended.is_set()
 
     @property
     def has_failed(self) -> bool:
-        """Whether there is none, for a reason that :meth:`wait` raises."""
+        """Whether the save has failed, with an error that :meth:`wait` raises."""
         return self._ended.is_set() and self._error is not None
 
     def wait(self, timeout: float | None = None) -> SavedCheckpoint:
-        """Blocks until it is on the disk; raises what kept it from that.
+        """Blocks until the checkpoint is on the disk; raises the error of a failed save.
 
-        DeadlineExceededError after ``timeout`` seconds, with the save still going on.
+        Raises DeadlineExceededError after ``timeout`` seconds; the save then still goes on.
         """
         if not self._ended.wait(limit_s(timeout)):
             raise DeadlineExceededError(f"{self} is not written after {timeout} s")
@@ -94,7 +94,7 @@ class SavedCheckpoint(str):
         return self
 
     def wait_ended(self) -> None:
-        """Blocks until nothing more happens to it."""
+        """Blocks until the save has ended, with success or not."""
         self._ended.wait()
 
     def _run(self, write: Callable[[], None], written: Sequence[Told]) -> None:
@@ -125,7 +125,7 @@ class SavedCheckpoint(str):
         self._thread = threading.Thread(target=run, name="checkpoint", daemon=False)
         try:
             self._thread.start()
-        except RuntimeError:  # as many as the system allows
+        except RuntimeError:  # the system allows no more threads
             self._run(write, written)
 
 
@@ -138,9 +138,9 @@ def save(
     asynchronous: bool,
     written: Sequence[Told] = (),
 ) -> None:
-    """Calls ``write(folder)``, then commits what that gives; ``let_go`` in any case.
+    """Calls ``write(folder)``, commits what it returns, and calls ``let_go`` in any case.
 
-    ``written`` are told the path once the checkpoint can be seen.
+    Calls each of ``written`` with the path once the checkpoint is visible.
     """
 
     def run() -> None:

@@ -1,6 +1,6 @@
-"""Following a directory of checkpoints that another program fills.
+"""Follows a directory of checkpoints that another program fills.
 
-Knows nothing of what is in a checkpoint. Invariant: what is yielded was whole when it was seen.
+Knows nothing of the contents of a checkpoint. Invariant: a checkpoint was whole when it was found.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ def checkpoints_iterator(
     every: bool = False,
     stop: threading.Event | None = None,
 ) -> Iterator[str]:
-    """Paths of checkpoints as they appear: the newest, so some may be passed over.
+    """Yields paths of checkpoints as they appear: always the newest, so some may be skipped.
 
-    ``every=True``: each one that has not been removed meanwhile, oldest first. Ends when none has
-    appeared for ``timeout`` seconds and ``timeout_fn``, if given, does not answer False; or when
-    ``stop`` is set. Without either it waits as long as it is iterated.
+    With ``every=True`` it yields each one that has not been removed meanwhile, oldest first. It
+    ends if none has appeared for ``timeout`` seconds and ``timeout_fn``, if given, returns true; or
+    when ``stop`` is set. Without ``timeout`` and ``stop`` it never ends.
     """
     pause_s = non_negative(min_interval_secs, "min_interval_secs")
     options = (limit_s(timeout), timeout_fn, stop or threading.Event())

@@ -1,8 +1,8 @@
 """``pstrain launch``: runs one program as every task of a cluster, here or on an engine.
 
-The program is started once per task and finds its part in TF_CONFIG; the address of the data
-service is in DATASERVICE_DISPATCHER. On this machine and on Ray it runs until the chief ends; for
-Slurm and Kubernetes it writes what `sbatch` and `kubectl apply -f` take.
+The program is started once per task and finds its role in TF_CONFIG; the address of the data
+service is in DATASERVICE_DISPATCHER. On this machine and on Ray the command runs until the chief
+ends; for Slurm and Kubernetes it writes the input of `sbatch` or `kubectl apply -f`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ what the program does in every task:
       ...  # the chief: ps.ParameterServerStrategy(resolver), os.environ["DATASERVICE_DISPATCHER"]
 """
 
-# Which engines an option is for; of the others nobody would look at it.
+# The engines that use each option; other engines would ignore it, so it is refused for them.
 _ENGINES_OF: Final = {
     "supervise": ("local",),
     "cpus_per_task": ("slurm", "ray"),
@@ -259,7 +259,7 @@ _RUN: Final[dict[str, Callable[[argparse.Namespace, Layout], int]]] = {
 
 
 def _write(path: str | None, text: str) -> int:
-    """Where only the user reads it: a manifest has the token."""
+    """Writes to a file that only the user may read (a manifest has the token), or to stdout."""
     if path is None:
         sys.stdout.write(text)
         return 0

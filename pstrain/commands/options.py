@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _number(parse: Callable[[str], T], holds: Callable[[T], bool], must: str) -> Callable[[str], T]:
-    """A parser of numbers for argparse; those for which ``holds`` is False are refused."""
+    """Returns a parser for argparse that refuses numbers for which ``holds`` is False."""
 
     def number(text: str) -> T:
         try:
@@ -43,7 +43,7 @@ share = _number(float, lambda value: 0 < value < 1, "between 0 and 1")
 
 
 def local_path(text: str) -> Path:
-    """A path of this machine, for argparse."""
+    """Parses a path of this machine, for argparse; refuses URLs."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"must be a path in a file system of this machine, got the URL {text}"
@@ -52,12 +52,12 @@ def local_path(text: str) -> Path:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas, for argparse."""
+    """Parses names separated by commas, for argparse."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def poolings(text: str) -> dict[str, str]:
-    """Rules by column, "" for the others': ``RULE`` or ``COLUMN=RULE`` between commas."""
+    """Parses ``RULE`` or ``COLUMN=RULE``, separated by commas; a rule alone has the column ""."""
     rules: dict[str, str] = {}
     for part in names(text):
         name, _, rule = part.rpartition("=")
@@ -70,7 +70,7 @@ def poolings(text: str) -> dict[str, str]:
 
 
 def column_types(text: str) -> dict[str, str]:
-    """Types by column, for argparse: ``COLUMN=TYPE`` between commas."""
+    """Parses types by column, for argparse: ``COLUMN=TYPE`` separated by commas."""
     types: dict[str, str] = {}
     for part in names(text):
         name, _, type_ = part.rpartition("=")
@@ -83,7 +83,7 @@ def column_types(text: str) -> dict[str, str]:
 
 
 def delimiter(text: str) -> str:
-    """One character, for argparse; a tab may be written as two, as shells give it."""
+    """Parses one character, for argparse; a tab may be written as backslash and t, as in shells."""
     sign = "\t" if text == r"\t" else text
     if len(sign) != 1:
         raise argparse.ArgumentTypeError(f"must be one character, or \\t for a tab, got {text!r}")
@@ -91,7 +91,7 @@ def delimiter(text: str) -> str:
 
 
 def add_types(parser: argparse._ActionsContainer) -> None:
-    """How columns of text files are read."""
+    """Adds the options that say how columns of text files are read."""
     parser.add_argument(
         "--delimiter",
         type=delimiter,
@@ -110,7 +110,7 @@ def add_types(parser: argparse._ActionsContainer) -> None:
 
 
 def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
-    """A table of what every process did."""
+    """Returns the rows of a table that says what every process did."""
     rows: list[tuple[str, ...]] = [("role", "pid", "peak memory", "work done")]
     for role in roles:
         memory = f"{role.memory_bytes / 2**20:,.0f} MiB" if role.memory_bytes else "?"
@@ -119,7 +119,7 @@ def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """How many processes of each role."""
+    """Adds the options for the number of processes of each role."""
     shape = parser.add_argument_group("processes of the cluster on this machine")
     shape.add_argument(
         "--workers", type=positive, default=2, metavar="N", help="number of trainers (default: 2)"

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
-    """Writes the file, whole or not at all; returns its rows."""
+    """Writes the file, whole or not at all; returns its number of rows."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     writer: Any = None
     rows = 0
@@ -93,7 +93,7 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
 
 @contextlib.contextmanager
 def _named(output: Path) -> Iterator[None]:
-    """Errors of the file that is written under its name; it is as it was before."""
+    """Raises errors of writing as ones that name ``output``, which is left as it was before."""
     try:
         yield
     except OSError as error:

@@ -100,19 +100,19 @@ def run(args: argparse.Namespace) -> int:
             announce_ready(address=server.address, pid=os.getpid())
         else:
             print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
-        # A bare wait would not wake for a signal that another thread took.
+        # A wait without a time-out would not wake for a signal that another thread received.
         while not stop.wait(_POLL_S) and not server.has_stopped:
             pass
         server.stop()
-    # Threads that the transports keep can make taking the interpreter down slow, or abort it.
+    # Threads of the transports can make the interpreter's shutdown slow, or abort it.
     logging.shutdown()
     os._exit(0)
 
 
 def _has_started(server: Server, stop: StopSignals) -> bool:
-    """False where a signal came first; raises what the server cannot start for.
+    """Starts the server; False if a signal came first. Raises the error if it cannot start.
 
-    On a thread of its own: kernels are loaded by callbacks from C, out of which no Ctrl-C comes.
+    The start has its own thread: callbacks from C load kernels, and Ctrl-C cannot interrupt them.
     """
     outcome: Future[None] = Future()
 
@@ -133,7 +133,7 @@ def _has_started(server: Server, stop: StopSignals) -> bool:
 
 
 def _server(resolver: ClusterResolver, args: argparse.Namespace) -> Server:
-    # Kernels and transports take a second to import, which no other command shall wait for.
+    # Importing kernels and transports takes a second, for which no other command should wait.
     from pstrain.server import Server
 
     return Server(

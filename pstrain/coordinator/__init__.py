@@ -1,8 +1,8 @@
 """The coordinator: schedules closures on trainers.
 
-`decide`, `assigning` and `rounds` decide (pure), `events` are the facts, `state` is their sum,
-`core` owns the lock, `scheduler` is what others ask, `link` is the connection to one trainer,
-`client` is what a program holds.
+`decide`, `assigning` and `rounds` take decisions (pure), `events` are the facts they yield,
+`state` is the sum of the events applied, `core` owns the lock, `scheduler` is the interface to the
+program, `hearing` that to trainers, `link` the connection to one trainer, `client` the public API.
 """
 
 from pstrain.foreign_names import COORDINATOR, module_getattr

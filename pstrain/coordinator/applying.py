@@ -1,9 +1,9 @@
 """Has the parameter servers apply the rounds that were decided.
 
-One thread, which takes orders as the scheduler decides and tells it when all servers have done
-their part. Decides nothing. Invariant: rounds are applied in their order, each at every server that
-holds a part of it, before anybody hears that it ended; an order may be repeated, a server obeys it
-once. One whose round was undone, because a server was lost, comes to nothing.
+Owns one thread, which takes orders from the scheduler and tells it when all servers have done their
+part. Takes no decisions. Invariant: rounds are applied in their order, each at every server that
+holds a part of it, before its end is reported; an order may be sent again, a server obeys it once.
+An order whose round was undone, because a server was lost, has no effect.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pstrain.coordinator.scheduler import Scheduler
 
 
 class RoundServers(Protocol):
-    """The parameter servers, as far as rounds go."""
+    """What this module needs of the parameter servers."""
 
     def exchange(
         self, messages_by_ps: Mapping[int, tuple[dict[str, Any], Any]]
     ) -> Mapping[int, dict[str, Any]]:
-        """One message to each of some servers, sent again where its reply may be lost."""
+        """Sends one message to each of some servers, again if the reply may be lost."""
 
 
 class Recovery(Protocol):
-    """What is done about lost parameter servers."""
+    """What this module needs of the recovery from lost parameter servers."""
 
     def notice(self, error: Exception) -> bool:
-        """Tells of an error; True if it is of a lost server, and is seen to."""
+        """Reports an error; True if it means a lost server, which is then restored."""
 
 
 class RoundApplier:
-    """Owns one thread from ``start`` until the scheduler has stopped."""
+    """Applies rounds in a thread that it owns from ``start`` until the scheduler has stopped."""
 
     def __init__(self, scheduler: Scheduler, servers: RoundServers, recovery: Recovery) -> None:
         self._scheduler = scheduler
@@ -46,7 +46,7 @@ class RoundApplier:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """After the scheduler was stopped; waits at most ``timeout_s``."""
+        """Waits at most ``timeout_s`` for the thread; call it after the scheduler was stopped."""
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
@@ -66,7 +66,7 @@ class RoundApplier:
 
 
 def messages_of(order: RoundOrder) -> dict[int, tuple[dict[str, Any], None]]:
-    """What each server that holds parts of the round is told."""
+    """Returns the message to each server that holds parts of the round."""
     gradients = sum(part.has_gradient for _, _, part in order.parts)
     held: dict[int, list[list[Any]]] = {}
     for closure, attempt, part in order.parts:

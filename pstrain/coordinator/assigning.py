@@ -1,9 +1,10 @@
-"""Which closures start now, and where: in queue order, as far as the rule of consistency allows.
+"""Decides which closures start, and where: in queue order, as the rule of consistency allows.
 
-Pure, as `decide` is. Where the rule allows all, a closure starts where fewest run. Short ones also
-wait at the trainers, unless a loss has returned them, so that one which kills its trainers takes
-few others with it, or the trainer has only begun, as its first run may take long. Invariant: a
-closure starts only where it may run, and in its turn among those that may start there.
+Pure, as `decide` is. If the rule allows any start, a closure starts where fewest run. Short
+closures are also sent ahead, to wait at the trainers; but not a closure that ran before, so that
+one which kills its trainers takes few others with it, and not to a trainer that has only begun,
+whose first run may take long. Invariant: a closure starts only where it may run, and in its turn
+among those that may start there.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def _as_slots(closure: int) -> int:  # noqa: ARG001
 def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> Decision:
     """Starts waiting closures in queue order.
 
-    ``ahead``: how many a trainer may have for this closure to be one more.
+    ``ahead``: how many closures a trainer may hold, this one included; 0: only as it has slots.
     """
     if not (state.waiting or state.bound_waiting):
         return Decision()
@@ -46,7 +47,7 @@ def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> 
 
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
-    """The oldest closures, one for each of these trainers."""
+    """Starts the first closures in the queue, one on each of these trainers."""
     if state.bound_waiting or state.ends:
         return tuple(_starts_one_by_one(state, list(trainers)))
     return tuple(
@@ -58,10 +59,11 @@ def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.Closur
 def _starts_one_by_one(
     state: CoordinatorState, trainers: Sequence[int]
 ) -> Iterator[ev.ClosureStarted]:
-    """The oldest that may start on each free slot; those bound to its trainer may on each.
+    """Starts, on each free slot, the first closure that may run there.
 
-    ``trainers``: the slots on which others may. Trainers for which nobody waits come first: what
-    could run on any then leaves the others to those who need them.
+    Closures bound to a trainer may use any of its slots, others only those in ``trainers``.
+    Trainers without bound closures come first, so that closures which any trainer may run leave the
+    other trainers to closures that need them.
     """
     bound = state.bound_waiting
     free = sorted(state.free, key=bound.__contains__) if bound else trainers
@@ -86,10 +88,10 @@ def _starts_one_by_one(
 def _ahead(
     state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
 ) -> Iterator[ev.ClosureStarted]:
-    """Short closures beyond the slots, each for the trainer that has fewest.
+    """Sends short closures ahead, beyond the slots, each to the trainer that has fewest.
 
-    None for a trainer for whose slots others wait, where closures met the end of its data, or which
-    has not ended as many as it takes at a time.
+    Leaves out trainers that closures are bound to and wait for, trainers at the end of their data,
+    and trainers that have ended fewer closures than they take at a time.
     """
     loads: dict[int, int] | None = None
     at_end: set[int] = set().union(*state.ends.values())
@@ -120,7 +122,7 @@ def _ahead(
 def _bound_ahead(
     state: CoordinatorState, started: Sequence[ev.ClosureStarted], ahead: Callable[[int], int]
 ) -> Iterator[ev.ClosureStarted]:
-    """The same of those that one trainer may run, while none is before them that any may run."""
+    """As :func:`_ahead`, for bound closures; stops at those behind a closure for any trainer."""
     begun = {event.closure for event in started}
     others = islice(state.waiting, len(begun) + 1)
     first = next((state.rank(closure) for closure in others if closure not in begun), None)
@@ -140,7 +142,7 @@ def _bound_ahead(
 
 
 def _near_the_slowest(state: CoordinatorState, rule: Ssp) -> list[int]:
-    """Whose slots may be used, those of trainers that use fewest first."""
+    """Returns the trainer of each slot that ``rule`` lets be used, those with fewest first."""
     chosen: list[int] = []
     slowest = exhausted.slowest(state)
     running = {index: len(trainer.running) for index, trainer in state.trainers.items()}

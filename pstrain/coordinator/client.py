@@ -1,7 +1,7 @@
-"""ClusterCoordinator: what a training program holds to run functions on trainers.
+"""ClusterCoordinator: the object with which a training program runs functions on trainers.
 
-Turns functions and arguments into closures and results into RemoteValues; which closure runs
-where is the scheduler's business. Invariant: one coordinator per strategy.
+Turns functions and arguments into closures, and results into RemoteValues. Must not know which
+closure runs where: the scheduler decides that. Invariant: one coordinator per strategy.
 """
 
 from __future__ import annotations
@@ -54,21 +54,23 @@ Result = TypeVar("Result")
 class ClusterCoordinator:
     """Schedules functions on the trainers of a strategy's cluster. Thread-safe.
 
-    A second coordinator of the same strategy is the first one, whose options it has to take; a new
-    one where the first ``is_over``.
-    ``closures_in_flight``: how many closures a trainer runs at a time: while one waits for its
-    rows, the others compute; with more of them a step rests on older values. In rounds (``sync``)
-    it is 1.
-    ``checkpoint``: a CheckpointManager. When a parameter server is lost, everything goes back to
-    its newest checkpoint by itself once the server was started again, and what closures have done
-    since is done again, in rounds (``sync``) in the rounds that they made; without one, closures
-    raise UnavailableError. Put the iterators that closures take elements of into that checkpoint,
-    and all variables, for what it does not hold begins anew, as a warning says at the first save;
-    ``fit`` does that itself. A closure that is done again may meet the end of the data where its
-    first run had rows, for another trainer has them: a loop to the end is over once all trainers
-    have met it, a variable was read, which waits for what is lost, and ``stats()["restores"]`` is
-    what it was. ``trainer_timeout_s``: how long to wait while no trainer at all can be reached, or
-    not the one that a closure needs, before UnavailableError.
+    Making another coordinator of the same strategy returns the first one, and may give no other
+    options; if the first one ``is_over``, it is closed and a new one is made.
+
+    ``closures_in_flight``: how many closures a trainer runs at a time. While one waits for its
+    rows, the others compute; the more there are, the older are the values that a step rests on. In
+    rounds (``sync``) it is 1.
+    ``trainer_timeout_s``: how long to wait, before UnavailableError, while no trainer at all can be
+    reached, or not the one that a closure needs.
+    ``checkpoint``: a CheckpointManager. Once a lost parameter server was started again, everything
+    returns to its newest checkpoint by itself, and the closures that have ended since then run
+    again, in rounds (``sync``) in the same rounds as before. Without a checkpoint, closures raise
+    UnavailableError. The checkpoint should hold all variables and the iterators that closures take
+    elements of, because what it does not hold begins anew, as a warning says at the first save;
+    ``fit`` adds them itself. A closure that runs again may meet the end of the data where its first
+    run had rows, because another trainer has them. A loop to the end of the data is therefore over
+    once all trainers have met the end, a variable was read (a read waits for a restore), and
+    ``stats()["restores"]`` is unchanged.
     """
 
     def __new__(cls, strategy: ParameterServerStrategy, **_options: Any) -> ClusterCoordinator:
@@ -122,22 +124,22 @@ class ClusterCoordinator:
         for link in self._links:
             link.start()
 
-    # What help() shows, which is else that of __new__, without the names of options.
+    # The signature that help() shows; that of __new__ lacks the names of options.
     __signature__ = inspect.signature(functools.partial(__init__, None))  # type: ignore[arg-type]
 
     def recover_from(self, manager: CheckpointManager) -> None:
-        """What ``checkpoint=`` says, from now on; another manager takes the place of the first."""
+        """Sets ``checkpoint=`` from now on; ``manager`` takes the place of an earlier one."""
         check_manager(manager)
         self.recovery.recover_from(manager)
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
-        """Where a lost server takes everything back to."""
+        """The checkpoints to which everything returns after the loss of a parameter server."""
         return self.recovery.checkpoint
 
     @property
     def is_over(self) -> bool:
-        """Whether it has met an error after which it runs nothing more, as of a lost server."""
+        """True if an error, such as a lost server, has ended the scheduling for good."""
         return self._scheduler.is_over
 
     @property
@@ -157,39 +159,38 @@ class ClusterCoordinator:
     ) -> RemoteValue:
         """Queues ``fn(*args, **kwargs)`` for any trainer and returns at once.
 
-        ``fn`` is sent once: what it captures is as it was at its first ``schedule``, but for the
-        learning rate of an optimizer, which is as it is at each. A per-worker
-        iterator among the arguments becomes the trainer's own. Blocks while the queue is full.
-        Raises an error that an earlier closure ended with, and FailedPreconditionError after
-        ``close``.
+        ``fn`` is sent once: what it captures stays as it was at its first ``schedule``, except the
+        learning rate of an optimizer, which is as it is at each ``schedule``. A per-worker iterator
+        among the arguments becomes the trainer's own. Blocks while the queue is full. Raises an
+        error that an earlier closure ended with, and FailedPreconditionError after ``close``.
 
         A RemoteValue among the arguments, also inside lists, dicts and other objects, stands for
-        its value: the closure starts once that is there, and waits in the queue until then. Where
-        there is none, because the other closure failed or was cancelled, it ends with
-        ClosureInputError, whose cause says why; ``join`` raises the error of the one that failed.
-        In rounds (``sync``) those of the inputs are made of what is scheduled by then.
+        its value: the closure waits in the queue until the value is there. If there is no value,
+        because the other closure failed or was cancelled, this one ends with ClosureInputError,
+        whose cause says why; ``join`` raises the error of the closure that failed. In rounds
+        (``sync``) the rounds of the inputs wait for nothing that is scheduled after this call.
 
-        A closure that took nothing and lets the end of its trainer's data out, as StopIteration or
-        OutOfRangeError, runs on another trainer, whose reader may hold rows. It ends with
-        OutOfRangeError where all live trainers are at their end, once what runs has ended: for a
-        loop over data that end, that is when no row is left. One that is bound to a ``trainer``,
-        had taken an element or made a part of its changes ends at once.
+        A closure that took no element and raises the end of its trainer's data (StopIteration or
+        OutOfRangeError) runs on another trainer, whose reader may still hold rows. It ends with
+        OutOfRangeError once all live trainers are at their end and nothing runs: a loop over finite
+        data ends when no row is left. A closure that is bound to a ``trainer``, has taken an
+        element or has committed a part of its changes ends at once.
 
-        ``trainer``: the index of the only one that may run it, as for tests and for what belongs to
-        one machine. While that one is away the closure waits, in a queue of its own, so that others
-        go on; after ``trainer_timeout_s`` it has failed with UnavailableError. The staleness that
-        ``ssp`` bounds is that of other closures. In rounds (``sync``) it is refused: there the
-        closures of a round go to the trainers in turn.
+        ``trainer``: the index of the only trainer that may run the closure, for tests and for what
+        belongs to one machine. While that trainer is away the closure waits, in a queue of its own,
+        so that others go on; after ``trainer_timeout_s`` it fails with UnavailableError. It does
+        not count in the staleness that ``ssp`` bounds. In rounds (``sync``) it is refused, because
+        there the closures of a round go to the trainers in turn.
 
-        ``deadline_s``: a closure that has not begun to commit so many seconds from now ends with
-        DeadlineExceededError, and nothing of it is applied. That is the end its program has asked
-        for: it concerns no other closure, and ``join`` does not raise it.
+        ``deadline_s``: a closure that has not begun to commit within so many seconds from now ends
+        with DeadlineExceededError, and nothing of it is applied. As its program has asked for that
+        end, no other closure is affected, and ``join`` does not raise it.
 
-        ``priority``: of those that wait, closures of a higher one start first, and those of one
-        priority in the order in which they could; so one starts never while there are always
-        higher ones. Those at a trainer already, at most a fifth of a second of work for each that
-        runs, are not overtaken. In rounds (``sync``), which take closures in their order, it is
-        refused.
+        ``priority``: waiting closures of a higher priority start first; those of one priority in
+        the order in which they became ready. A closure may wait for as long as higher ones keep
+        coming. Closures that are at a trainer already, at most a fifth of a second of work for each
+        that runs, are not overtaken. In rounds (``sync``), which take closures in their order, it
+        is refused.
         """
         if not callable(fn):
             raise InvalidTypeError(f"schedule needs a function, got {type(fn).__name__}")
@@ -223,10 +224,10 @@ class ClusterCoordinator:
     ) -> None:
         """Blocks until all scheduled closures have ended; raises the first error among them.
 
-        After ``timeout`` seconds: DeadlineExceededError (a TimeoutError), with nothing cancelled.
-        ``progress`` is called in this thread with a :class:`JoinProgress`, once per
-        ``progress_interval_s`` and when all have ended, before their errors are raised; ``print``
-        will do. What it raises ends the wait, and nothing else.
+        After ``timeout`` seconds raises DeadlineExceededError (a TimeoutError); cancels nothing.
+        ``progress``, for example ``print``, is called in this thread with a :class:`JoinProgress`,
+        once per ``progress_interval_s`` and when all closures have ended, before their errors are
+        raised. An exception that ``progress`` raises ends this wait, and nothing else.
         """
         positive(progress_interval_s, "progress_interval_s")
         check_callable("progress", progress, optional=True)
@@ -234,25 +235,26 @@ class ClusterCoordinator:
         self._scheduler.wait_idle(left_s, progress, progress_interval_s)
 
     def done(self) -> bool:
-        """True when nothing is queued or in flight; raises the first error of what has ended."""
+        """True if nothing is queued or in flight; raises the first error of closures that ended."""
         return self._scheduler.is_idle()
 
     def fetch(self, structure: Any, timeout: float | None = None) -> Any:
-        """``structure`` with each RemoteValue in it replaced by its value. Blocks for them.
+        """Returns ``structure`` with each RemoteValue in it replaced by its value. Blocks.
 
-        After ``timeout`` seconds in all: DeadlineExceededError, naming the one that is missing.
+        After ``timeout`` seconds in all raises DeadlineExceededError, which names the closure whose
+        value is missing.
         """
         return fetched(structure, timeout)
 
     def create_per_worker_dataset(
         self, dataset_fn: Any, *, first_epoch: int = 0
     ) -> PerWorkerDataset:
-        """One dataset on each trainer: as given, or made by a function (of an InputContext).
+        """Makes one dataset on each trainer: as given, or made by a function (of an InputContext).
 
-        Each trainer reads all of it. They share the rows where a data service gives them out under
-        one ``job_name``, and of what ``strategy.experimental_distribute_dataset`` has divided.
-        The function runs on the trainers; what it raises surfaces as ClosureInputError of the
-        closures that use the iterator. ``first_epoch``: of the first iterator.
+        Each trainer reads all of its dataset. The trainers share the rows only if a data service
+        gives them out under one ``job_name``, or if ``strategy.experimental_distribute_dataset``
+        has divided the dataset. The function runs on the trainers; if it raises, closures that use
+        the iterator end with ClosureInputError. ``first_epoch``: the epoch of the first iterator.
         """
         if not callable(dataset_fn) and not isinstance(dataset_fn, dataservice.Dataset):
             raise InvalidArgumentError(
@@ -262,52 +264,52 @@ class ClusterCoordinator:
         return PerWorkerDataset(dataset_fn, self, first_epoch)
 
     def barrier(self) -> AbstractContextManager[None]:
-        """Scope in which no closure runs: those that do end first, others wait.
+        """Returns a scope in which no closure runs: running closures end first, others wait.
 
-        DeadlineExceededError where they take longer than ``config.transfer_timeout_s``.
+        Raises DeadlineExceededError if they take longer than ``config.transfer_timeout_s``.
         """
         return self._scheduler.holding.held(self.strategy.parameters.config.transfer_timeout_s)
 
     def positions(self, resource_id: str) -> Mapping[int, Any]:
-        """How far each trainer's iterator is, once no closure runs."""
+        """Returns the position of each trainer's iterator; waits until no closure runs."""
         timeout_s = self.strategy.parameters.config.transfer_timeout_s
         with self._scheduler.holding.held(timeout_s):
             return self._scheduler.holding.positions(resource_id, timeout_s)
 
     def drop_resource(self, resource_id: str) -> None:
-        """Has every trainer close an iterator."""
+        """Has every trainer close its iterator."""
         self._scheduler.drop_resource(resource_id)
 
     def live_trainers(self) -> frozenset[int]:
-        """Indices of the trainers that are connected now."""
+        """Returns the indices of trainers that are connected, or whose loss is not settled yet."""
         return self._scheduler.live_trainers()
 
     def has_ready_trainer(self) -> bool:
-        """Whether a trainer could run one more closure side by side with its own, and none waits.
+        """True if some trainer could start one more closure at once, and no closure waits for any.
 
-        Others may have more than they run side by side.
+        Other trainers may hold more closures than they run side by side.
         """
         return self._scheduler.has_ready_trainer(self._options.closures_in_flight)
 
     def stats(self) -> dict[str, int]:
-        """Counts of closures waiting, running, ended in one way or another, run again; trainers."""
+        """Returns counts: of closures by state, of retries, losses, rounds, restores, trainers."""
         return {**self._scheduler.counts(), "restores": self.recovery.restores}
 
     def trainer_stats(self) -> TrainerTable:
-        """How each trainer does, and who is a straggler; printed, it is a table.
+        """Returns the performance of each trainer, and which are stragglers; prints as a table.
 
-        Its runs' times, how many it finishes per second, how long it has been silent although it
-        has work, how far it is ahead of the slowest.
+        For each trainer: the times of its runs, how many it finishes per second, how long it has
+        been silent although it has work, how far it is ahead of the slowest.
         """
         return self._scheduler.trainer_table()
 
     @contextmanager
     def trace(self, path: str | os.PathLike[str], *, runs_max: int = RUNS_MAX) -> Iterator[None]:
-        """Scope whose closures are written to ``path`` at its end, for ui.perfetto.dev.
+        """Opens a scope whose closures are written to ``path`` at its end, for ui.perfetto.dev.
 
-        A JSON file of Chrome's trace events: when each waited, ran and committed, on which trainer;
-        of the latest ``runs_max`` runs that end inside. The folder is made now if there is none.
-        FailedPreconditionError where another trace is under way.
+        The file holds Chrome's trace events as JSON: when each closure waited, ran and committed,
+        and on which trainer, for the latest ``runs_max`` runs that end inside the scope. The folder
+        is made at entry. Raises FailedPreconditionError if another trace is under way.
         """
         integer_at_least(runs_max, 1, "runs_max")
         folder = os.path.dirname(path_of(path, "the path of a trace"))
@@ -320,7 +322,7 @@ class ClusterCoordinator:
             trace.write(path)
 
     def close(self) -> None:
-        """Cancels what has not ended and disconnects; the trainers go idle. Idempotent."""
+        """Cancels all closures that have not ended and disconnects the trainers. Idempotent."""
         self._finalizer()
         if self.strategy.coordinator is self:
             self.strategy.coordinator = None
@@ -343,18 +345,18 @@ class ClusterCoordinator:
         )
 
     def note_iterator(self, iterator: PerWorkerIterator) -> None:
-        """An iterator was made."""
+        """Registers an iterator that was made."""
         self._iterators.add(iterator)
 
     def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
-        """Has every trainer make an iterator of (dataset, epoch, positions by trainer)."""
+        """Has every trainer make an iterator from (dataset, epoch, positions by trainer)."""
         self._scheduler.add_resource(resource_id, self._packer.dataset(source))
 
 
 def _while_alive(
     method: Callable[Given, Result], otherwise: Callable[Given, Result]
 ) -> Callable[Given, Result]:
-    """``method``, without keeping its object alive; ``otherwise`` once that is gone."""
+    """Wraps ``method`` without keeping its object alive; calls ``otherwise`` once that is gone."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: Given.args, **kwargs: Given.kwargs) -> Result:

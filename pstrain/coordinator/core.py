@@ -1,8 +1,8 @@
 """The state that the parts of a scheduler share, its lock, and the effects of decisions.
 
-Knows neither gRPC nor what a closure computes, and waits for nothing. Invariant: every event of a
-decision is applied to the state and has its effects before anybody else sees either, and every
-closure ends at most once: with a value, an error, or CancelledError.
+Knows neither gRPC nor what a closure computes, and never blocks. Invariant: each event is applied
+to the state and takes effect before another thread sees either, and every closure ends at most
+once: with a value, an error, or CancelledError.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from pstrain.coordinator.watching import Watch
 logger = logging.getLogger(__name__)
 
 KEPT_MAX: Final = 1 << 20
-"""So many closures that have ended are kept, to be run again after a restore."""
+"""How many ended closures are kept, to be run again after a restore."""
 
 _ENDS_NO_WAIT: Final = frozenset({ev.ClosureQueued, ev.ClosureStarted})
 
 
 class Core:
-    """Its methods want the lock, ``changed``, but for :meth:`stop`, which takes it.
+    """The shared state of one scheduler. Callers hold its lock, ``changed``; `stop` takes it.
 
     ``closures``: those that have not ended, in the order of their numbers, all below ``next_id``.
-    ``kept``: those that have ended since a checkpoint, by the count of ends, or None where nobody
-    would run them again. ``orders``: rounds to be applied, of which ``order`` is the present one.
-    ``errors``: of closures, which nobody was shown yet. ``fatal`` is raised from then on by whoever
-    waits or asks, ``given_up`` once.
+    ``kept``: those that have ended since a checkpoint, by the count of closures finished then; None
+    if no restore would run them again. ``orders``: rounds to be applied; ``order`` is the current
+    one. ``errors``: errors of closures that were not raised yet. ``fatal``: raised by every later
+    call that waits or asks; ``given_up``: raised once.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Core:
         self.given_up: Exception | None = None
 
     def stop(self, error: Exception | None = None) -> None:
-        """Ends what has not ended, for good; ``error`` is raised by whoever waits or asks."""
+        """Cancels all closures and stops for good; later calls that wait or ask raise ``error``."""
         with self.changed:
             self.fatal = self.fatal or error
             self.stopped = True
@@ -84,7 +84,7 @@ class Core:
             self.changed.notify_all()
 
     def go_on(self) -> None:
-        """Ends the round if that can be, and starts what can be started."""
+        """Decides the round if complete, ends spent closures, starts those that can start."""
         if self.in_rounds:
             self.apply(decide.Decision(rounds.decide_round(self.state)))
         if self.state.ends:
@@ -93,28 +93,28 @@ class Core:
         self.watch.note_work(self.state.trainers)
 
     def seal(self, below: int) -> None:
-        """The rounds of closures below wait for none that are not scheduled."""
+        """Has the rounds of closures below ``below`` wait for none that are not scheduled yet."""
         if self.in_rounds and (sealed := rounds.seal(self.state, below)):
             self.apply(decide.Decision(sealed))
             self.go_on()
 
     def settle(self, trainer: int, closures: list[int]) -> None:
-        """Tells a trainer that ends were heard, before anything that follows from them."""
+        """Tells a trainer that ends of closures have arrived, before any order that follows."""
         if closures:
             self.outboxes.put_if_there(trainer, Settled(tuple(closures)))
 
     def cancel(self, closure: int, reason: ev.Reason) -> None:
-        """Ends a closure unless its trainer, which is asked, says that it commits."""
+        """Cancels a closure; if it runs, asks its trainer, which may refuse."""
         self.apply(decide.cancel(self.state, closure, reason))
         self.go_on()
 
     def named(self, closure: int) -> str:
-        """For messages."""
+        """Returns a closure's function and number, for messages."""
         known = self.closures.get(closure)
         return f"closure {closure}" if known is None else known.label
 
     def apply(self, decision: decide.Decision) -> None:
-        """Makes the events of a decision true, one after the other."""
+        """Applies the events of a decision in order, with their effects."""
         ends_a_wait = False
         for event in decision.events:
             ends_a_wait = ends_a_wait or type(event) not in _ENDS_NO_WAIT
@@ -152,14 +152,17 @@ class Core:
         return self.paces.ahead(self.closures[closure].function_id)
 
     def _expire(self, closures: list[int]) -> None:
-        """Called by the thread of the deadlines."""
+        """Cancels closures whose deadline has passed; called by the thread of the deadlines."""
         with self.changed:
             for closure in closures:
                 if closure in self.closures and not self.closures[closure].value.has_ended:
                     self.cancel(closure, ev.Reason.OVERDUE)
 
     def _order_round(self) -> None:
-        """Marks count in the order of arrival, which is that of a trainer's elements."""
+        """Orders the decided round to be applied.
+
+        Notes reader marks in the order of arrival, which is that of a trainer's elements.
+        """
         this = self.state.round
         parts = []
         for closure, run in this.decided.items():
@@ -171,12 +174,12 @@ class Core:
         self.orders.put(self.order)
 
     def _ask_to_cancel(self, closure: int) -> None:
-        """Asks its trainer; not one that was lost: the servers say what that has committed."""
+        """Asks a closure's trainer to cancel it; of a lost one, servers know what it committed."""
         run = self.state.running[closure]
         self.outboxes.put_if_there(run.trainer, Cancel(closure, run.attempt))
 
     def _pop(self, closure: int) -> Closure:
-        """It has ended."""
+        """Removes a closure that has ended, and its deadline."""
         ended = self.closures.pop(closure)
         if ended.deadline_s is not None:
             self.deadlines.drop(closure)
@@ -198,7 +201,7 @@ class Core:
     def _end_cancelled(
         self, closure: Closure, reason: ev.Reason, missing: int | None = None
     ) -> None:
-        """Its value gets the error, unless it has one since its trainer let go of the run."""
+        """Sets the error of a cancelled closure, unless it was set when its trainer agreed."""
         if not closure.value.has_ended:
             because = self.fatal or self.given_up
             closure.value._set(None, error_of_cancelled(closure, reason, missing, because))

@@ -1,7 +1,7 @@
-"""Deadlines of closures: a heap of them, and the thread that reports those that have passed.
+"""Deadlines of closures: a heap of deadlines, and the thread that reports those that have passed.
 
-Knows of a closure only its number. Invariant: each is told of at most once, and never after it was
-dropped; memory is bounded by the closures that have a deadline and have not ended.
+Knows only the number of a closure. Invariant: a deadline is reported at most once, and never after
+it was dropped; memory is bounded by the closures that have a deadline and have not ended.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 
 class DeadlineHeap:
-    """Moments by closure. Pure; not thread-safe."""
+    """Deadlines by closure. Pure; not thread-safe."""
 
     def __init__(self) -> None:
         self._at_s: dict[int, float] = {}
@@ -21,7 +21,7 @@ class DeadlineHeap:
 
     @property
     def next_s(self) -> float | None:
-        """The first of them; of a closure that was dropped perhaps."""
+        """The earliest deadline; perhaps of a closure that was dropped."""
         return self._heap[0][0] if self._heap else None
 
     def add(self, closure: int, at_s: float) -> None:
@@ -29,7 +29,7 @@ class DeadlineHeap:
         heapq.heappush(self._heap, (at_s, closure))
 
     def drop(self, closure: int) -> None:
-        """It has ended."""
+        """Drops the deadline of a closure that has ended."""
         if self._at_s.pop(closure, None) is None:
             return
         if len(self._heap) > 2 * len(self._at_s) + 64:
@@ -37,7 +37,7 @@ class DeadlineHeap:
             heapq.heapify(self._heap)
 
     def due(self, now_s: float) -> list[int]:
-        """Those whose moment has come, first first; they are forgotten."""
+        """Removes and returns the closures whose deadline has passed, earliest first."""
         closures = []
         while self._heap and self._heap[0][0] <= now_s:
             _, closure = heapq.heappop(self._heap)
@@ -50,9 +50,9 @@ class DeadlineHeap:
 
 
 class Deadlines:
-    """Owns one thread from the first deadline to :meth:`close`. Thread-safe.
+    """Reports deadlines, in a thread of its own from the first deadline on. Thread-safe.
 
-    ``expire`` is called there, with no lock held, with the closures that are too late.
+    ``expire`` is called in that thread, with no lock held, with the closures that are too late.
     """
 
     def __init__(self, expire: Callable[[list[int]], None]) -> None:
@@ -73,12 +73,12 @@ class Deadlines:
                 self._changed.notify_all()
 
     def drop(self, closure: int) -> None:
-        """It has ended."""
+        """Drops the deadline of a closure that has ended."""
         with self._changed:
             self._heap.drop(closure)
 
     def close(self, timeout_s: float = 0.0) -> None:
-        """Ends the thread, and waits so long for it. Idempotent."""
+        """Ends the thread, and waits at most ``timeout_s`` for it. Idempotent."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()

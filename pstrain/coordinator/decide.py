@@ -1,13 +1,14 @@
 """Decisions of the scheduler: (state, request) -> events.
 
-Pure: reads the state, changes nothing, knows no thread, clock or connection. The rules are
-those of ``ClusterCoordinator``: a closure whose trainer is lost runs again elsewhere, first in
-the queue; the first closure that fails by itself cancels all that wait, while what runs may end;
-the next ``schedule``, ``join`` or ``done`` shows the errors, after which scheduling goes on.
-What waits while errors wait to be shown is what counts already, in part or before a restore: it
-goes on.
-Unlike there, a closure that loses trainer after trainer is given up, and one may be bound to a
-trainer: it waits for that one, and holds up nobody else; and those of higher priority come first.
+Pure: reads the state, changes nothing, knows no thread, clock or connection. The rules follow
+TensorFlow's ``ClusterCoordinator``: a closure whose trainer is lost runs again elsewhere; the first
+closure that fails by itself cancels all that wait, while those that run may end; the next
+``schedule``, ``join`` or ``done`` raises the errors, then scheduling continues. Unlike there, a
+closure that runs again comes first in the queue, and is given up if it loses trainer after trainer;
+a closure may be bound to a trainer, waits for it, and holds up no other; higher priorities start
+first.
+Invariant: while errors wait to be raised, only closures wait that count already, because a part of
+them is committed or because they ended before a restore; these still run.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ from pstrain.coordinator.state import CoordinatorState, Run
 
 
 class Left(NamedTuple):
-    """What servers decided of a lost trainer's closure: ``parts`` without elements, and its end."""
+    """What servers had decided of a lost trainer's closure.
+
+    ``parts``: how many of its parts that took no element. ``has_ended``: its end was decided too.
+    """
 
     attempt: int
     parts: int
@@ -39,7 +43,7 @@ NO_PRIORITIES: Mapping[int, int] = MappingProxyType({})
 
 
 class Decision(NamedTuple):
-    """Facts to apply, in order."""
+    """Events to apply, in order."""
 
     events: tuple[ev.Event, ...] = ()
 
@@ -52,9 +56,9 @@ def schedule(
     without: ev.ClosureFailed | ev.ClosureCancelled | None = None,
     priority: int = 0,
 ) -> Decision:
-    """Queues a closure; one that comes while errors wait to be shown is cancelled at once.
+    """Queues a closure, or cancels it at once if errors wait to be raised.
 
-    ``inputs``: closures that have not ended and whose values it needs. ``without``: how it ends at
+    ``inputs``: closures whose values it needs and that have not ended. ``without``: how it ends at
     once, because an input has ended without a value.
     """
     queued = ev.ClosureQueued(closure=closure, trainer=trainer)
@@ -77,7 +81,7 @@ def _said_of(closure: int, inputs: tuple[int, ...], priority: int) -> Iterator[e
 
 
 def is_current(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> bool:
-    """False for the late word of a trainer that was taken for lost."""
+    """True if this run is the closure's current one; False if its trainer was taken for lost."""
     run = state.running.get(closure)
     if run is None or (run.trainer, run.attempt) != (trainer, attempt):
         return False
@@ -91,9 +95,9 @@ def finish(state: CoordinatorState, closure: int, trainer: int, attempt: int) ->
 
 
 def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
-    """The closure's own error: it ends, and what waits is cancelled.
+    """Ends a closure by its own error, which cancels those that wait.
 
-    One that was to be cancelled has ended as its program wants it, and concerns nobody else.
+    A closure that was to be cancelled has ended as its program wants it: it cancels no others.
     """
     if not is_current(state, closure, trainer, attempt):
         return Decision()
@@ -103,9 +107,10 @@ def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> D
 
 
 def meet_end(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> Decision:
-    """A run did nothing but meet the end of its trainer's data: another trainer may have some.
+    """Queues a closure again whose run only met the end of its trainer's data.
 
-    No facts where that is the closure's own end: it may run nowhere else, or is not to.
+    Another trainer may have data left. No events if that is the closure's end, because it is bound
+    to this trainer, is being cancelled, or others have failed and nothing of it counts yet.
     """
     is_over = bool(state.failed) and not has_counted(state, closure)
     if is_over or closure in state.bound or closure in state.cancelling:
@@ -118,7 +123,7 @@ def meet_end(state: CoordinatorState, closure: int, trainer: int, attempt: int) 
 def prepare(
     state: CoordinatorState, closure: int, trainer: int, attempt: int, *, has_changes: bool = True
 ) -> Decision:
-    """Its changes wait at the servers for the round to be decided."""
+    """Notes that a closure has run and its changes wait at the servers for its round."""
     if not is_current(state, closure, trainer, attempt):
         return Decision()
     return Decision((ev.ClosurePrepared(closure=closure, has_changes=has_changes),))
@@ -130,7 +135,7 @@ def join_trainer(state: CoordinatorState, trainer: int, slots: int) -> Decision:
 
 
 def silence_trainer(state: CoordinatorState, trainer: int) -> Decision:
-    """It is taken for lost: nothing goes there, nothing it says counts any more."""
+    """Takes a trainer for lost: it gets no more closures and is not listened to."""
     if trainer not in state.trainers or state.trainers[trainer].is_silenced:
         return Decision()
     return Decision((ev.TrainerSilenced(trainer=trainer),))
@@ -143,10 +148,10 @@ def lose_trainer(
     *,
     attempts_max: int | None,
 ) -> Decision:
-    """Its closures run elsewhere, in their old order; those out of attempts fail.
+    """Queues a lost trainer's closures again, in their old order; those out of attempts fail.
 
-    ``left`` is what parameter servers have decided of them: those that ended there have ended.
-    Those of which nothing was decided do not run again where they were to be cancelled.
+    ``left``: what parameter servers have decided of the closures; one whose end was decided has
+    ended. A closure of which nothing was decided does not run again if it was to be cancelled.
     """
     if trainer not in state.trainers:
         return Decision()
@@ -156,7 +161,7 @@ def lose_trainer(
         ends.add(state, closure, run, left.get(closure), attempts_max)
     facts += [ev.ClosureFinished(closure=closure) for closure in ends.finished]
     if ends.failed:
-        # Who needs those that nobody wants any more ends with all others that wait.
+        # Closures that need a cancelled one wait, so the failures cancel them with all others.
         facts += failures(state, ends.failed)
         facts += [ev.ClosureCancelled(closure=c, reason=state.cancelling[c]) for c in ends.unwanted]
     else:
@@ -174,7 +179,7 @@ def lose_trainer(
 
 
 class _Ends(NamedTuple):
-    """What becomes of a lost trainer's closures; the rest run again."""
+    """The closures of a lost trainer by what becomes of them; those in ``rest`` run again."""
 
     finished: list[int]
     failed: list[int]
@@ -201,7 +206,7 @@ class _Ends(NamedTuple):
 
 
 def give_up_on(state: CoordinatorState, trainer: int) -> Decision:
-    """A trainer stays away: the oldest closure that waits for just this one has failed."""
+    """Fails the first closure that is bound to a trainer which stays away."""
     if trainer not in state.bound_waiting:
         return Decision()
     first = state.bound_waiting[trainer].first
@@ -209,9 +214,9 @@ def give_up_on(state: CoordinatorState, trainer: int) -> Decision:
 
 
 def cancel(state: CoordinatorState, closure: int, reason: ev.Reason) -> Decision:
-    """Ends a closure that waits; of one that runs, its trainer has the last word.
+    """Ends a closure that waits, or asks the trainer of a running one, which has the last word.
 
-    No facts where something of it was decided or its round may be: it goes on then.
+    No events if a part of the closure is decided or it is prepared for its round: it goes on.
     """
     if closure not in state.attempts or closure in state.parts:
         return Decision()
@@ -226,7 +231,7 @@ def cancel(state: CoordinatorState, closure: int, reason: ev.Reason) -> Decision
 def answer_cancel(
     state: CoordinatorState, closure: int, trainer: int, attempt: int, *, is_granted: bool
 ) -> Decision:
-    """A trainer says whether it commits nothing of a run that it was asked to cancel."""
+    """Notes a trainer's answer to a request to cancel; granted: it commits nothing of the run."""
     run = state.running.get(closure) or state.round.prepared.get(closure)
     if run is None or (run.trainer, run.attempt) != (trainer, attempt):
         return Decision()
@@ -237,7 +242,7 @@ def answer_cancel(
 
 
 def cancel_all(state: CoordinatorState) -> Decision:
-    """Ends every closure, as when no trainer is to be had or the coordinator closes."""
+    """Ends every closure, as when no trainer can be reached or the coordinator closes."""
     begun = [*state.running, *state.round.prepared, *state.round.decided]
     return Decision(
         (*all_waiting(state), *(ev.ClosureCancelled(closure=closure) for closure in begun))
@@ -245,12 +250,12 @@ def cancel_all(state: CoordinatorState) -> Decision:
 
 
 def hold(state: CoordinatorState) -> Decision:  # noqa: ARG001
-    """What runs may end, nothing starts."""
+    """Holds scheduling: running closures may end, none starts."""
     return Decision((ev.SchedulingHeld(),))
 
 
 def let_go(state: CoordinatorState) -> Decision:
-    """The last to let go lets closures start again."""
+    """Undoes one :func:`hold`; closures start again once all are undone."""
     return Decision((ev.SchedulingResumed(),) if state.holds else ())
 
 
@@ -261,11 +266,11 @@ def reopen(
     parts: Mapping[int, int] = NO_PARTS,
     priorities: Mapping[int, int] = NO_PRIORITIES,
 ) -> Decision:
-    """These, which had ended, run again in their old order, before what waits, in their rounds.
+    """Queues ``closures`` that had ended again, before all others, in their old order and rounds.
 
-    With trainers to spare, a closure that was late ended in a later round than some after it.
-    ``bound``: the trainers of those that only one may run. ``parts``: how many parts of closures
-    are in what everything went back to.
+    ``closures``: their old rounds; these come first in the order, because with trainers to spare a
+    late closure ended in a later round than some closures after it. ``bound``: the trainers of
+    those that only one may run. ``parts``: how many parts of closures the checkpoint contains.
     """
     ended = closures.keys() - state.attempts.keys()
     again = sorted(ended, key=lambda c: (closures[c] or 0, c), reverse=True)
@@ -278,30 +283,30 @@ def reopen(
 
 
 def give_up(state: CoordinatorState) -> Decision:
-    """Ends every closure; the program is shown why before anything else starts."""
+    """Ends every closure; none starts before the program was told why."""
     return Decision((*cancel_all(state).events, ev.WorkGivenUp()))
 
 
 def await_trainers(state: CoordinatorState) -> Decision:
-    """Those that are there now are about to be taken off, and come back before the next round."""
+    """Has the next round wait for the present trainers, which are about to be disconnected."""
     if not isinstance(state.consistency, Sync) or not state.trainers:
         return Decision()
     return Decision((ev.TrainersAwaited(trainers=tuple(sorted(state.trainers))),))
 
 
 def report_errors(state: CoordinatorState) -> Decision:
-    """Facts only once nothing runs: errors are shown when all that was in flight has ended."""
+    """Notes that errors were raised; no events while closures are still in flight."""
     if not state.failed or not state.is_quiet:
         return Decision()
     return Decision((ev.ErrorsReported(),))
 
 
 def _held_by(state: CoordinatorState, trainer: int) -> list[tuple[int, Run]]:
-    """Closures that end or run again with a trainer: those of a round that is decided do not."""
+    """Returns the closures that a trainer's loss affects; those of a decided round are not."""
     begun = (*state.running.items(), *state.round.prepared.items())
     return [(closure, run) for closure, run in begun if run.trainer == trainer]
 
 
 def _losses(state: CoordinatorState, closure: int) -> int:
-    """How many runs of a closure ended with their trainer, or are about to."""
+    """Returns how many runs of a closure ended with their trainer, or are about to."""
     return state.attempts[closure] - state.drops.get(closure, 0)

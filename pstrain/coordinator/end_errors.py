@@ -1,6 +1,6 @@
 """The errors of closures that failed or were cancelled.
 
-Pure: values in, exceptions out. Invariant: an error names the closure, and what became of it.
+Pure: values in, exceptions out. Invariant: an error names the closure and how it ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _UNWANTED: Final = (CancelledError, DeadlineExceededError)
 
 
 def error_of_failed(closure: Closure, missing: int | None, attempts_max: int) -> Exception:
-    """Its own, or that of the input that is ``missing``, or else that it lost all its trainers."""
+    """Returns its own error, that of the ``missing`` input, or else that it lost its trainers."""
     if missing is not None:
         return input_error(closure, missing)
     return closure.error or AbortedError(
@@ -27,7 +27,7 @@ def error_of_failed(closure: Closure, missing: int | None, attempts_max: int) ->
 def error_of_cancelled(
     closure: Closure, reason: ev.Reason, missing: int | None, because: Exception | None
 ) -> Exception:
-    """``because``: why all are cancelled, where there is more to say than that another failed."""
+    """Returns the error of a cancelled closure. ``because``: why all were cancelled, if known."""
     if missing is not None:
         return input_error(closure, missing)
     if reason is ev.Reason.ASKED:
@@ -44,7 +44,7 @@ def error_of_cancelled(
 
 
 def input_error(closure: Closure, missing: int) -> ClosureInputError:
-    """What a closure ends with one of whose inputs has no value; why that is, is its cause."""
+    """Returns the error of a closure whose input has no value; its cause is the input's error."""
     (cause,) = {value.error for value in closure.inputs if value.closure == missing}
     why = "" if cause is None else f": {type(cause).__name__}: {cause}"
     error = ClosureInputError(
@@ -55,9 +55,9 @@ def input_error(closure: Closure, missing: int) -> ClosureInputError:
 
 
 def end_without_input(closure: Closure) -> ev.ClosureFailed | ev.ClosureCancelled | None:
-    """How a closure ends at once one of whose inputs has ended without a value.
+    """Returns how a closure ends at once because an input has ended without a value, if one has.
 
-    It has failed, unless nobody wanted that input any more.
+    It fails, unless that input was cancelled or missed its deadline: then it is cancelled.
     """
     for value in closure.inputs:
         if value.has_ended and not value.has_value:
@@ -70,7 +70,7 @@ def end_without_input(closure: Closure) -> ev.ClosureFailed | ev.ClosureCancelle
 
 
 def _reason_of(error: BaseException | None) -> BaseException | None:
-    """What ended the first of a chain of closures, each of which needed the one before."""
+    """Returns the error of the first in a chain of closures, each of which needs the one before."""
     while isinstance(error, ClosureInputError) and error.__cause__ is not None:
         error = error.__cause__
     return error

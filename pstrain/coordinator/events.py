@@ -1,7 +1,7 @@
-"""Facts about closures and trainers, in the past tense.
+"""Events: facts about closures and trainers, in the past tense.
 
-Only values: no clock, no thread, no function or result travels in them. Invariant: a state is
-a pure function of the events applied to it, in order.
+Only values: an event carries no clock, thread, function or result. Invariant: a state is a pure
+function of the events applied to it, in order.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from enum import Enum
 
 
 class Reason(Enum):
-    """Why a closure ends that does not run, or whose run counts for nothing."""
+    """Why a closure is cancelled: it never runs, or its run is not applied."""
 
-    OTHERS = "others"  # another one failed, or everything is given up
-    ASKED = "asked"  # by the program, of this one
+    OTHERS = "others"  # another closure failed, or everything is given up
+    ASKED = "asked"  # the program cancelled this closure
     OVERDUE = "overdue"  # its own deadline has passed
     INPUT = "input"  # one of its inputs was cancelled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureQueued:
-    """``trainer``: the only one that may run it, if it is bound to one.
+    """A closure was scheduled. ``trainer``: the only one that may run it, if it is bound to one.
 
-    It may be preceded by what else is said of it.
+    InputsNeeded and PriorityGiven of the same closure come before this event.
     """
 
     closure: int
@@ -32,7 +32,7 @@ class ClosureQueued:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputsNeeded:
-    """These have not ended, and a closure that is about to be queued needs their values."""
+    """A closure that is about to be queued needs the values of ``inputs``, which have not ended."""
 
     closure: int
     inputs: tuple[int, ...]
@@ -40,7 +40,7 @@ class InputsNeeded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorityGiven:
-    """Of a closure that is about to be queued, or again: those of a higher one start first."""
+    """A closure about to be queued, or queued again, has a priority; higher ones start first."""
 
     closure: int
     priority: int
@@ -48,7 +48,7 @@ class PriorityGiven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureStarted:
-    """``attempt`` counts from 0; it tells a run from the run that replaced it."""
+    """A closure was assigned to a trainer. ``attempt``, from 0, tells its runs apart."""
 
     closure: int
     trainer: int
@@ -57,14 +57,16 @@ class ClosureStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureFinished:
+    """A closure has ended with a value."""
+
     closure: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureFailed:
-    """The closure itself failed, or it was given up after too many attempts.
+    """A closure failed by itself, was given up after too many attempts, or lacks an input.
 
-    ``input``: one of its inputs, which ended without a value, if it was that.
+    ``input``: the input that ended without a value, if that is the cause.
     """
 
     closure: int
@@ -73,9 +75,9 @@ class ClosureFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureReturned:
-    """Its trainer was lost: it waits again, before all others.
+    """A closure waits again, before all others of its priority, because its trainer was lost.
 
-    ``parts``: so many parts of it that took no element were decided; None: nothing of it was.
+    ``parts``: how many of its parts that took no element were decided; None if no part was.
     """
 
     closure: int
@@ -84,7 +86,7 @@ class ClosureReturned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndMet:
-    """A run met the end of its trainer's data, and did nothing: its closure waits for another's."""
+    """A run did nothing but meet the end of its trainer's data: the closure waits for another."""
 
     closure: int
     trainer: int
@@ -92,7 +94,7 @@ class EndMet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureCancelled:
-    """It ends without a value; where its program wanted that, nothing of it was ever applied."""
+    """A closure ends without a value; if its program asked for that, nothing of it is applied."""
 
     closure: int
     reason: Reason = Reason.OTHERS
@@ -101,7 +103,7 @@ class ClosureCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelAsked:
-    """It runs: its trainer is asked not to commit it."""
+    """The trainer of a running closure is asked not to commit it."""
 
     closure: int
     reason: Reason
@@ -109,21 +111,21 @@ class CancelAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelGranted:
-    """Its trainer commits nothing of this run; what is left of it is its end."""
+    """The trainer commits nothing of this run, whose end is still to come."""
 
     closure: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelRefused:
-    """It has begun to commit: it goes on as if nobody had asked."""
+    """The trainer has begun to commit: the closure goes on as if not asked to cancel."""
 
     closure: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosurePrepared:
-    """It has run; its changes, if any, wait at the servers for its round."""
+    """A closure has run; its changes, if any, wait at the servers for its round."""
 
     closure: int
     has_changes: bool = True
@@ -131,7 +133,7 @@ class ClosurePrepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureDropped:
-    """It was late for its round: it waits again, and its trainer is to give its elements back."""
+    """A run was late for its round: its closure waits again, its trainer returns its elements."""
 
     closure: int
     trainer: int
@@ -149,9 +151,9 @@ class DropEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundsSealed:
-    """The program waits for closures below: their rounds wait for none that are not scheduled.
+    """The program waits for closures below ``below``: their rounds wait for no later closures.
 
-    ``end``: the first closure that is not of the round of those before it, however late it begins.
+    ``end``: the first closure of the next round, if the round before it was left short.
     """
 
     below: int
@@ -160,7 +162,7 @@ class RoundsSealed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundDecided:
-    """These closures make the round; in the order in which they came."""
+    """These closures make up the round, in the order in which they were prepared."""
 
     closures: tuple[int, ...]
 
@@ -177,7 +179,7 @@ class AbsentGivenUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerJoined:
-    """``slots`` is how many closures it takes at a time; more of those that are over at once."""
+    """A trainer has connected. ``slots``: how many closures it takes; short ones may exceed it."""
 
     trainer: int
     slots: int
@@ -185,24 +187,24 @@ class TrainerJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerSilenced:
-    """It is taken for lost; what its closures have committed is not known yet."""
+    """A trainer is taken for lost; what its closures have committed is not known yet."""
 
     trainer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerLost:
-    """What it left behind is settled."""
+    """What a silenced trainer left behind is settled."""
 
     trainer: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosureReopened:
-    """It had ended, and what it changed is undone: it waits again, before all others.
+    """A closure that had ended waits again, before all of its priority: its changes are undone.
 
-    ``round``: the one that it was part of, where there are any; it makes one again with the others.
-    ``trainer``: the only one that may run it, if it is bound to one.
+    ``round``: the number of the round it was part of, if in rounds; the same closures make up a
+    round again. ``trainer``: the only one that may run it, if it is bound to one.
     """
 
     closure: int
@@ -212,9 +214,9 @@ class ClosureReopened:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartsRestored:
-    """Of what closures that wait had changed in earlier runs, only this is there now.
+    """After a restore, only these parts of closures that wait are still committed.
 
-    ``parts``: (closure, how many of its parts).
+    ``parts``: (closure, number of its parts that took no element).
     """
 
     parts: tuple[tuple[int, int], ...] = ()
@@ -222,34 +224,34 @@ class PartsRestored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundUndone:
-    """The round that was being applied is not made: its closures wait again, to make it anew."""
+    """The round that was being applied is undone: its closures wait, and make it again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainersAwaited:
-    """No round begins before these have joined, or were given up."""
+    """No round begins before these trainers have joined, or were given up."""
 
     trainers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkGivenUp:
-    """All is as at an earlier moment, and the program has yet to be told: nothing starts."""
+    """All closures were given up after a restore; none starts before the program was told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingHeld:
-    """No closure starts until as many have let go as hold."""
+    """No closure starts until each SchedulingHeld has its SchedulingResumed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulingResumed:
-    """One that held has let go."""
+    """One SchedulingHeld is undone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ErrorsReported:
-    """The user has been shown the errors; scheduling may go on."""
+    """The errors were raised to the program; scheduling may continue."""
 
 
 Event = (

@@ -1,10 +1,10 @@
 """Closures that met the end of their trainer's data, and wait for a trainer that may have some.
 
-What one trainer's reader still holds no other is given, so data are used up only when all readers
-have ended. What a lost trainer had not used is there again for all, at their end or not: ends that
-were met before count for nothing then. Pure. Invariant: nobody waits for a trainer that is not
-live; where all live ones are at their end, nothing starts until what runs has ended, for its
-trainer may be lost yet, and then the end is the closure's own.
+What one trainer's reader holds is given to no other, so data is used up only when all readers have
+ended. What a lost trainer had not used becomes available to all others again, even those at their
+end: ends that were met before the loss do not count. Pure. Invariant: no closure waits for a
+trainer that is not live. Once all live trainers are at their end, nothing starts until all that
+runs has ended, because a trainer may still be lost; then the waiting closures end.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pstrain.coordinator.state import CoordinatorState
 
 
 def spent(state: CoordinatorState) -> list[int]:
-    """Those that wait and have met the end on every trainer."""
+    """Returns the waiting closures that have met the end on every trainer."""
     live = state.trainers.keys()
     return [c for c, met in state.ends.items() if met >= live and c in state.waiting]
 
 
 def end_spent(state: CoordinatorState) -> Iterator[ev.Event]:
-    """They fail once nothing runs; one of whose value the program was told ends as it did."""
+    """Fails spent closures once nothing runs; one whose value the program has ends as before."""
     if not state.ends or not state.is_settled or state.holds:
         return
     closures = spent(state)
@@ -34,10 +34,10 @@ def end_spent(state: CoordinatorState) -> Iterator[ev.Event]:
 
 
 def first_for(state: CoordinatorState, queue: Iterable[int], trainer: int) -> int | None:
-    """The first in the queue that may start there.
+    """Returns the first closure in the queue that may start on ``trainer``.
 
-    Those that met the end there are overtaken only by others of their kind: of what follows, most
-    would meet it too.
+    Closures that met the end there are overtaken only by closures that met an end elsewhere: most
+    of the rest of the queue would meet the end there too.
     """
     is_overtaking = False
     for closure in queue:
@@ -51,14 +51,14 @@ def first_for(state: CoordinatorState, queue: Iterable[int], trainer: int) -> in
 
 
 def shunned(state: CoordinatorState) -> set[int]:
-    """Trainers on which the first in the queue met the end."""
+    """Returns the trainers on which the first closure in the queue met the end."""
     if not state.ends or not state.waiting:
         return set()
     return state.ends.get(state.waiting.first, set())
 
 
 def slowest(state: CoordinatorState) -> int:
-    """The least clock of the live trainers, but for those with nothing to run: they never tick."""
+    """Returns the least clock of live trainers, leaving out shunned ones with nothing to run."""
     idle = {t for t in shunned(state) if all(c in state.bound for c in state.trainers[t].running)}
     clocks = (t.clock for i, t in state.trainers.items() if not t.is_silenced and i not in idle)
     return min(clocks, default=state.slowest)

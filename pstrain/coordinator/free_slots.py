@@ -1,7 +1,7 @@
-"""Slots of trainers on which closures may start: those of the trainers that have fewest come first.
+"""Free slots of trainers, on which closures may start: trainers that use the fewest come first.
 
-Pure. Invariant: whoever comes, goes, starts or ends costs the same, however many trainers there
-are; a trainer is in the line of as many slots as it uses, and in none where it has no free one.
+Pure. Invariant: each change takes constant time, however many trainers there are; a trainer with a
+free slot is in the line of trainers that use as many slots as it does, other trainers in none.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ def _no_trainers() -> defaultdict[int, dict[int, None]]:
 
 @dataclass(slots=True)
 class FreeSlots:
-    """Not thread-safe. It iterates over trainers, once for each free slot, as they are to be used.
+    """Iterates over trainers, once for each free slot, in the order of use. Not thread-safe.
 
-    Among trainers that use as many, who has waited longest comes first.
+    Among trainers that use the same number of slots, the one that has waited longest comes first.
     """
 
     _slots: dict[int, int] = field(default_factory=dict)
     _used: dict[int, int] = field(default_factory=dict)
     _lines: defaultdict[int, dict[int, None]] = field(default_factory=_no_trainers)
     _count: int = 0
-    _most: int = 0  # that any trainer had
+    _most: int = 0  # the most slots that any trainer had
 
     def __len__(self) -> int:
         return self._count
@@ -35,7 +35,7 @@ class FreeSlots:
     def __iter__(self) -> Iterator[int]:
         if not self._count:
             return
-        before: list[int] = []  # those that would have started as many by now
+        before: list[int] = []  # trainers of earlier lines, which would use as many slots by now
         for used in range(self._most):
             line = self._lines.get(used, {})
             yield from line
@@ -43,33 +43,33 @@ class FreeSlots:
             before = [t for t in chain(line, before) if used + 1 < self._slots[t]]
 
     def of(self, trainer: int) -> int:
-        """How many a trainer has."""
+        """Returns how many free slots ``trainer`` has."""
         return self._slots.get(trainer, 0) - self._used.get(trainer, 0)
 
     def has_below(self, used: int) -> bool:
-        """Whether a trainer with a free slot uses fewer than so many."""
+        """True if a trainer with a free slot uses fewer than ``used`` slots."""
         return any(self._lines.get(fewer) for fewer in range(used))
 
     def add(self, trainer: int, slots: int) -> None:
-        """A trainer that runs nothing."""
+        """Adds a trainer that runs nothing."""
         self._slots[trainer], self._used[trainer] = slots, 0
         self._lines[0][trainer] = None
         self._count += slots
         self._most = max(self._most, slots)
 
     def discard(self, trainer: int) -> None:
-        """A trainer is to get no more, if it is there."""
+        """Removes a trainer, if it is there."""
         self._count -= self.of(trainer)
         self._slots.pop(trainer, None)
         used = self._used.pop(trainer, 0)
         self._lines[used].pop(trainer, None)
 
     def take(self, trainer: int) -> None:
-        """One of its free slots is in use."""
+        """Marks one free slot of ``trainer`` as used."""
         self._move(trainer, 1)
 
     def give_back(self, trainer: int) -> None:
-        """One that it used is free."""
+        """Marks one used slot of ``trainer`` as free."""
         self._move(trainer, -1)
 
     def _move(self, trainer: int, by: int) -> None:

@@ -1,7 +1,7 @@
-"""Functions as they were pickled last, so that one which is scheduled often is pickled once.
+"""A cache of pickled functions, so that a function that is scheduled often is pickled once.
 
-Knows no trainer. Invariant: what is remembered is as new as what the function captures; the
-functions used longest ago are forgotten, but not while a closure needs them.
+Knows no trainer. Invariant: an entry is as new as what its function captures; the least recently
+used functions are evicted, but live on while a closure needs them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MAX_BYTES: Final = 256 << 20
 
 
 class PickledFunction:
-    """A function as it travels; lives as long as somebody may have to send it."""
+    """A function as it travels to trainers; referenced as long as it may have to be sent."""
 
     __slots__ = ("__weakref__", "id", "name", "pickled")
 
@@ -34,17 +34,17 @@ PickledFunctions = weakref.WeakValueDictionary[str, PickledFunction]
 
 
 class KnownFunctions:
-    """Of one coordinator. Thread-safe."""
+    """The pickled functions of one coordinator. Thread-safe."""
 
     def __init__(self) -> None:
-        # Those remembered, and those that closures which have not ended still need.
+        # The functions in the cache, and those that closures which have not ended still need.
         self.pickled: PickledFunctions = weakref.WeakValueDictionary()
         self._known: OrderedDict[int, _Known] = OrderedDict()
         self._known_bytes = 0
         self._lock = threading.Lock()
 
     def find(self, fn: Callable[..., Any], dump: Callable[[Any], bytes]) -> PickledFunction:
-        """As it was pickled, or is by ``dump``."""
+        """Returns ``fn`` as it was pickled before, or pickles it by ``dump``."""
         generation = session.generation()
         with self._lock:
             known = self._known.get(id(fn))
@@ -62,7 +62,7 @@ class KnownFunctions:
         return function
 
     def _remember(self, known: _Known) -> None:
-        """With the lock; those used longest ago are forgotten, and sent again if needed."""
+        """Adds an entry, and evicts the least recently used ones. Callers hold the lock."""
         replaced = self._known.pop(id(known.fn), None)
         self._known_bytes += len(known.function.pickled)
         self._known_bytes -= 0 if replaced is None else len(replaced.function.pickled)

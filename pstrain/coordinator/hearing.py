@@ -1,7 +1,7 @@
 """The scheduler's interface for trainer links and for the thread that applies rounds.
 
-Decides nothing itself, and knows neither gRPC nor what a closure computes. Invariant: what a
-trainer says counts until it is taken for lost, and not afterwards.
+Takes no decisions itself, and knows neither gRPC nor what a closure computes. Invariant: messages
+of a trainer count until it is taken for lost, and not afterwards.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Hearing:
-    """The side of a scheduler that trainers speak to.
+    """The side of a scheduler that serves trainers.
 
     Thread-safe; ``next_order`` and ``wait_for_round`` block, nothing else does.
     """
@@ -29,7 +29,7 @@ class Hearing:
         self._core = core
         self.waiting = waiting
 
-    # -- the trainers' side
+    # -- called by the trainers' links
 
     def trainer_joined(self, trainer: int, slots: int, outbox: Outbox) -> None:
         core = self._core
@@ -40,7 +40,7 @@ class Hearing:
             core.go_on()
 
     def trainer_silenced(self, trainer: int) -> bool:
-        """Takes a trainer for lost; False if it was not there. :meth:`trainer_lost` must follow."""
+        """Takes a trainer for lost; False if it was not connected. `trainer_lost` must follow."""
         core = self._core
         with core.changed:
             if not core.outboxes.close(trainer):
@@ -49,15 +49,16 @@ class Hearing:
             return True
 
     def left_by(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
-        """Data services that it may have read, and marks that count by what it said here.
+        """Returns the data services that a lost trainer may have read, and its marks that count.
 
-        From now on ``name``, the trainer's, is among the lost ones of `reads_services`.
+        The marks are those of reported ends. From now on :meth:`reads_services` returns ``name``,
+        the trainer's, among the lost ones.
         """
         with self._core.changed:
             return self._core.readings.left_by(trainer, name)
 
     def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
-        """What a silenced trainer left is settled; its other closures run again."""
+        """Ends what a silenced trainer had decided, as ``legacy`` says; its others run again."""
         core = self._core
         with core.changed:
             core.readings.forget(trainer)
@@ -77,21 +78,22 @@ class Hearing:
             core.changed.notify_all()
 
     def reads_services(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
-        """A trainer says which data services it reads from now on.
+        """Notes which data services a trainer reads from now on.
 
-        Returns those that were not known, and the trainers lost so far, which may have read them.
+        Returns the services that were not known, and the names of all trainers lost so far, which
+        may have read them.
         """
         with self._core.changed:
             return self._core.readings.begin(services)
 
     def low_water(self) -> int:
-        """All closures below have ended for good."""
+        """Returns the low-water mark: all closures below it have ended for good."""
         core = self._core
         with core.changed:
             return next(iter(core.closures), core.next_id)
 
     def results(self, trainer: int, ended: Sequence[Ended]) -> None:
-        """In the order in which they ended."""
+        """Takes in ends of runs that a trainer reports, in the order in which they ended."""
         core = self._core
         with core.changed:
             core.watch.note_results(trainer, ended)
@@ -101,7 +103,7 @@ class Hearing:
             core.changed.notify_all()
 
     def _take_in(self, trainer: int, end: Ended) -> bool:
-        """Takes in how a run ended; whether its trainer is to be told that this was heard."""
+        """Takes in how a run ended; True if its trainer has to be told that the end arrived."""
         core, run = self._core, (end.closure, trainer, end.attempt)
         if end.was_dropped:
             core.apply(decide.Decision(rounds.end_drop(core.state, *run)))
@@ -116,14 +118,14 @@ class Hearing:
             core.apply(decide.prepare(core.state, *run, has_changes=has_changes))
             return False
         if end.met_end and (decision := decide.meet_end(core.state, *run)).events:
-            # In rounds its marks are also of rows whose closures wait to be decided.
+            # In rounds its marks may cover rows of closures that wait to be decided.
             if not core.in_rounds:
                 core.readings.note(trainer, end.rows)
             core.apply(decision)
             return end.needs_settling
         core.paces.note(closure.function_id, end.seconds)
         closure.error = _error_that_counts(closure)
-        # So may be those of one that failed; they count with the marks of these.
+        # A failed closure's marks may cover rows of prepared ones; they count with these.
         if not core.state.has_prepared(trainer):
             core.readings.note(trainer, end.rows)
         settle = decide.finish if closure.error is None else decide.fail
@@ -133,7 +135,7 @@ class Hearing:
     def cancel_answered(
         self, trainer: int, closure: int, attempt: int, *, is_granted: bool
     ) -> None:
-        """A trainer says whether it commits nothing of a run."""
+        """Takes a trainer's answer to a request to cancel; granted: it commits nothing."""
         core = self._core
         with core.changed:
             core.apply(
@@ -143,17 +145,17 @@ class Hearing:
     # -- rounds
 
     def next_order(self) -> RoundOrder | None:
-        """Blocks until a round is to be applied; None once all has ended."""
+        """Blocks until a round is to be applied; returns None once the scheduler has stopped."""
         return self._core.orders.get()
 
     def is_ordered(self, order: RoundOrder) -> bool:
-        """Whether the order still stands; False once its round is undone."""
+        """True while the order stands; False once its round is undone."""
         core = self._core
         with core.changed:
             return core.order is order and bool(core.state.round.decided)
 
     def round_applied(self, order: RoundOrder) -> None:
-        """All servers have made the changes of this round, unless it was undone meanwhile."""
+        """Ends a round that all servers have applied; does nothing if it was undone meanwhile."""
         core = self._core
         with core.changed:
             if not self.is_ordered(order):
@@ -168,10 +170,10 @@ class Hearing:
             core.changed.notify_all()
 
     def wait_for_round(self, timeout_s: float, is_undone: Callable[[], bool]) -> None:
-        """Returns once no round is being applied: what a lost trainer had of it is settled then.
+        """Blocks until no round is being applied, so that a lost trainer's part in it is settled.
 
-        Or once :meth:`Redoing.hold` was called and ``is_undone`` says that the round comes to
-        nothing.
+        Returns as well once the scheduler has stopped, ``timeout_s`` has passed, or ``is_undone``
+        says, after :meth:`Redoing.hold`, that the round will be undone.
         """
         core = self._core
         with core.changed:
@@ -182,7 +184,7 @@ class Hearing:
 
 
 def _error_that_counts(closure: Closure) -> Exception | None:
-    """The error of a run; None where the closure has had a value, and was run again."""
+    """Returns the error of a run; None if the closure had a value before and was run again."""
     error = closure.error
     if error is not None and closure.value.has_value:
         logger.warning(

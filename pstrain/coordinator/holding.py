@@ -1,7 +1,7 @@
 """The scheduler's part in saves: a barrier in which no closure runs, and the data positions there.
 
-Knows neither files nor servers. Invariant: while somebody holds, no closure starts but those that a
-round which has begun needs.
+Knows neither files nor servers. Invariant: while a thread is in the barrier or waits to enter it,
+no closure starts except those that a round which has begun needs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pstrain.errors import FailedPreconditionError
 
 
 class Holding:
-    """Of one scheduler. Thread-safe."""
+    """The barrier of one scheduler. Thread-safe."""
 
     def __init__(self, core: Core, waiting: Waiting) -> None:
         self._core = core
@@ -31,10 +31,10 @@ class Holding:
 
     @contextmanager
     def held(self, timeout_s: float) -> Iterator[None]:
-        """Scope in which no closure runs; entered when those that do have ended.
+        """Opens a scope in which no closure runs; entered once running closures have ended.
 
-        DeadlineExceededError after ``timeout_s``, with scheduling going on. A thread may be in it
-        more than once.
+        Raises DeadlineExceededError after ``timeout_s``; scheduling then continues. A thread may
+        enter it more than once.
         """
         core = self._core
         is_outermost = not self.is_held_here()
@@ -43,10 +43,10 @@ class Holding:
         try:
             with core.changed:
                 deadline_s = time.monotonic() + timeout_s
-                # What a round still waits for may not be scheduled before this is over.
+                # Decides a round that waits for closures not scheduled yet: none come meanwhile.
                 core.go_on()
                 self._wait_settled(deadline_s, "closures to end, to save")
-                # Where closures run again after a restore, it is known how far each has come.
+                # If a restore runs closures again, the save records how many parts each has made.
                 while is_outermost and core.kept is None and core.state.has_half_made:
                     self._let_run_again(deadline_s)
             self._holders.add(threading.current_thread())
@@ -60,7 +60,10 @@ class Holding:
                 core.changed.notify_all()
 
     def _let_run_again(self, deadline_s: float) -> None:
-        """Until what a lost trainer has made in part is made as a whole: all else is, in a save."""
+        """Lets closures run until those that a lost trainer has committed in part have ended.
+
+        A save then contains every closure as a whole or not at all.
+        """
         core = self._core
         core.apply(decide.let_go(core.state))
         try:
@@ -77,11 +80,11 @@ class Holding:
         self._wait_settled(deadline_s, "closures to end, to save")
 
     def is_held_here(self) -> bool:
-        """Whether this thread is in such a scope, which a restore may have to wait for."""
+        """True if this thread is inside the barrier, which a restore may have to wait for."""
         return threading.current_thread() in self._holders
 
     def check_not_held(self) -> None:
-        """FailedPreconditionError where this thread would wait for what its own scope holds up."""
+        """Raises FailedPreconditionError inside the barrier, where a wait would never end."""
         if self.is_held_here():
             raise FailedPreconditionError(
                 "no closure runs inside of coordinator.barrier(), so waiting for one there would "
@@ -89,14 +92,14 @@ class Holding:
             )
 
     def positions(self, resource_id: str, timeout_s: float) -> dict[int, Any]:
-        """What each trainer that is there says of its iterator; only while nothing runs."""
+        """Returns the position that each connected trainer reports; only while nothing runs."""
         core, deadline_s = self._core, time.monotonic() + timeout_s
         with core.changed:
             while True:
                 self._wait_settled(deadline_s, "lost trainers to be settled")
                 losses = core.state.lost_count
                 self._positions = {}
-                # One that joins later has taken nothing, and nobody asks it.
+                # A trainer that joins later has taken nothing, and is not asked.
                 asked = set(core.outboxes.trainers)
                 core.outboxes.put_all(AskPosition(resource_id))
                 self._waiting.until(
@@ -104,12 +107,12 @@ class Holding:
                     deadline_s,
                     "trainers to say how far their data is",
                 )
-                # What a lost trainer had used up, the others' readers know when it is settled.
+                # After a loss the others know what was used up once it is settled: ask again.
                 if losses == core.state.lost_count and core.state.is_settled:
                     return dict(self._positions)
 
     def position(self, trainer: int, position: Any) -> None:
-        """An answer to :meth:`positions`; an Exception where there is none."""
+        """Takes a trainer's answer to :meth:`positions`: a position, or the Exception it met."""
         with self._core.changed:
             self._positions[trainer] = position
             self._core.changed.notify_all()

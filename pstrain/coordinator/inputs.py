@@ -1,7 +1,7 @@
 """Dependencies between closures: those that wait for the values of others.
 
-Pure. An input was scheduled before what needs it, so nothing ever waits for itself, and of those
-that have not ended the oldest waits for nobody. Invariant: a closure is here exactly while one of
+Pure. An input is scheduled before the closures that need it, so there are no cycles, and the oldest
+closure that has not ended waits for no other. Invariant: a closure is in here exactly while one of
 its inputs has not ended.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 
 
 class Inputs:
-    """Who waits for whom. Not thread-safe.
+    """The graph of dependencies. Not thread-safe.
 
-    ``missing``: what each closure waits for; ``dependants``: who waits for each.
+    ``missing``: by waiting closure, its inputs that have not ended; ``dependants``: the reverse.
     """
 
     def __init__(self) -> None:
@@ -22,13 +22,13 @@ class Inputs:
         self.dependants: dict[int, dict[int, None]] = {}
 
     def add(self, closure: int, inputs: Iterable[int]) -> None:
-        """``inputs`` have not ended."""
+        """Adds a closure that waits for ``inputs``, which have not ended."""
         self.missing[closure] = set(inputs)
         for each in self.missing[closure]:
             self.dependants.setdefault(each, {})[closure] = None
 
     def finished(self, closure: int) -> list[int]:
-        """Those that need nothing more now that it has a value, in their order."""
+        """Removes an input that has a value; returns, in order, the closures that lack no other."""
         released = []
         for each in self.dependants.pop(closure, ()):
             self.missing[each].discard(closure)
@@ -38,18 +38,18 @@ class Inputs:
         return released
 
     def drop(self, closure: int) -> None:
-        """It has ended without its inputs."""
+        """Removes a closure that has ended before its inputs."""
         for each in self.missing.pop(closure):
             self.dependants[each].pop(closure)
             if not self.dependants[each]:
                 del self.dependants[each]
 
     def of(self, closure: int) -> tuple[int, ...]:
-        """What it waits for."""
+        """Returns the inputs that ``closure`` waits for."""
         return tuple(sorted(self.missing.get(closure, ())))
 
     def needing(self, closures: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """All that can't run without these, each with the input that it misses, after that."""
+        """Yields (closure, missing input) of all that need ``closures``, after the input's pair."""
         ended = deque(closures)
         known = set(ended)
         while ended:
@@ -70,7 +70,7 @@ class Inputs:
         return len(self.missing)
 
     def check_invariants(self) -> None:
-        """Raises AssertionError where two indexes disagree."""
+        """Raises AssertionError if the two indexes disagree."""
         pairs = {(c, each) for c, missing in self.missing.items() for each in missing}
         assert all(self.missing.values())
         assert all(self.dependants.values())

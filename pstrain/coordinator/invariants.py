@@ -1,6 +1,6 @@
-"""What must hold in every state of the scheduler; run after each step in tests, never in use.
+"""The invariants of the scheduler's state; checked after each step in tests, never in production.
 
-Every index is compared with the records it is an index of.
+Every index is compared with the records that it indexes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pstrain.coordinator.state import CoordinatorState
 
 
 def check_invariants(state: CoordinatorState) -> None:
-    """Raises AssertionError where two parts of the state contradict each other."""
+    """Raises AssertionError if two parts of the state contradict each other."""
     _check_places(state)
     _check_lines(state)
     _check_inputs(state)
@@ -20,7 +20,7 @@ def check_invariants(state: CoordinatorState) -> None:
 
 
 def _check_places(state: CoordinatorState) -> None:
-    """A closure is in one place, and what is known of closures is known of these."""
+    """Checks that each closure is in one place, and that other indexes name only such closures."""
     assert all(state.bound_waiting.values())
     under_way = [state.running, state.round.prepared, state.round.decided]
     places: list[Iterable[int]] = [
@@ -62,7 +62,7 @@ def _check_inputs(state: CoordinatorState) -> None:
 
 
 def _check_trainers(state: CoordinatorState) -> None:
-    """What runs, runs on the trainer that knows of it, and free slots are those that are left."""
+    """Checks that running closures and their trainers agree, and that free slots add up."""
     for closure, run in state.running.items():
         assert closure in state.trainers[run.trainer].running
         assert run.trainer == state.bound.get(closure, run.trainer)

@@ -1,6 +1,6 @@
 """The progress that ``join`` reports: counts of closures, and their rate.
 
-Pure. Invariant: a value is of one moment, and never changes.
+Pure. Invariant: a value describes one moment, and never changes.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 
 class JoinProgress(NamedTuple):
-    """Counts of closures of a coordinator's life so far, and of its trainers that are live.
+    """Counts of a coordinator's closures since it was made, and of its live trainers.
 
-    ``queued`` wait, for a trainer or for their inputs; ``retried``: how often one ran again because
-    its trainer was lost. ``per_second``: how many have finished since the value before.
+    ``queued``: closures that wait for a trainer or for their inputs. ``retried``: how often a
+    closure ran again because its trainer was lost. ``per_second``: the rate at which closures
+    finished since the value before.
     """
 
     finished: int
@@ -39,13 +40,13 @@ Report = Callable[[JoinProgress], object]
 
 
 class Meter:
-    """Makes values of counts, and rates of successive ones."""
+    """Makes JoinProgress from counts, and rates from successive counts."""
 
     def __init__(self, finished: int, now_s: float) -> None:
         self._finished, self._at_s = finished, now_s
 
     def read(self, counts: Mapping[str, int], now_s: float) -> JoinProgress:
-        """The value of this moment."""
+        """Returns the progress at this moment."""
         passed_s = now_s - self._at_s
         more = counts["finished"] - self._finished
         self._finished, self._at_s = counts["finished"], now_s

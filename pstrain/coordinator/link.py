@@ -1,6 +1,6 @@
-"""The connection to one trainer: configures it, feeds it, hears it, and comes back after a loss.
+"""The connection to one trainer: configures it, sends orders, receives results, reconnects.
 
-Hands on what is said, and decides nothing about closures. Invariant: a trainer that the scheduler
+Passes messages on, and decides nothing about closures. Invariant: a trainer that the scheduler
 knows has been sent every live resource before the first closure.
 """
 
@@ -46,24 +46,24 @@ _RECONNECT_MAX_S = 3.0
 
 
 class Recovery(Protocol):
-    """What is done about lost parameter servers."""
+    """What a link needs of the recovery from lost parameter servers."""
 
     @property
     def is_restoring(self) -> bool:
-        """Whether everything goes back to a checkpoint just now."""
+        """True while everything returns to a checkpoint."""
 
     def wait_open(self) -> None:
-        """Blocks while it does."""
+        """Blocks while a restore is under way."""
 
     def wait_restoring(self, timeout_s: float) -> bool:
-        """Blocks until it does, or is not going to; False after ``timeout_s``."""
+        """Blocks until a restore begins; False if none does within ``timeout_s``, or none will."""
 
     def notice(self, error: Exception) -> bool:
-        """Tells of an error; True if it is of a lost server, and is seen to."""
+        """Reports an error; True if it means a lost server, which is then restored."""
 
 
 class TrainerLink:
-    """Owns one thread from ``start`` to ``stop``."""
+    """The connection to one trainer. Owns one thread from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class TrainerLink:
         self._thread.start()
 
     def stop(self, timeout_s: float = 2.0) -> None:
-        """Idempotent; waits at most ``timeout_s`` for the thread."""
+        """Disconnects; waits at most ``timeout_s`` for the thread. Idempotent."""
         self._stopping.set()
         stream = self._stream
         if stream is not None:
@@ -108,12 +108,12 @@ class TrainerLink:
 
     @property
     def _name(self) -> str:
-        """Of the present incarnation."""
+        """The trainer's name in its present incarnation, by which servers fence it."""
         configuration = self._configuration
         return trainer_name(configuration.session, self.index, configuration.incarnation)
 
     def leave(self) -> None:
-        """Breaks off the stream, if there is one; :meth:`Recovery.wait_open` keeps it away."""
+        """Breaks off the stream, if any; :meth:`Recovery.wait_open` delays the next one."""
         stream = self._stream
         if stream is not None:
             stream.cancel()
@@ -146,7 +146,7 @@ class TrainerLink:
             pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
 
     def _settle_loss(self) -> None:
-        """Settles what the trainer left; a server that cannot be asked ends the scheduling."""
+        """Settles what the lost trainer left; a server that does not answer ends the scheduling."""
         name = self._name
         services, rows = self._scheduler.left_by(self.index, name)
         legacy = Legacy({}, {}, {})
@@ -168,8 +168,7 @@ class TrainerLink:
         self._scheduler.trainer_lost(self.index, legacy)
 
     def _awaits_restore(self, error: Exception) -> bool:
-        """Whether what the trainer has committed is about to be undone, so that it need not be
-        known."""
+        """True if a restore is about to undo what the trainer committed: it need not be known."""
         return self._recovery.notice(error) and self._recovery.wait_restoring(_RESTORE_TIMEOUT_S)
 
     def _serve(self, client: RpcClient) -> None:
@@ -206,15 +205,15 @@ class TrainerLink:
             outbox.put(None)
 
     def _check_session(self) -> None:
-        """A restore that began before this trainer had joined has not told it to leave."""
+        """Raises CancelledError if a restore began before this trainer joined, and so missed it."""
         if self._recovery.is_restoring or self._configuration.session != self._servers.session:
             raise CancelledError("everything goes back to a checkpoint, in another session")
 
     def _check_servers(self, ended: Iterable[Ended]) -> None:
-        """Raises an error of a lost server, which is seen to.
+        """Raises the first error that means a lost server, which is then restored.
 
-        What the trainer has committed is as unclear then as that of one that was lost. Nothing of
-        the message counts, for the marks of a closure may cover rows of others that ended with it.
+        What the trainer has committed is then as unclear as if the trainer were lost. Nothing in
+        the message counts, because a closure's marks may cover rows of others that ended with it.
         """
         for end in ended:
             if end.error is not None and self._recovery.notice(end.error):

@@ -1,7 +1,7 @@
-"""Whether a parameter server is lost: gone, or started anew, which its incarnation tells.
+"""Detects lost parameter servers: those that are gone, or started anew (another incarnation).
 
-Does nothing about it. Invariant: a server that is only slow is not lost, and one that another
-coordinator has taken over is nobody's to replace.
+Does nothing about a loss. Invariant: a server that is only slow is not lost, and a server that
+another coordinator has taken over is never replaced.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ _STATUS_TIMEOUT_S: Final = 5.0
 
 
 class Asked(Protocol):
-    """The strategy: its session and its servers."""
+    """What this module needs of the strategy: its session and its servers."""
 
     session: str
     parameters: Any
 
 
 class LostServers:
-    """Those of one strategy. Not thread-safe."""
+    """Detects the lost servers of one strategy. Not thread-safe."""
 
     def __init__(self, strategy: Asked) -> None:
         self._strategy = strategy
         self._incarnations: dict[int, str] = {}
 
     def forget(self) -> None:
-        """Who is there from now on is not lost."""
+        """Forgets known incarnations: the servers that run from now on are not lost."""
         self._incarnations.clear()
 
     def find(self, noticed: bool) -> str | None:
-        """What is wrong with the servers; None if nothing is.
+        """Returns what is wrong with the servers; None if nothing is.
 
-        All are asked: where one was lost after another coordinator had taken over, that one's
-        values are not to be replaced.
+        Asks all servers, and raises AbortedError if another coordinator has taken one over, because
+        its values must not be replaced. ``noticed``: a server's connection broke off.
         """
         lost = None
         for ps, address in enumerate(self._strategy.parameters.addresses):
@@ -63,5 +63,5 @@ class LostServers:
 
 
 def is_server_loss(error: BaseException) -> bool:
-    """Whether an error says that a parameter server is not what it was."""
+    """True if an error says that a parameter server is gone or was started anew."""
     return isinstance(error, ServerLostError | ServerRestartedError)

@@ -1,6 +1,6 @@
-"""What may be asked for a coordinator, and for a closure besides its function and arguments.
+"""Validates the options of a coordinator, and those of a closure besides function and arguments.
 
-Pure. Invariant: what passes here can be obeyed, under the cluster's rule of consistency.
+Pure. Invariant: options that pass can be obeyed under the cluster's rule of consistency.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ QUEUE_CAPACITY: Final = 262_144
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorOptions:
-    """How a coordinator was made."""
+    """The options with which a coordinator was made."""
 
     closures_in_flight: int = 3
     queue_capacity: int = QUEUE_CAPACITY
@@ -29,7 +29,7 @@ class CoordinatorOptions:
         positive(self.trainer_timeout_s, "trainer_timeout_s")
 
     def check_asked_again(self, asked: CoordinatorOptions) -> None:
-        """InvalidArgumentError where ``asked`` wants others than these, beyond the defaults."""
+        """Raises InvalidArgumentError if ``asked`` differs from these and from the defaults."""
         for field in fields(self):
             value, wanted = getattr(self, field.name), getattr(asked, field.name)
             if wanted not in (value, field.default):
@@ -48,7 +48,7 @@ def check_options(
     indices: Sequence[int],
     in_rounds: bool,
 ) -> None:
-    """Raises an error that names the value and the remedy. ``indices``: of all trainers."""
+    """Raises an error for an invalid option. ``indices``: those of all trainers."""
     if trainer is not None:
         _check_trainer(trainer, indices, in_rounds=in_rounds)
     if deadline_s is not None:
@@ -62,7 +62,7 @@ def check_options(
 
 
 def check_manager(given: Any) -> None:
-    """InvalidTypeError for what is no CheckpointManager, such as a path or a Checkpoint."""
+    """Raises InvalidTypeError for anything but a CheckpointManager, as a path or a Checkpoint."""
     if not callable(getattr(given, "restore_or_initialize", None)):
         raise InvalidTypeError(
             f"checkpoint must be a CheckpointManager, got {given!r}; make one: "

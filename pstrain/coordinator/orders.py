@@ -1,6 +1,6 @@
-"""Messages between the scheduler and the links: orders to trainers, and the ends of runs.
+"""Messages between the scheduler and the links: orders to trainers, and how runs ended.
 
-Values only. Invariant: what is queued here is complete: whoever takes it needs no state to obey.
+Values only. Invariant: an order is complete: a link needs no other state to carry it out.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pstrain.coordinator.remote_value import RemoteValue
 
 @dataclass(slots=True)
 class Closure:
-    """A function applied to arguments, pickled, and where its value goes.
+    """A function to apply to arguments, both pickled, and the RemoteValue to set.
 
-    ``arguments`` keeps what the pickled form refers to, such as iterators, alive on the trainers.
-    ``result`` is its value from when it has run until it has ended; ``part`` what it waits with
-    for its round, ``round`` the number of that. ``trainer``: the only one that may run it, if it is
-    bound to one. ``name`` is the function's; ``deadline_s`` the time it was given to end.
-    ``inputs`` are what the pickled arguments refer to by place; all have values when it starts.
+    ``arguments`` keeps objects that the pickled form refers to, such as iterators, alive on the
+    trainers. ``result``: its value between its run and its end. ``part``: its prepared changes,
+    while it waits for its round; ``round``: the number of the round in which it ended.
+    ``trainer``: the only one that may run it, if it is bound to one. ``name``: that of the
+    function. ``deadline_s``: the time in which it must begin to commit. ``inputs``: the values that
+    the pickled arguments refer to by position; all are there when the closure starts.
     """
 
     id: int
@@ -40,13 +41,13 @@ class Closure:
 
     @property
     def label(self) -> str:
-        """For messages."""
+        """The closure's name and number, for messages."""
         return f"{self.name} (closure {self.id})" if self.name else f"closure {self.id}"
 
 
 @dataclass(frozen=True, slots=True)
 class RoundPart:
-    """What waits at which servers, of which trainer (by its name there), and its readers' marks."""
+    """A closure's prepared changes: whose (the trainer's name), at which servers, reader marks."""
 
     trainer_name: str
     servers: tuple[int, ...]
@@ -55,7 +56,7 @@ class RoundPart:
 
 
 class RoundOrder(NamedTuple):
-    """A round that is to be applied: (closure, attempt) and its part, in the closures' order."""
+    """A round to be applied: (closure, attempt, part) of each member, in the closures' order."""
 
     number: int
     parts: list[tuple[int, int, RoundPart]]
@@ -63,9 +64,9 @@ class RoundOrder(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """An order to a trainer: run this closure; ``attempt`` tells it from earlier runs.
+    """An order to a trainer to run this closure; ``attempt`` tells its runs apart.
 
-    ``parts``: so many of its parts were decided in earlier runs.
+    ``parts``: how many of its parts that took no element were decided in earlier runs.
     """
 
     closure: Closure
@@ -75,14 +76,14 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """Closures whose end, which decides what becomes of their elements, was heard."""
+    """Tells a trainer that the ends of these closures have arrived: their elements are used up."""
 
     closures: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """This run was late for its round: what it took is to be given back."""
+    """Tells a trainer that this run was late for its round, and must give its elements back."""
 
     closure: int
     attempt: int
@@ -90,18 +91,18 @@ class Drop:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """This run is to be refused at its commit, if that has not begun."""
+    """An order to a trainer to commit nothing of this run, if it has not begun to commit."""
 
     closure: int
     attempt: int
 
 
 class Ended(NamedTuple):
-    """How a closure ended, as its trainer says; ``rows`` count if its end is heard.
+    """How a run ended, as its trainer says. ``rows``: reader marks, which count if the end does.
 
-    ``part``: its changes wait for its round. ``was_dropped``: a late run has given all back.
-    ``met_end``: its error is the end of its trainer's data, of which it had taken nothing.
-    ``seconds`` it ran, and then ``commit_s`` passed before this was told.
+    ``part``: set if its changes wait for its round. ``was_dropped``: a late run has given all its
+    elements back. ``met_end``: its error is the end of its trainer's data, and it had taken no
+    element. ``seconds``: how long it ran; ``commit_s``: how long after that it was reported.
     """
 
     closure: int
@@ -119,7 +120,7 @@ class Ended(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AskPosition:
-    """How far the iterator of a resource is, after all that was sent before."""
+    """A question to a trainer: the position of a resource's iterator after all earlier orders."""
 
     resource_id: str
 
@@ -137,4 +138,4 @@ class DropResource:
 
 Order = Run | Settled | Drop | Cancel | AskPosition | DefineResource | DropResource
 Outbox = queue.SimpleQueue[Order | None]
-"""What one trainer is to be sent, in order; None ends its stream."""
+"""The orders to one trainer, in the order in which they are sent; None ends its stream."""

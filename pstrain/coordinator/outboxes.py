@@ -1,7 +1,7 @@
-"""The queues of messages to trainers, and the iterators that each trainer has to have.
+"""The queues of orders to trainers, and the iterators that each trainer must have.
 
-Knows no closure and no connection. Invariant: a trainer has heard of every iterator that is in use
-before anything else.
+Knows no closure and no connection. Invariant: a trainer is sent every iterator that is in use
+before any other order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pstrain.coordinator.orders import DefineResource, DropResource, Order, Outb
 
 
 class Outboxes:
-    """Of the trainers that are connected. The scheduler's lock guards all but `drop`."""
+    """The queues to connected trainers. Callers hold the scheduler's lock, except for `drop`."""
 
     def __init__(self) -> None:
         self._outboxes: dict[int, Outbox] = {}
@@ -23,17 +23,17 @@ class Outboxes:
 
     @property
     def trainers(self) -> Set[int]:
-        """Who is connected."""
+        """The trainers that are connected."""
         return self._outboxes.keys()
 
     def open(self, trainer: int, outbox: Outbox) -> None:
-        """A trainer is there."""
+        """Adds a trainer that has connected, and sends it the iterators in use."""
         for resource_id, pickled in list(self._resources.items()):
             outbox.put(DefineResource(resource_id, pickled))
         self._outboxes[trainer] = outbox
 
     def close(self, trainer: int) -> bool:
-        """Ends a trainer's stream; False if it was not there."""
+        """Ends a trainer's stream; False if it was not connected."""
         outbox = self._outboxes.pop(trainer, None)
         if outbox is None:
             return False
@@ -45,26 +45,26 @@ class Outboxes:
         self.put_all(None)
 
     def put(self, trainer: int, item: Order | None) -> None:
-        """For a trainer that is there."""
+        """Sends to a trainer, which must be connected."""
         self._outboxes[trainer].put(item)
 
     def put_if_there(self, trainer: int, item: Order | None) -> None:
-        """For a trainer to which it matters only as long as it is there."""
+        """Sends to a trainer if it is connected."""
         if trainer in self._outboxes:
             self.put(trainer, item)
 
     def put_all(self, item: Order | None) -> None:
-        """For all that are there."""
+        """Sends to all connected trainers."""
         for outbox in self._outboxes.values():
             outbox.put(item)
 
     def define(self, resource_id: str, pickled: bytes) -> None:
-        """Has every trainer make an iterator, also those that come later."""
+        """Has every trainer make an iterator, also trainers that connect later."""
         self._resources[resource_id] = pickled
         self.put_all(DefineResource(resource_id, pickled))
 
     def drop(self, resource_id: str) -> None:
-        """Has every trainer close it. From any thread, also in the middle of another call."""
+        """Has every trainer close an iterator. Any thread may call it, even inside another call."""
         self._resources.pop(resource_id, None)
         for outbox in list(self._outboxes.values()):
             outbox.put(DropResource(resource_id))

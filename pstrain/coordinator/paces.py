@@ -1,8 +1,8 @@
 """How many closures of a function to send ahead to a trainer, by how long its runs took.
 
-So many may wait at a trainer beyond those that run: messages between it and the coordinator then
-carry many orders and many results at a time. Pure: no clock, no thread. Invariant: a function's
-closures go ahead only after several runs in a row, and as few as the longest of the latest allows.
+Closures that wait at a trainer beyond those that run let one message carry many orders or many
+results. Pure: no clock, no thread. Invariant: a function's closures are sent ahead only after
+several of its runs, and only as many as the longest of its latest runs allows.
 """
 
 from __future__ import annotations
@@ -11,19 +11,20 @@ from collections import OrderedDict, deque
 from typing import Final
 
 AHEAD_S: Final = 0.2
-"""So much work may wait for each closure that a trainer runs, which is not part of it: it ends with
-the trainer, or the others wait for it at the end. Where none waits, a trainer idles until the next
-has come."""
+"""How much work may wait at a trainer for each closure that it runs side by side.
+
+More would be lost with the trainer, or be waited for at the end of the job; without any, a trainer
+idles until its next closure arrives."""
 AHEAD_MAX: Final = 128
-"""Twice as many as travel in one message: one is on its way while the other is worked off."""
+"""Twice as many as one message carries: one message travels while another is worked off."""
 _RUNS: Final = 8
 _REMEMBERED: Final = 1024
 
 
 class Paces:
-    """How long the latest runs took, by function. Not thread-safe.
+    """The durations of the latest runs, by function. Not thread-safe.
 
-    ``closures_in_flight``: how many a trainer runs side by side.
+    ``closures_in_flight``: how many closures a trainer runs side by side.
     """
 
     def __init__(self, closures_in_flight: int = 1) -> None:
@@ -32,7 +33,7 @@ class Paces:
         self._latest: OrderedDict[str, deque[float]] = OrderedDict()
 
     def note(self, function_id: str, seconds: float) -> None:
-        """A run has ended after so long."""
+        """Records how long a run of a function took."""
         latest = self._latest.get(function_id)
         if latest is None:
             latest = self._latest[function_id] = deque(maxlen=_RUNS)
@@ -41,7 +42,7 @@ class Paces:
         latest.append(seconds)
 
     def ahead(self, function_id: str) -> int:
-        """How many of a function's closures a trainer may have at a time; 0: as it has slots."""
+        """Returns how many of a function's closures a trainer may hold; 0: only as it has slots."""
         latest = self._latest.get(function_id, ())
         if len(latest) < _RUNS:
             return 0

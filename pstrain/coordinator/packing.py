@@ -1,7 +1,7 @@
 """Pickles functions, arguments and datasets for trainers.
 
-Knows what is not pickled but found again there; sends nothing. Invariant: what is packed is small
-enough to travel.
+Knows which objects are sent as references to what the trainer has; sends nothing itself. Invariant:
+what is packed is small enough to travel.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ from pstrain.vocabulary import CLOSURE_MAX_BYTES
 
 
 class Packer:
-    """For the trainers of one strategy. InvalidArgumentError where something is too large."""
+    """Pickles for the trainers of one strategy; InvalidArgumentError if the result is too large."""
 
     def __init__(self, strategy: ParameterServerStrategy) -> None:
         self._strategy = strategy
 
     def function(self, fn: Callable[..., Any]) -> bytes:
-        """A function with all that it captures."""
+        """Pickles a function with all that it captures."""
         return _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
 
     def arguments(
         self, fn: Callable[..., Any], arguments: object, owner: Owner
     ) -> tuple[bytes, tuple[RemoteValue, ...]]:
-        """Those of one call of ``fn``, and the RemoteValues among them, by their places."""
+        """Pickles the arguments of one call of ``fn``; returns them, and the RemoteValues in them.
+
+        The pickled arguments refer to the RemoteValues by their positions.
+        """
         found = InputValues(owner, self._reference)
         pickled = session.dumps(arguments, found.reference)
         return _bounded("the arguments of", fn, pickled), found.values
 
     def dataset(self, source: tuple[Any, ...]) -> bytes:
-        """(dataset, epoch, positions by trainer)."""
+        """Pickles (dataset, epoch, positions by trainer)."""
         pickled = session.dumps_function(source, self._reference)
         return _bounded("the dataset of", source[0], pickled)
 
     def _reference(self, value: object) -> tuple[str, ...] | None:
-        """What is not pickled but found again on the trainer."""
+        """Returns the reference to an object that the trainer has; None to pickle ``value``."""
         if isinstance(value, PerWorkerIterator):
             value.note_use()
             return ("resource", value.resource_id)

@@ -1,8 +1,8 @@
-"""Puts a coordinator together: a scheduler, a link to each trainer, a thread that applies rounds.
+"""Assembles a coordinator: a scheduler, a link to each trainer, a thread that applies rounds.
 
-Knows how they are put together, and nothing of what users ask for. Invariant: all links configure
-their trainers alike; all parts are stopped in an order in which none waits for one that has ended,
-without the coordinator, which may be gone.
+Knows how the parts fit together, and nothing of what users ask for. Invariant: all links configure
+their trainers alike. Parts are stopped in an order in which none waits for one that has ended, and
+without the coordinator object, which may be gone.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pstrain.wire import trainer_pb2 as pb
 
 ATTEMPTS_MAX: Final = 10
 _STOP_TIMEOUT_S: Final = 2.0
-# So many closures of a trainer wait for one that runs to end, that results travel together, where
-# the rule looks at each: where none does, those that are short wait there (see assigning).
+# Under ssp, a trainer has so many slots for each closure that it runs, so that results travel
+# together. Under async short closures are sent ahead instead (see assigning).
 _SLOTS_PER_RUNNER: Final = 3
 
 
 class Parts(NamedTuple):
-    """Of one coordinator. ``recovery``: where the links ask about lost parameter servers."""
+    """The parts of one coordinator. ``recovery``: links ask it about lost parameter servers."""
 
     scheduler: Scheduler
     links: list[TrainerLink]
@@ -38,7 +38,7 @@ class Parts(NamedTuple):
     applier: RoundApplier
 
     def leave(self) -> None:
-        """Has all trainers let go of their session."""
+        """Disconnects all trainers from the session."""
         for link in self.links:
             link.leave()
 
@@ -54,7 +54,7 @@ class Parts(NamedTuple):
 def make_parts(
     strategy: ParameterServerStrategy, options: CoordinatorOptions, functions: PickledFunctions
 ) -> Parts:
-    """All of them; none is started."""
+    """Makes all parts, and starts none."""
     scheduler = Scheduler(
         Core(
             attempts_max=ATTEMPTS_MAX,
@@ -79,7 +79,7 @@ def _make_links(
     recovery: RecoverySwitch,
     closures_in_flight: int,
 ) -> list[TrainerLink]:
-    """One for each trainer in the cluster spec; in rounds with one closure each."""
+    """Makes a link for each trainer in the cluster spec; in rounds, each runs one closure."""
     spec = strategy.cluster_resolver.cluster_spec()
     trainers = [(i, spec.task_address("worker", i)) for i in spec.task_indices("worker")]
     servers = [spec.task_address("ps", i) for i in spec.task_indices("ps")]

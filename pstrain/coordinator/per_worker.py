@@ -1,8 +1,8 @@
-"""Datasets and iterators of which every trainer has its own.
+"""Per-worker datasets and iterators: each trainer has one of its own.
 
-Knows how they are named and pickled, not how they reach a trainer. Invariant: an iterator that
-nobody holds any more is dropped on the trainers; one that is held is made anew on a trainer that
-comes back.
+Knows how they are named and pickled, not how they reach a trainer. Invariant: an iterator to which
+the program has no reference left is dropped on the trainers; otherwise it is made again on a
+trainer that comes back.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from pstrain.trainer.resources import open_dataset
 
 
 class Trainers(Protocol):
-    """What a coordinator does for iterators on its trainers."""
+    """What iterators need of the coordinator."""
 
     @property
     def num_trainers(self) -> int: ...
 
     def define_resource(self, resource_id: str, source: tuple[Any, ...]) -> None:
-        """Has every trainer make an iterator of (dataset, epoch, positions by trainer)."""
+        """Has every trainer make an iterator from (dataset, epoch, positions by trainer)."""
 
     def note_iterator(self, iterator: PerWorkerIterator) -> None:
-        """Knows of an iterator as long as it is used."""
+        """Registers an iterator for as long as it is referenced."""
 
     def drop_resource(self, resource_id: str) -> None:
         """Has every trainer close its iterator."""
 
     def positions(self, resource_id: str) -> Mapping[int, Any]:
-        """What state_dict() of each trainer's iterator gives, once no closure runs; None: unused.
+        """Returns state_dict() of each trainer's iterator, once no closure runs.
 
-        An Exception where it gives none.
+        None stands for an iterator that was not used, an Exception for one without a position.
         """
 
 
 class PerWorkerIterator:
     """One iterator per trainer; as an argument of ``schedule`` it becomes the trainer's own.
 
-    Its saved position is that of all trainers together. Rows that a data service gives out can be
-    gone on with by any number of trainers; other data by as many as saved it.
+    Its saved position is that of all trainers together. If a data service gives out the rows, any
+    number of trainers can continue from it; otherwise as many trainers as saved it.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class PerWorkerIterator:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able; what :meth:`load_state_dict` takes. Waits until no closure runs.
+        """Returns the JSON-able position for :meth:`load_state_dict`; waits until no closure runs.
 
-        UnimplementedError, naming it, for data whose position cannot be saved.
+        Raises UnimplementedError, naming the iterator, if the data's position cannot be saved.
         """
         found = self._trainers.positions(self.resource_id)
         for position in found.values():
@@ -100,14 +100,14 @@ class PerWorkerIterator:
         return state
 
     def note_use(self) -> None:
-        """A closure is about to take elements."""
+        """Notes that a closure is about to take elements."""
         self._is_under_way = True
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes every trainer's iterator anew, at the saved position. No closure may be using it.
+        """Makes every trainer's iterator again, at the saved position. No closure may be using it.
 
-        InvalidArgumentError for a position of another number of trainers, unless a data service
-        gave out the rows.
+        Raises InvalidArgumentError for a position of another number of trainers, unless a data
+        service gave out the rows.
         """
         epoch = state.get("epoch")
         if not isinstance(epoch, int) or epoch < 0:
@@ -127,11 +127,11 @@ class PerWorkerIterator:
                 "service hands out (distribute, from_dataset_id)"
             )
         if "service" in state:
-            # Whoever else reads the job would keep the position from being loaded.
+            # Other readers of the job would keep the position from being loaded.
             self._trainers.drop_resource(self.resource_id)
             _load_into_service(self._source, epoch, state["service"], count)
         elif not positions:
-            self._begin_again_in_service(epoch)
+            self._rewind_service(epoch)
         self._is_under_way = "service" in state
         self._positions = positions
         self.epoch = epoch
@@ -139,13 +139,13 @@ class PerWorkerIterator:
         self._trainers.define_resource(self.resource_id, (self._source, epoch, positions))
 
     def rewind(self) -> None:
-        """Every trainer begins again; of a data service's rows, all are given out again."""
-        self._begin_again_in_service(self.epoch)
+        """Restarts the epoch on every trainer; a data service gives out all its rows again."""
+        self._rewind_service(self.epoch)
         self._positions, self._is_under_way = {}, False
         self._trainers.define_resource(self.resource_id, (self._source, self.epoch, {}))
 
-    def _begin_again_in_service(self, epoch: int) -> None:
-        """What trainers have consumed of the epoch, if a data service knows, is forgotten."""
+    def _rewind_service(self, epoch: int) -> None:
+        """Has a data service, if there is one, forget what trainers consumed of the epoch."""
         self._trainers.drop_resource(self.resource_id)
         state = self._position_in_service(epoch)
         if state is not None:
@@ -153,7 +153,7 @@ class PerWorkerIterator:
             _load_into_service(self._source, epoch, rewound, self._trainers.num_trainers)
 
     def _position_in_service(self, epoch: int | None = None) -> Any:
-        """What a reader of this process knows of the epoch; None where no service counts rows."""
+        """Returns the epoch's position in a data service; None if no service counts rows."""
         epoch = self.epoch if epoch is None else epoch
         with _opened(self._source, epoch, self._trainers.num_trainers) as reader:
             if not hasattr(reader, "state_dict"):
@@ -161,16 +161,16 @@ class PerWorkerIterator:
             try:
                 state = reader.state_dict()
             except UnimplementedError:
-                return None  # trainers begin again by themselves
+                return None  # no service to rewind: trainers start over by themselves
         return state if dataservice.is_service_state(state) else None
 
     def close(self) -> None:
-        """Drops the trainers' iterators now rather than when this object is collected."""
+        """Drops the trainers' iterators at once rather than when this object is collected."""
         self._finalizer()
 
 
 class IteratorsInUse:
-    """Those that are in use, in the order in which they were made. Thread-safe."""
+    """The iterators that are in use, in the order in which they were made. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -195,7 +195,7 @@ class IteratorsInUse:
 
 @contextlib.contextmanager
 def _opened(source: Any, epoch: int, trainers: int) -> Iterator[Any]:
-    """An iterator in this process, of which no element is taken."""
+    """Opens an iterator in this process that takes no element: only its position is used."""
     reader: Any = open_dataset(source, epoch, InputContext(trainers, 0), restores=True)
     try:
         yield reader
@@ -205,7 +205,7 @@ def _opened(source: Any, epoch: int, trainers: int) -> Iterator[Any]:
 
 
 def _load_into_service(source: Any, epoch: int, position: Any, trainers: int) -> None:
-    """The job goes on from the position with whoever reads it next."""
+    """Moves a data service's job to a position, from where its next readers continue."""
     with _opened(source, epoch, trainers) as reader:
         reader.load_state_dict(position)
 
@@ -221,7 +221,7 @@ class PerWorkerDataset:
 
     @property
     def element_spec(self) -> Any:
-        """The Arrow schema of the elements; a function is called here once to know it."""
+        """The Arrow schema of the elements; a dataset function is called here to learn it."""
         source: Any = self._source
         while callable(source) and not hasattr(source, "element_spec"):
             source = call_with_context(source, InputContext())
@@ -247,6 +247,6 @@ class PerWorkerDataset:
         )
 
     def _note_epoch(self, epoch: int) -> None:
-        """An iterator was moved to an epoch: the next one follows it."""
+        """Notes that an iterator was moved to ``epoch``: the next iterator has the one after."""
         with self._lock:
             self._next_epoch = epoch + 1

@@ -1,7 +1,7 @@
 """The queue of waiting closures, in the order in which they start: by priority, then by arrival.
 
-Pure. Invariant: whoever comes, goes or is looked at first costs the same, however many wait; only
-how many priorities there are at a time counts.
+Pure. Invariant: adding, removing and looking at the first take the same time however many closures
+wait; the time depends only on the number of different priorities.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ class PriorityQueue:
     __slots__ = ("_others", "_others_count", "_plain", "_priorities")
 
     def __init__(self) -> None:
-        self._plain: OrderedDict[int, None] = OrderedDict()  # of priority 0, as most are
+        self._plain: OrderedDict[int, None] = OrderedDict()  # closures of priority 0, as most are
         self._others: dict[int, OrderedDict[int, None]] = {}
         self._others_count = 0
-        self._priorities: list[int] = []  # of the others, highest first
+        self._priorities: list[int] = []  # priorities in ``_others``, highest first
 
     @property
     def first(self) -> int:
-        """Who starts next; only where somebody waits."""
+        """The closure that starts next; the queue must not be empty."""
         return next(iter(self))
 
     def append(self, closure: int, priority: int = 0) -> None:
-        """Behind all of its priority."""
+        """Adds a closure behind all of its priority."""
         (self._other(priority) if priority else self._plain)[closure] = None
 
     def appendleft(self, closure: int, priority: int = 0) -> None:
-        """Before all of its priority."""
+        """Adds a closure before all of its priority."""
         order = self._other(priority) if priority else self._plain
         order[closure] = None
         order.move_to_end(closure, last=False)
 
     def insert(self, closure: int, priority: int = 0) -> None:
-        """Behind the older ones at the front of its priority, of which there are few."""
+        """Adds a closure behind the older ones at the front of its priority; there are few."""
         order = self._other(priority) if priority else self._plain
         earlier = []
         while order and next(iter(order)) < closure:
@@ -60,7 +60,7 @@ class PriorityQueue:
             self._priorities.remove(priority)
 
     def _other(self, priority: int) -> OrderedDict[int, None]:
-        """To take one more."""
+        """Returns the queue of a priority other than 0, and counts one more closure in it."""
         self._others_count += 1
         if priority not in self._others:
             self._others[priority] = OrderedDict()

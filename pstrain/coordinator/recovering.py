@@ -1,7 +1,7 @@
-"""What a coordinator does about lost parameter servers, and what a program may ask of that.
+"""The recovery of a coordinator from lost parameter servers, and its interface to programs.
 
-Chooses the restorer that there is at present; how one restores is that one's business. Invariant:
-there is at most one at a time, and the one before has ended when the next begins.
+Chooses the current restorer; must not know how it restores. Invariant: there is at most one
+restorer at a time, and one has ended when the next begins.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class RecoverySwitch:
-    """Asks the restorer, once there is one; without, whoever uses a lost server is told."""
+    """Forwards to the current restorer; without one, users of a lost server get the error."""
 
     def __init__(self) -> None:
         self._restorer: Restorer | None = None
         self._earlier = 0
 
     def use(self, restorer: Restorer | None) -> None:
-        """Starts it, if it is one; the one before ends."""
+        """Ends the current restorer, and starts ``restorer`` in its place, if any."""
         self.stop()
         self._earlier = self.restores
         self._restorer = restorer
@@ -39,18 +39,18 @@ class RecoverySwitch:
 
     @property
     def restorer(self) -> Restorer | None:
-        """The present one."""
+        """The current restorer."""
         return self._restorer
 
     @property
     def restores(self) -> int:
-        """Of all that were used."""
+        """The number of restores by all restorers that were used."""
         return self._earlier + (0 if self._restorer is None else self._restorer.restores)
 
     def outlast(self, error: Exception) -> bool:
-        """Waits until all that ``error`` tells of is restored; False if it was no lost server."""
+        """Waits until the loss behind ``error`` is restored; False if it was not a lost server."""
         if isinstance(error, RolledBackError):
-            # It may be told as soon as some of it is.
+            # The error may be raised before the restore is complete.
             self.wait_open()
             return True
         return self._restorer is not None and self._restorer.outlast(error)
@@ -84,7 +84,7 @@ class RecoverySwitch:
 
 
 class ServerRecovery:
-    """Of one coordinator. ``leave`` has all trainers let go of the session."""
+    """The recovery of one coordinator. ``leave`` disconnects all trainers from the session."""
 
     def __init__(
         self,
@@ -103,22 +103,22 @@ class ServerRecovery:
 
     @property
     def restores(self) -> int:
-        """How often everything has gone back."""
+        """How often everything has returned to a checkpoint."""
         return self._switch.restores
 
     def recover_from(self, manager: CheckpointManager) -> None:
-        """From now on a lost server takes everything back to what these have saved last."""
+        """Restores lost servers, from now on, from the last save of ``manager``."""
         self._manager = manager
         self._scheduler.redoing.keep_ended()
         self._switch.use(self._restorer(manager))
 
     @contextmanager
     def going_back(self, manager: CheckpointManager) -> Iterator[None]:
-        """Scope in which a lost server takes the program back too, rather than its closures again.
+        """Opens a scope in which a lost server takes the program back, instead of closures.
 
         Once everything is restored from the newest checkpoint of ``manager``, all closures that
-        have not ended raise RolledBackError; :meth:`went_back` must follow. Afterwards what
-        ``recover_from`` said holds again, from the next save on.
+        have not ended raise RolledBackError, and the program must call :meth:`went_back`. After the
+        scope the manager of ``recover_from`` is used again, from its next save on.
         """
         self._scheduler.redoing.keep_none()
         self._switch.use(self._restorer(manager, gives_up=True))
@@ -131,9 +131,9 @@ class ServerRecovery:
                 self.recover_from(self._manager)
 
     def went_back(self, error: Exception) -> bool:
-        """Whether ``error`` comes of a lost server and everything is back at a checkpoint.
+        """Waits for the restore if a lost server caused ``error``; True if all is restored.
 
-        Waits until it is. If so, closures may be scheduled again.
+        Closures may then be scheduled again. False if ``error`` has another cause.
         """
         if not self._switch.outlast(error):
             return False
@@ -142,28 +142,28 @@ class ServerRecovery:
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
-        """Where a lost server takes everything back to."""
+        """The manager whose checkpoints lost servers are restored from."""
         return self._manager
 
     def confirm(self) -> None:
-        """Raises ServerLostError, or the like, where values of this session are lost."""
+        """Raises an error, such as ServerLostError, if values of this session are lost."""
         self._strategy.parameters.check_current()
         if self._switch.is_restoring:
             raise ServerLostError("a parameter server was lost, and is being restored")
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """Inside :meth:`going_back`, at its end: nothing goes back from now on.
+        """Ends restoring for good, at the end of :meth:`going_back`.
 
-        False where it has begun to, or has done so, as ``is_behind`` says; :meth:`went_back` must
-        follow then.
+        False if a restore is under way or done, as ``is_behind`` says; :meth:`went_back` must be
+        called then.
         """
         return self._switch.retire(is_behind)
 
     def outlast(self, error: Exception | None) -> bool:
-        """Waits, for a read, while everything goes back, or until what ``error`` tells of is back.
+        """Waits, for a read, until a restore is over; True if it restored the loss in ``error``.
 
-        Without an error, also until closures that had ended have run again, so that nothing is
-        read without them. Not within a barrier, which a restore may wait for.
+        Without an error, also waits until closures that had ended have run again, so that a read
+        includes their changes. Does not wait inside a barrier, which a restore may wait for.
         """
         if self._scheduler.holding.is_held_here():
             return False
@@ -174,14 +174,14 @@ class ServerRecovery:
 
     @property
     def is_restoring(self) -> bool:
-        """Whether everything goes back to a checkpoint just now."""
+        """True while everything returns to a checkpoint."""
         return self._switch.is_restoring
 
     def _restorer(self, manager: CheckpointManager, *, gives_up: bool = False) -> Restorer:
         earlier = self._switch.restorer
 
         def left_out() -> Sequence[str]:
-            # In `fit` what makes up its progress, such as metrics, is restored besides.
+            # In `fit`, what makes up its progress, such as metrics, is restored along with it.
             return () if gives_up else _left_out(self._strategy, manager)
 
         return Restorer(
@@ -197,6 +197,6 @@ class ServerRecovery:
 
 
 def _left_out(strategy: ParameterServerStrategy, manager: CheckpointManager) -> list[str]:
-    """Names of the variables that a checkpoint of the manager does not hold."""
+    """Returns the names of the variables that the manager's checkpoints do not hold."""
     held = manager.checkpoint.holds()
     return [each.name for each in strategy.variables if key_of(each) not in held]

@@ -1,12 +1,11 @@
-"""What becomes of what a lost trainer left: at the parameter servers and at the data services.
+"""Settles what a lost trainer left behind, on the parameter servers and on the data services.
 
-First every server fences the trainer, so that nothing of it changes any more, and says what it has
-decided and what it holds. What was decided anywhere is completed everywhere, what was only
-prepared is dropped. A closure that noted what its parts came to has ended with the notes of those
-that were decided: what it would say when it ran again is not all that it has done. Then the data
-services are told which rows counted; the others they give to other readers. Knows neither threads
-nor the scheduler's state. Invariant: whoever runs the trainer's other closures again does so after
-all this.
+First every server fences the trainer, so that it can change nothing more there, and reports what it
+had decided and prepared. Parts that were decided on any server are completed on all, parts that
+were only prepared are dropped. A closure that made notes on its parts ends with the notes on the
+decided ones, because the result of another run would not cover them. Then the data services are
+told which rows counted; they give the others to other readers. Knows neither threads nor the
+scheduler's state. Invariant: the trainer's other closures run again only after all this.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ logger = logging.getLogger(__name__)
 
 
 class Servers(Protocol):
-    """The parameter servers, as far as lost trainers go."""
+    """What this module needs of the parameter servers."""
 
     session: str
     key_maps: KeyMaps
 
     def fence(self, trainer: str) -> Mapping[int, dict[str, Any]]:
-        """What each of them holds of the trainer, which it listens to no more."""
+        """Refuses all further requests of ``trainer``; returns, by server, what it left there."""
 
     def complete(self, trainer: str, keys: Mapping[int, list[list[int]]]) -> None:
-        """Has servers apply these of the parts that they hold, and drop the others."""
+        """Has servers apply the parts ``keys`` of those that they hold, and drop the others."""
 
 
 class Noted(NamedTuple):
-    """The value of a closure that has ended because its trainer was lost: what it had noted."""
+    """The value of a closure that ended with the loss of its trainer: the notes it had made."""
 
     notes: list[Any]
 
 
 class Legacy(NamedTuple):
-    """What was found: of closures, and their outcomes: (value, error) by closure."""
+    """What a lost trainer left: decided closures, their outcomes (value, error), reader marks."""
 
     left: dict[int, Left]
     outcomes: dict[int, tuple[Any, Exception | None]]
@@ -55,7 +54,7 @@ class Legacy(NamedTuple):
 
 
 def settle_servers(servers: Servers, trainer: str) -> Legacy:
-    """Fences the trainer and completes what it had decided; UnavailableError of a server."""
+    """Fences the trainer and completes what it had decided; may raise UnavailableError."""
     reports = servers.fence(trainer)
     decided = {tuple(entry[:3]): entry for each in reports.values() for entry in each["decided"]}
     rows: Marks = {}
@@ -69,7 +68,7 @@ def settle_servers(servers: Servers, trainer: str) -> Legacy:
     parts: dict[int, list[list[Any]]] = {}
     for key in sorted(decided):
         parts.setdefault(key[0], []).append(decided[key])
-    # One that met the end of its data did nothing: it runs again.
+    # A closure that only met the end of its data did nothing: it runs again.
     parts = {c: each for c, each in parts.items() if not (each[-1][3] or {}).get("met_end")}
     outcomes = {closure: _end_of(each) for closure, each in parts.items()}
     ended = {closure: end for closure, end in outcomes.items() if end is not None}
@@ -86,9 +85,9 @@ def settle_servers(servers: Servers, trainer: str) -> Legacy:
 
 
 def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
-    """Of a closure, by its parts in order: its outcome, or what it had noted of them.
+    """Returns the outcome of a closure from its decided parts, in order, or the notes it left.
 
-    None: it is to run again.
+    None if the closure has to run again.
     """
     _, attempt, _, outcome, _, _ = parts[-1]
     if outcome is not None:
@@ -100,7 +99,7 @@ def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
 
 
 def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_s: float) -> None:
-    """Tells the data services which rows of the trainer's readers counted."""
+    """Tells the data services which rows of the lost trainer's readers counted."""
     targets = {mark["service"] for mark in rows.values()} | set(services)
     for service in sorted(targets):
         consumed = {
@@ -117,7 +116,7 @@ def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_
 
 
 def merged(rows: Marks, more: Iterable[Mapping[str, Any]]) -> Marks:
-    """Marks of both; of each window the further one."""
+    """Merges ``more`` marks into ``rows``; of each window, the further mark stays."""
     result = dict(rows)
     for mark in more:
         known = result.get(mark["reader"])

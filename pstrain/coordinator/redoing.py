@@ -1,7 +1,7 @@
-"""The scheduler's part in restores: runs again what has ended since the checkpoint.
+"""The scheduler's part in restores: runs closures again that ended since the checkpoint.
 
-Knows neither files nor servers. Invariant: nothing starts while trainers are taken off, and what is
-kept is run again at most once for each restore.
+Knows neither files nor servers. Invariant: no closure starts while trainers are being disconnected,
+and a kept closure runs again at most once for each restore.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pstrain.errors import UnavailableError
 
 
 class Redoing:
-    """Of one scheduler. Thread-safe; methods named ``wait`` block, nothing else does."""
+    """One scheduler's part in restores. Thread-safe; only methods named ``wait_*`` block."""
 
     def __init__(self, core: Core, waiting: Waiting) -> None:
         self._core = core
@@ -25,34 +25,34 @@ class Redoing:
         self._redone: set[int] = set()
 
     def keep_ended(self) -> None:
-        """Closures that end are kept from now on, for :meth:`redo`."""
+        """Keeps closures that end from now on, for :meth:`redo`."""
         with self._core.changed:
             self._core.kept = {}
 
     def keep_none(self) -> None:
-        """Inverse of :meth:`keep_ended`."""
+        """Keeps no closures from now on, and drops those that were kept."""
         with self._core.changed:
             self._core.kept = None
 
     def mark(self) -> int:
-        """Stands for all closures that have ended so far."""
+        """Returns a mark that stands for all closures that have finished so far."""
         with self._core.changed:
             return self._core.state.finished_count
 
     def forget(self, mark: int) -> None:
-        """What ended before the mark will not be run again."""
+        """Drops the kept closures that ended before ``mark``: they will not run again."""
         core = self._core
         with core.changed:
             if core.kept is not None:
                 core.kept = {number: c for number, c in core.kept.items() if number > mark}
 
     def parts(self) -> dict[int, int]:
-        """How many of their parts closures have made that wait to run again."""
+        """Returns, by closure not ended, how many of its parts without elements are committed."""
         with self._core.changed:
             return dict(self._core.state.parts)
 
     def hold(self) -> None:
-        """Nothing starts until :meth:`let_go`; trainers are about to be taken off."""
+        """Holds scheduling until :meth:`let_go`, before trainers are disconnected."""
         core = self._core
         with core.changed:
             core.apply(decide.hold(core.state))
@@ -60,7 +60,7 @@ class Redoing:
             core.changed.notify_all()
 
     def wait_alone(self, timeout_s: float) -> None:
-        """Blocks until no trainer is connected and what they left is settled."""
+        """Blocks until no trainer is connected and what each left behind is settled."""
         with self._core.changed:
             deadline_s = time.monotonic() + timeout_s
             self._waiting.note_alone()
@@ -69,16 +69,16 @@ class Redoing:
             )
 
     def undo_round(self) -> None:
-        """What was being applied is not made; its closures wait again."""
+        """Undoes the round that was being applied; its closures wait again."""
         core = self._core
         with core.changed:
             core.apply(decide.Decision(rounds.undo_round(core.state)))
             core.changed.notify_all()
 
     def redo(self, parts: Mapping[int, int]) -> int:
-        """Queues all that ended since the mark; how many. UnavailableError if they are too many.
+        """Queues all kept closures again; returns how many. UnavailableError if they are too many.
 
-        ``parts``: of closures, that were made by then.
+        ``parts``: by closure, how many of its parts without elements the checkpoint contains.
         """
         core = self._core
         with core.changed:
@@ -99,9 +99,9 @@ class Redoing:
             return len(again)
 
     def give_up(self, error: Exception) -> int:
-        """Ends all that has not ended with ``error``; how many.
+        """Ends all closures with ``error``; returns how many.
 
-        Whoever schedules or waits next is shown it, and nothing starts before.
+        The next call that schedules or waits raises ``error``, and no closure starts before.
         """
         core = self._core
         with core.changed:
@@ -113,7 +113,7 @@ class Redoing:
             return count
 
     def forget_given_up(self) -> None:
-        """The program knows, and scheduling goes on."""
+        """Continues scheduling after :meth:`give_up`, as the program knows of the error."""
         core = self._core
         with core.changed:
             if core.given_up is not None:
@@ -122,7 +122,7 @@ class Redoing:
                 core.go_on()
 
     def let_go(self) -> None:
-        """Inverse of :meth:`hold`: trainers may come back."""
+        """Undoes :meth:`hold`: trainers may come back."""
         core = self._core
         with core.changed:
             self._waiting.note_joining()
@@ -130,7 +130,7 @@ class Redoing:
             core.go_on()
 
     def wait_redone(self, timeout_s: float) -> None:
-        """Blocks until all that :meth:`redo` queued have ended again."""
+        """Blocks until all closures that :meth:`redo` queued have ended again."""
         with self._core.changed:
             if self._has_redone():
                 return
@@ -139,7 +139,7 @@ class Redoing:
             self._waiting.until(self._has_redone, deadline_s, what)
 
     def stop(self, error: Exception) -> None:
-        """Nothing can go back to the checkpoint: ends everything for good."""
+        """Ends everything for good, because the restore failed with ``error``."""
         self._core.stop(error)
 
     def _has_redone(self) -> bool:

@@ -1,6 +1,6 @@
-"""What ``schedule`` returns: a value that a trainer will have computed.
+"""RemoteValue, the future that ``schedule`` returns, and structures that contain such values.
 
-Knows nothing of trainers. Invariant: it is set once; what it holds never changes afterwards.
+Knows nothing of trainers. Invariant: a value is set once, and never changes afterwards.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ Reference = tuple[Any, ...]
 
 
 class Owner(Protocol):
-    """Who has the closure run that computes a value."""
+    """What a value needs of the scheduler that runs its closure."""
 
     def awaited(self, closure: int, *, blocks: bool) -> None:
-        """Its value is asked for before it is there; ``blocks``: the thread waits for it."""
+        """Notes that a value is asked for before it is set; ``blocks``: the thread will wait."""
 
     def cancel(self, closure: int, timeout_s: float | None) -> None:
-        """Ends it unless it has begun to commit; blocks until that is known."""
+        """Cancels the closure unless it has begun to commit; blocks until that is known."""
 
     def describe(self, closure: int) -> str:
-        """Its function, its number, and where it is."""
+        """Returns the closure's function, its number, and where it is."""
 
 
 class RemoteValue:
@@ -46,16 +46,16 @@ class RemoteValue:
         self._told: Callable[[RemoteValue], None] | None = None
 
     def fetch(self, timeout: float | None = None) -> Any:
-        """Blocks until the function has run; its value (NumPy, plain Python), or its error.
+        """Blocks until the closure has ended; returns its value (NumPy, plain Python), or raises.
 
-        ``timeout`` in seconds; None waits until the closure ends, as each closure does: by its
-        own result or error, or when its coordinator finds no trainer or is closed. After it:
-        DeadlineExceededError (a TimeoutError), which says where the closure is.
+        ``timeout`` in seconds; after it raises DeadlineExceededError (a TimeoutError), which says
+        where the closure is. None waits until the closure ends, as every closure does: with its own
+        result or error, or when its coordinator finds no trainer or is closed.
         """
         return self._fetch_within(limit_s(timeout), timeout)
 
     def _fetch_within(self, left_s: float | None, timeout: float | None) -> Any:
-        """Of ``timeout``, which the error names, so much is left."""
+        """As :meth:`fetch`, but waits ``left_s``; the error names ``timeout``."""
         self._tell(blocks=True)
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready, left_s):
@@ -63,7 +63,7 @@ class RemoteValue:
                     f"gave up waiting for {self._owner.describe(self.closure)}, after {timeout} s"
                 )
         if self._error is not None:
-            # Without what was added each time that it was raised before.
+            # Each raise adds to the traceback of the same object: drop what was added before.
             raise self._error.with_traceback(None)
         return self._value
 
@@ -72,16 +72,16 @@ class RemoteValue:
         return self.fetch(timeout)
 
     def cancel(self, timeout: float | None = None) -> bool:
-        """True if nothing of the closure is or will ever be applied: its value is CancelledError.
+        """Cancels the closure; True if nothing of it is or will ever be applied.
 
-        One that waits never runs. One that runs is refused when it comes to commit: what it does
-        until then is in vain, and elements that it takes are used up, as by one that fails. False
-        where it has ended, has begun to commit, or has committed a part of what it does. Other
-        closures, and ``join``, do not mind.
+        Its value is then CancelledError. A closure that waits never runs. One that runs is refused
+        when it comes to commit: the work until then is wasted, and elements that it takes are used
+        up, as by a closure that fails. False if the closure has ended, has begun to commit, or has
+        committed a part of its changes. Other closures and ``join`` are not affected.
 
-        Blocks until the trainer that runs it has answered or is lost, which takes no longer for a
-        function that does; after ``timeout`` seconds DeadlineExceededError, and it may yet be
-        cancelled.
+        Blocks until the trainer that runs the closure has answered or is lost, however long the
+        function itself takes. After ``timeout`` seconds raises DeadlineExceededError; the closure
+        may still be cancelled later.
         """
         left_s = limit_s(timeout)
         if not self._is_ready:
@@ -89,7 +89,7 @@ class RemoteValue:
         return self.cancelled()
 
     def cancelled(self) -> bool:
-        """True if :meth:`fetch` raises CancelledError, whoever was the cause."""
+        """True if :meth:`fetch` raises CancelledError, whatever the cause."""
         return self._is_ready and isinstance(self._error, CancelledError)
 
     def is_ready(self) -> bool:
@@ -99,21 +99,21 @@ class RemoteValue:
 
     @property
     def has_ended(self) -> bool:
-        """True once there is a value or an error; asking hurries nothing."""
+        """True once there is a value or an error; unlike :meth:`is_ready`, seals no round."""
         return self._is_ready
 
     @property
     def has_value(self) -> bool:
-        """True once there is a value and no error; asking hurries nothing."""
+        """True once there is a value and no error; seals no round."""
         return self._is_ready and self._error is None
 
     @property
     def error(self) -> Exception | None:
-        """What :meth:`fetch` raises, if it has ended without a value."""
+        """The error that :meth:`fetch` raises, if the closure has ended without a value."""
         return self._error
 
     def peek(self) -> Any:
-        """The value where :attr:`has_value`, else None."""
+        """Returns the value if :attr:`has_value`, else None."""
         return self._value
 
     def _tell(self, *, blocks: bool) -> None:
@@ -121,7 +121,7 @@ class RemoteValue:
             self._owner.awaited(self.closure, blocks=blocks)
 
     def _set(self, value: Any, error: Exception | None) -> None:
-        """Called by the scheduler with its lock held."""
+        """Sets value or error; called by the scheduler with its lock held."""
         self._value, self._error, self._is_ready = value, error, True
         if self._told is not None:
             self._told(self)
@@ -132,17 +132,17 @@ class RemoteValue:
 
 
 class Ends:
-    """Of the values that are added, those that have ended; nobody looks at the others."""
+    """A queue of the added values that have ended, without polling those that have not."""
 
     def __init__(self) -> None:
         self._ended: deque[RemoteValue] = deque()
 
     def __bool__(self) -> bool:
-        """Whether there is one to take."""
+        """True if there is a value to take."""
         return bool(self._ended)
 
     def add(self, value: RemoteValue) -> None:
-        """It is taken once, when it has ended."""
+        """Adds a value, to be taken once it has ended."""
         with value._changed:
             if value._is_ready:
                 self._ended.append(value)
@@ -150,21 +150,21 @@ class Ends:
                 value._told = self._ended.append
 
     def take(self) -> Iterator[RemoteValue]:
-        """Each that has ended since it was asked last, the first to end first."""
+        """Yields each value that has ended and was not taken yet, the first to end first."""
         while self._ended:
             yield self._ended.popleft()
 
     def wait(self, oldest: RemoteValue, is_enough: Callable[[], bool]) -> None:
-        """Blocks until there is one to take, or ``is_enough``, which may be when a trainer joins.
+        """Blocks until there is a value to take, or ``is_enough``, for example as a trainer joins.
 
-        ``oldest``: of those that were added and have not ended.
+        ``oldest``: the oldest of the values that were added and have not ended.
         """
         oldest._tell(blocks=True)
         with oldest._changed:
             oldest._changed.wait_for(lambda: self._ended or is_enough())
 
     def wait_all(self, values: Sequence[RemoteValue], timeout_s: float) -> bool:
-        """Blocks until all of these have ended, at most for so long; whether they have."""
+        """Blocks, at most ``timeout_s``, until all ``values`` have ended; True if they have."""
         for value in values:
             value._tell(blocks=True)
         if not values:
@@ -175,7 +175,7 @@ class Ends:
 
 
 class RemoteValueFound(InvalidArgumentError):
-    """A RemoteValue stands where only values can be sent."""
+    """A RemoteValue is part of something that is pickled without references to values."""
 
     def __init__(
         self,
@@ -186,9 +186,9 @@ class RemoteValueFound(InvalidArgumentError):
 
 
 class InputValues:
-    """RemoteValues among the arguments of one closure, as they are met in them.
+    """The RemoteValues among the arguments of one closure, in the order in which they are met.
 
-    Those that have not ended must be of ``owner``. ``other`` says what else is referred to.
+    Values that have not ended must be of ``owner``. ``other`` returns references to other objects.
     """
 
     __slots__ = ("_other", "_owner", "_places", "_values")
@@ -203,7 +203,7 @@ class InputValues:
         return tuple(self._values)
 
     def reference(self, value: object) -> Reference | None:
-        """What stands for an object where it is not pickled itself."""
+        """Returns the reference that is pickled in place of ``value``; None to pickle it itself."""
         if not isinstance(value, RemoteValue):
             return self._other(value)
         if not value.has_ended and value._owner is not self._owner:
@@ -218,7 +218,7 @@ class InputValues:
 
 
 def fetched(structure: Any, timeout: float | None = None) -> Any:
-    """As `values_in`, after ``timeout`` seconds in all DeadlineExceededError."""
+    """As `values_in`; raises DeadlineExceededError after ``timeout`` seconds in all."""
     left_s = limit_s(timeout)
     deadline_s = None if left_s is None else time.monotonic() + left_s
 
@@ -230,9 +230,9 @@ def fetched(structure: Any, timeout: float | None = None) -> Any:
 
 
 def values_in(structure: Any, fetch: Callable[[RemoteValue], Any]) -> Any:
-    """Lists, tuples and dicts with each RemoteValue in them replaced by its value. Blocks.
+    """Returns lists, tuples and dicts with each RemoteValue replaced by its value. Blocks.
 
-    Each stays of its class, as an OrderedDict does.
+    Each container keeps its class, for example OrderedDict.
     """
     if isinstance(structure, RemoteValue):
         return fetch(structure)

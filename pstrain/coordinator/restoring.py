@@ -1,12 +1,12 @@
-"""A parameter server was lost: everything goes back to the last checkpoint, together, and on.
+"""The restore after the loss of a parameter server: everything returns to the last checkpoint.
 
-What one server held is gone, and the others are ahead of any copy of it; so all of them, the data's
-position and what is known of closures return to the last checkpoint, in a session of its own that
-fences whoever still acts for the old one. Closures that ended since are run again; or all are given
-up, where the program itself goes back. Decides when and in which order; who holds values, closures
-and streams does the work. Invariant: no closure runs and nothing is saved while a restore is under
-way; one more loss has it begin again, and one that fails ends the scheduling with an error that
-says why.
+What the lost server held is gone, and the other servers are ahead of any copy of it. So all
+servers, the data position and the record of closures return to the last checkpoint together, in a
+new session, which fences everything that still acts for the old one. Closures that ended since the
+checkpoint run again, or all are given up if the program itself goes back. Decides when and in which
+order; does not know how values, closures and streams are moved back. Invariant: no closure runs and
+nothing is saved while a restore is under way; another loss makes it start over, and a restore that
+fails ends the scheduling with an error that says why.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _BEGIN_ANEW: Final = (
 
 
 class Manager(Protocol):
-    """The checkpoints to go back to."""
+    """What a restore needs of the CheckpointManager to whose checkpoints it returns."""
 
     checkpoint: Any
 
@@ -51,20 +51,20 @@ class Manager(Protocol):
 
 
 class Session(Protocol):
-    """The strategy: its servers and variables."""
+    """What a restore needs of the strategy: its servers and variables."""
 
     session: str
     parameters: Any
 
     def begin_anew(self) -> None:
-        """A new session on all servers, with all variables, once every server answers.
+        """Begins a new session on all servers, with all variables, once every server answers.
 
-        AbortedError where another coordinator has one there.
+        Raises AbortedError if another coordinator has a session there.
         """
 
 
 class Work(Protocol):
-    """`Redoing`: a scheduler, as far as restores go."""
+    """What a restore needs of the scheduler; `Redoing` implements it."""
 
     def hold(self) -> None: ...
     def let_go(self) -> None: ...
@@ -80,17 +80,20 @@ class Work(Protocol):
 
 
 class Iterators(Protocol):
-    """Per-worker iterators that are in use."""
+    """What a restore needs of the per-worker iterators that are in use."""
 
     def made(self) -> int:
-        """How many were made so far."""
+        """Returns how many iterators were made so far."""
 
     def rewind_since(self, made: int) -> None:
-        """Has those that were made later begin again."""
+        """Restarts the iterators that were made after the first ``made``."""
 
 
 class _Mark(NamedTuple):
-    """A moment: what had ended, which iterators there were, parts of what had not ended."""
+    """A moment: counts of closures that had ended and of iterators made, and committed parts.
+
+    ``parts``: of closures that had not ended, how many parts without elements were committed.
+    """
 
     closures: int
     iterators: int
@@ -98,13 +101,14 @@ class _Mark(NamedTuple):
 
 
 class Restorer:
-    """Owns one thread from ``start`` to ``stop``. ``leave`` has all trainers let go of the session.
+    """Restores lost servers, in a thread that it owns from ``start`` to ``stop``.
 
-    Goes back to what its Checkpoint has saved or restored last, not to what else lies there: that
-    may be of another program, also where its number is higher. What ended before is not run again.
-    ``gives_up``: nothing is, and what waits ends with RolledBackError, for the program goes back.
-    ``newest``: the checkpoint in which all is as it is, if there is one. ``left_out`` names the
-    variables that no checkpoint holds, which nothing goes back to.
+    Returns to the checkpoint that its Checkpoint saved or restored last, not to another one in the
+    folder: that may be of another program, even if its number is higher. Closures that ended before
+    it do not run again. ``leave`` disconnects all trainers from the session. ``gives_up``: no
+    closure runs again; all that have not ended end with RolledBackError, because the program goes
+    back. ``newest``: the checkpoint that equals the present state, if any. ``left_out`` names the
+    variables that the checkpoints do not hold, which therefore begin anew.
     """
 
     def __init__(
@@ -145,7 +149,7 @@ class Restorer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Idempotent."""
+        """Ends the thread, waiting a bounded time for it. Idempotent."""
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
@@ -156,14 +160,14 @@ class Restorer:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(_STOP_TIMEOUT_S)
 
-    # -- what trainers' links ask
+    # -- called by trainers' links and by readers
 
     @property
     def is_restoring(self) -> bool:
         return not self._open.is_set()
 
     def wait_open(self) -> None:
-        """Returns when trainers may be taken on; bounded by what a restore is."""
+        """Blocks while a restore is under way, which ends or fails, so the wait is bounded."""
         self._open.wait()
 
     def wait_restoring(self, timeout_s: float) -> bool:
@@ -178,20 +182,21 @@ class Restorer:
             return has_begun()
 
     def outlast(self, error: Exception) -> bool:
-        """Waits until what ``error`` tells of is restored; False if it was not a lost server."""
+        """Waits until the loss behind ``error`` is restored; False if it was not a lost server."""
         with self._changed:
             restores = self.restores
             if not self.is_restoring and not self.notice(error):
                 return False
-            # Bounded by what a restore is: its thread ends if it fails.
+            # Bounded, because the thread ends if a restore fails.
             while self.restores == restores and self._thread.is_alive():
                 self._changed.wait(_LOOK_EVERY_S)
             return self.restores > restores
 
     def wait_over(self, timeout_s: float) -> None:
-        """Blocks until what was lost is made again, but for what the restore itself does.
+        """Blocks until a restore is over and the closures that had ended have run again.
 
-        Values then have what they had, and what closures whose end was told have changed.
+        Values then contain the changes of every closure whose end the program was told. Returns at
+        once in the restorer's own thread.
         """
         if self._thread is threading.current_thread():
             return
@@ -204,7 +209,7 @@ class Restorer:
         self._work.wait_redone(timeout_s)
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """From now on nothing goes back; False where it has begun to, or has done, as that says."""
+        """Ends restoring for good; False if one is under way, or was done, as `is_behind` says."""
         with self._changed:
             if self.is_restoring or is_behind():
                 return False
@@ -213,21 +218,21 @@ class Restorer:
             return True
 
     def notice(self, error: Exception) -> bool:
-        """A server did not answer; True if that is looked into, and nothing need be done."""
+        """Notes an error; True if it means a lost server, which the restorer then looks into."""
         if not is_server_loss(error) or self._stopping.is_set():
             return False
         self._noticed.set()
         return True
 
     def saved_by(self, manager: Manager) -> str | None:
-        """Its newest checkpoint, where no closure has ended since."""
+        """Returns the newest checkpoint of ``manager`` if no closure has ended since, else None."""
         is_mine = self._manager is manager and self._work.mark() == self._closures_mark
         return self._newest if is_mine else None
 
-    # -- what the checkpoint tells
+    # -- called by the checkpoint
 
     def held(self) -> _Mark:
-        """The moment of a save; ServerLostError during a restore, when values are of no moment."""
+        """Returns the moment of a save; ServerLostError while a restore is under way."""
         if self.is_restoring:
             raise ServerLostError(
                 "nothing can be saved while everything goes back to the last checkpoint, because a "
@@ -236,7 +241,7 @@ class Restorer:
         return _Mark(self._work.mark(), self._iterators.made(), self._work.parts())
 
     def committed(self, mark: _Mark, path: str) -> None:
-        """The save of that moment is whole, and at ``path``."""
+        """Notes that the save of the moment ``mark`` is complete, at ``path``."""
         self._work.forget(mark.closures)
         self._closures_mark = mark.closures
         self._parts_mark = mark.parts
@@ -244,10 +249,10 @@ class Restorer:
         self._newest = path
         if not self._has_warned and (names := self._left_out()):
             self._has_warned = True
-            logger.warning("%s are not in the checkpoint: %s", _some(names), _BEGIN_ANEW)
+            logger.warning("%s are not in the checkpoint: %s", _named(names), _BEGIN_ANEW)
 
     def restored(self, path: str) -> None:
-        """The program has gone back to a checkpoint itself."""
+        """Notes that the program itself has restored a checkpoint."""
         if not self.is_restoring:
             self.committed(self.held(), path)
 
@@ -279,11 +284,11 @@ class Restorer:
         try:
             self._leave()
             self._work.wait_alone(_LEAVE_TIMEOUT_S)
-            # A save that waits for it to be applied would wait for the lost server.
+            # A save that waits for the round to be applied would wait for the lost server.
             self._work.undo_round()
             self._finish_save()
             with self._manager.checkpoint.alone():
-                # Here, where no save makes another one the newest.
+                # Inside the scope, where no save can make another checkpoint the newest.
                 path = self._checkpoint(reason)
                 self._go_back(path)
                 count = self._end_old_work(f"{reason}: everything is back at {path}")
@@ -302,7 +307,7 @@ class Restorer:
             "were given up" if self._gives_up else "that had ended since are run again",
         )  # fmt: skip
         if names := self._left_out():
-            logger.warning("%s were not in the checkpoint and have started over", _some(names))
+            logger.warning("%s were not in the checkpoint and have started over", _named(names))
 
     def _checkpoint(self, reason: str) -> str:
         if self._newest is None:
@@ -313,7 +318,7 @@ class Restorer:
         return self._newest
 
     def _go_back(self, path: str) -> None:
-        """Once more, from the start, where a server is lost meanwhile."""
+        """Restores all from the checkpoint; starts over if a server is lost meanwhile."""
         for tries in itertools.count(1):
             try:
                 self._strategy.begin_anew()
@@ -334,7 +339,7 @@ class Restorer:
         return self._work.redo(self._parts_mark)
 
     def _finish_save(self) -> None:
-        """One that was under way is whole or not there at all."""
+        """Waits for a save that is under way; it is then complete, or given up."""
         try:
             self._manager.wait()
         except (DataServiceError, OSError) as error:
@@ -350,7 +355,7 @@ class Restorer:
             self._changed.notify_all()
 
 
-def _some(names: Sequence[str]) -> str:
-    """The first of them, in a few words."""
+def _named(names: Sequence[str]) -> str:
+    """Names the first few of ``names``."""
     named = ", ".join(map(repr, names[:_NAMED_MAX]))
     return f"variables {named}" + (" and others" if len(names) > _NAMED_MAX else "")

@@ -1,10 +1,11 @@
-"""Rounds of synchronous training: who runs the next closure, and when a round is complete.
+"""Rounds of synchronous training: which trainer runs the next closure, when a round is complete.
 
-Pure. A round begins when the program has scheduled enough to fill it, takes the first so many
-closures that are prepared and drops the rest, which run again later; one for which too few are
-scheduled is *sealed* when the program waits for what is in it. Invariant: with no trainer lost and
-none to spare, the program alone decides which closures make a round, and they run on the trainers
-in their order, so the same program deals the same data to the same places.
+Pure. A round begins when the program has scheduled enough closures to fill it. It consists of the
+closures that are prepared first, as many as make it full; the others are late, are dropped, and run
+again later. A round for which too few closures are scheduled is *sealed* when the program waits for
+one of them. Invariant: with no trainer lost and none to spare, the program alone determines which
+closures make a round, and they run on the trainers in order, so the same program deals the same
+data to the same trainers.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from pstrain.coordinator.state import CoordinatorState
 
 
 def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
-    """Which free trainers are to run the next closures of the present round, in order."""
+    """Returns the free trainers for the next closures of the current round, in order."""
     this = state.round
     full = rule.full(state.trainers_expected)
     if this.decided or state.trainers_expected - len(this.absent) < full:
         return []
     if this.again and this.absent:
-        return []  # what is made anew is made in the same places
+        return []  # a round that is made again runs on the same trainers: wait for all
     begun = len(this.prepared) + len(state.running)
     used = this.used if begun else {}
     shunned = exhausted.shunned(state)
@@ -34,17 +35,17 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
     free.sort(key=lambda index: (state.trainers[index].drops, index))
     fresh = [index for index in free if index not in used]
     chosen = fresh[: max(0, state.trainers_expected - begun)]
-    # Those that have run one of this round stand in for the lost; nobody spare does.
+    # Trainers that ran a closure of this round stand in for lost ones, up to a full round only.
     missing = full - begun - len(chosen)
     chosen += [index for index in free if index in used][: max(0, missing)]
     return chosen[: _room(state, full)]
 
 
 def _room(state: CoordinatorState, full: int) -> int:
-    """How many of the closures that wait may be of the present round.
+    """Returns how many of the waiting closures may be part of the current round.
 
-    One that is made anew has the closures that it had. Another begins when enough are scheduled to
-    fill it, so that it never depends on how fast the program schedules the rest.
+    A round that is made again has the same closures as before. Another round begins when enough
+    closures are scheduled to fill it, so that it never depends on how fast the program schedules.
     """
     this = state.round
     begun = (*this.prepared, *state.running)
@@ -62,16 +63,16 @@ def _room(state: CoordinatorState, full: int) -> int:
 
 
 def _leading(state: CoordinatorState, belongs: Callable[[int], bool]) -> int:
-    """How many of the closures that wait longest belong, as far as a round may need them."""
+    """Returns how many closures at the head of the queue, up to a round's size, belong."""
     first = itertools.islice(state.waiting, state.trainers_expected)
     return sum(1 for _ in itertools.takewhile(belongs, first))
 
 
 def seal(state: CoordinatorState, below: int) -> tuple[ev.Event, ...]:
-    """The program waits for closures below ``below``, before it schedules others.
+    """Seals the rounds of closures below ``below``, for which the program waits.
 
-    Where no trainer is to spare, a round that it left short ends with what is scheduled now: which
-    closures make a round then follows from the program alone.
+    If there are no spare trainers, a round that the program left short ends with what is scheduled
+    by now, so that the program alone determines which closures make a round.
     """
     this = state.round
     end = None
@@ -88,10 +89,10 @@ def _has_spare(state: CoordinatorState) -> bool:
 
 
 def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
-    """Ends the round when enough of it is prepared; late runs are dropped, to run again.
+    """Decides the round once enough closures are prepared; late ones are dropped, to run again.
 
-    Closures that changed nothing, as at the end of a trainer's data, come along, but nobody is late
-    because of them.
+    Closures that changed nothing, as at the end of a trainer's data, are part of the round, but do
+    not count towards filling it.
     """
     this = state.round
     if not isinstance(state.consistency, Sync) or this.decided or not this.prepared:
@@ -111,49 +112,49 @@ def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
 
 
 def _cancelled(state: CoordinatorState, late: list[int]) -> Iterator[ev.Event]:
-    """Those of the late ones that are not to run again."""
+    """Cancels those of the ``late`` closures that must not run again."""
     yield from unwanted(state, [closure for closure in late if closure in state.cancelling])
     if state.failed:
-        # None of them was told of: what is made anew has rounds of its own, where nobody is late.
+        # The program has the value of none of them: rounds that are made again have none late.
         others = (c for c in late if c not in state.cancelling)
         yield from (ev.ClosureCancelled(closure=closure) for closure in others)
 
 
 def _is_made_anew(state: CoordinatorState) -> bool:
-    """Whether the present round is one that was undone."""
+    """True if the current round was made before and undone."""
     return next(iter(state.round.prepared)) in state.round.again
 
 
 def _waits(state: CoordinatorState) -> bool:
-    """Whether a closure of the present round, which is made anew, is not prepared."""
+    """True if a closure of the current round, which is made again, is not prepared yet."""
     this = state.round
     number = this.again[next(iter(this.prepared))]
     return any(this.again.get(closure) == number for closure in (*state.waiting, *state.running))
 
 
 def undo_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
-    """What was being applied is not made, and its closures wait again."""
+    """Undoes the round that is being applied, if any; its closures wait again."""
     return (ev.RoundUndone(),) if state.round.decided else ()
 
 
 def _is_over(state: CoordinatorState, full: int) -> bool:
-    """Whether nothing more can come to the round, which is not full of changes."""
+    """True if no more closures can join the round, though too few in it have changes."""
     this = state.round
     if state.running:
         return False
     if state.failed or exhausted.spent(state) or len(this.prepared) >= state.trainers_expected:
         return True
     if state.waiting and _room(state, full):
-        # Trainers that still run what was late for the last round are not waited for.
+        # The round does not wait for trainers that still run late closures of the last round.
         return len(this.prepared) >= full and not next_trainers(
             state, Sync(state.trainers_expected - full)
         )
-    # Who holds is the program, which schedules nothing meanwhile.
+    # A program that holds scheduling, as for a save, schedules nothing meanwhile.
     return min(this.prepared) < this.sealed_below or state.holds > 0
 
 
 def end_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
-    """All servers have made the changes of the round that was decided."""
+    """Finishes the closures of the decided round, which all servers have applied."""
     ended = (ev.ClosureFinished(closure=closure) for closure in sorted(state.round.decided))
     return (*ended, ev.RoundApplied()) if state.round.decided else ()
 
@@ -161,7 +162,7 @@ def end_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
 def end_drop(
     state: CoordinatorState, closure: int, trainer: int, attempt: int
 ) -> tuple[ev.Event, ...]:
-    """A trainer says that it has given back what a run that was late took."""
+    """Notes that a trainer has given back the elements of a late run."""
     known = state.trainers.get(trainer)
     if known is None or known.is_silenced or known.dropping.get(closure) != attempt:
         return ()
@@ -169,7 +170,7 @@ def end_drop(
 
 
 def give_up_absent(state: CoordinatorState) -> tuple[ev.Event, ...]:
-    """Rounds begin with the trainers that there are."""
+    """Lets rounds begin without the trainers that have not joined."""
     return (ev.AbsentGivenUp(),) if state.round.absent else ()
 
 

@@ -1,6 +1,6 @@
 """The scheduler: takes closures, has each run on a trainer, and tells the program how it ended.
 
-What trainers say is heard by its base, `Hearing`. Decides nothing itself, and knows neither gRPC
+Its base, `Hearing`, is the interface to trainers. Takes no decisions itself, and knows neither gRPC
 nor what a closure computes. Invariant: every closure that was submitted ends: with a value, an
 error, or CancelledError.
 """
@@ -29,11 +29,11 @@ from pstrain.errors import FailedPreconditionError
 
 
 class Scheduler(Hearing):
-    """Thread-safe. Of what programs ask, ``submit``, ``wait_idle`` and ``cancel`` block.
+    """Schedules closures. Thread-safe; ``submit``, ``wait_idle`` and ``cancel`` block.
 
-    ``ids``: of its closures, ascending. ``capacity``: how many closures wait at most for any
-    trainer, and for each that closures are bound to. ``holding`` is its part in saves, ``redoing``
-    that in restores.
+    ``ids``: ascending numbers for its closures. ``capacity``: at most so many closures wait that
+    any trainer may run, and so many for each trainer that closures are bound to. ``holding``: its
+    part in saves; ``redoing``: its part in restores.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Scheduler(Hearing):
     ) -> None:
         super().__init__(core, Waiting(core, trainer_timeout_s))
         self._ids = ids
-        # In rounds, one must have room to begin.
+        # In rounds, the queue must have room for all closures of a round, or none begins.
         self._capacity = max(capacity, core.state.trainers_expected)
         self.holding = Holding(core, self.waiting)
         self.redoing = Redoing(core, self.waiting)
 
-    # -- the user's side
+    # -- called by the program
 
     def submit(
         self,
@@ -62,9 +62,9 @@ class Scheduler(Hearing):
     ) -> RemoteValue:
         """Queues a closure; blocks while its queue is full; raises errors of earlier ones.
 
-        ``trainer``: the only one that may run it; those that wait for one have their own queue.
-        ``deadline_s``: the time from now that it has to begin its commit. ``inputs``: values that
-        it runs with, of this scheduler where they are not there yet. ``priority``: higher first.
+        ``trainer``: the only one that may run it; such closures wait in a queue of that trainer.
+        ``deadline_s``: the time from now in which it must begin to commit. ``inputs``: values that
+        it runs with; those not set yet must be of this scheduler. ``priority``: higher ones first.
         """
         core = self._core
         began_s = time.monotonic() if deadline_s is not None else 0.0
@@ -105,14 +105,14 @@ class Scheduler(Hearing):
             )
 
     def _has_room(self, trainer: int | None) -> bool:
-        """Those that wait for one trainer, which may be away, take no room of others."""
+        """True if a queue has room; closures bound to a trainer take no room of the others."""
         core = self._core
         if trainer is not None:
             return core.state.waiting_for(trainer) < self._capacity
         return len(core.closures) - len(core.state.bound) < self._capacity
 
     def _queue(self, closure: Closure) -> None:
-        """In rounds, those of its inputs wait for nothing that is scheduled later."""
+        """Queues a closure; in rounds, the rounds of its inputs wait for no later closures."""
         core = self._core
         missing = tuple(value.closure for value in closure.inputs if not value.has_ended)
         if missing:
@@ -134,7 +134,7 @@ class Scheduler(Hearing):
     ) -> None:
         """Blocks until every closure has ended, then raises their errors, if any.
 
-        ``report`` is called here, with no lock held, every ``interval_s`` and at the end.
+        ``report`` is called in this thread, with no lock held, every ``interval_s`` and at the end.
         """
         core, now_s = self._core, time.monotonic()
         if not core.state.is_idle:
@@ -155,7 +155,7 @@ class Scheduler(Hearing):
             self._raise_errors(deadline_s)
 
     def is_idle(self) -> bool:
-        """Raises errors of ended closures (once those in flight have ended)."""
+        """True if no closure is left; raises errors of ended ones once none is in flight."""
         core = self._core
         with core.changed:
             core.seal(core.next_id)
@@ -163,7 +163,7 @@ class Scheduler(Hearing):
             return core.state.is_idle
 
     def cancel(self, closure: int, timeout_s: float | None) -> None:
-        """Ends a closure unless it has begun to commit; blocks until that is known."""
+        """Cancels a closure unless it has begun to commit; blocks until that is known."""
         core = self._core
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         with core.changed:
@@ -178,7 +178,7 @@ class Scheduler(Hearing):
             )
 
     def awaited(self, closure: int, *, blocks: bool) -> None:
-        """The program asks for the value of a closure; ``blocks``: it waits for it."""
+        """Notes that the program asks for a closure's value; ``blocks``: this thread will wait."""
         if blocks:
             self.holding.check_not_held()
         if self._core.in_rounds:
@@ -186,7 +186,7 @@ class Scheduler(Hearing):
                 self._core.seal(closure + 1)
 
     def describe(self, closure: int) -> str:
-        """A closure's function and number, and where it is."""
+        """Returns a closure's function and number, and where it is."""
         core = self._core
         with core.changed:
             return f"{core.named(closure)}, which {whereabouts(core.state, closure, core.named)}"
@@ -196,24 +196,24 @@ class Scheduler(Hearing):
             self._core.outboxes.define(resource_id, pickled)
 
     def drop_resource(self, resource_id: str) -> None:
-        """May be called from a finalizer on any thread: touches the queues only."""
+        """Has every trainer close an iterator. Takes no lock: finalizers call it in any thread."""
         self._core.outboxes.drop(resource_id)
 
     def stop(self, error: Exception | None = None) -> None:
-        """Ends what has not ended, for good; ``error`` is raised by whoever waits or asks."""
+        """Cancels all closures and stops for good; later calls that wait or ask raise ``error``."""
         self._core.stop(error)
 
     @property
     def is_over(self) -> bool:
-        """Whether it was stopped by an error."""
+        """True if an error has stopped the scheduler."""
         return self._core.fatal is not None
 
     def join(self, timeout_s: float) -> None:
-        """After :meth:`stop`: waits so long for its thread."""
+        """Waits, after :meth:`stop`, at most ``timeout_s`` for the scheduler's thread."""
         self._core.deadlines.close(timeout_s)
 
     def _raise_errors(self, deadline_s: float | None) -> None:
-        """Waits for what is in flight, then raises the first error; the others are notes of it."""
+        """Raises the first error, if any, with the others as notes, once none is in flight."""
         core = self._core
         if core.fatal is not None:
             raise core.fatal.with_traceback(None)
@@ -228,41 +228,41 @@ class Scheduler(Hearing):
             first.add_note(f"Also failed{f', {times} times' if times > 1 else ''}: {told}")
         raise first.with_traceback(None)
 
-    # -- who watches
+    # -- observability
 
     def counts(self) -> dict[str, int]:
-        """Of closures, trainers and rounds."""
+        """Returns counts of closures, trainers and rounds."""
         with self._core.changed:
             return self._core.watch.counts(self._core.state)
 
     def live_trainers(self) -> frozenset[int]:
-        """Indices of the trainers that take closures now, or whose loss is not settled yet."""
+        """Returns indices of trainers that are connected, or whose loss is not settled yet."""
         with self._core.changed:
             return frozenset(self._core.state.trainers)
 
     def has_ready_trainer(self, closures: int) -> bool:
-        """Whether a trainer has fewer than so many closures, and none waits for any trainer."""
+        """True if a trainer has fewer than ``closures``, and none waits for any trainer."""
         with self._core.changed:
             return self._core.state.has_ready(closures)
 
     def trainer_table(self) -> TrainerTable:
-        """How each trainer does."""
+        """Returns the performance of each trainer."""
         with self._core.changed:
             return self._core.watch.table(self._core.state)
 
     def begin_trace(self, runs_max: int) -> Trace:
-        """Notes what closures do from now on. FailedPreconditionError where one is under way."""
+        """Starts a trace of closures; FailedPreconditionError if one is under way."""
         with self._core.changed:
             return self._core.watch.begin_trace(self._name_of, runs_max)
 
     def end_trace(self) -> None:
-        """Inverse of :meth:`begin_trace`."""
+        """Ends the trace."""
         with self._core.changed:
             self._core.watch.trace = None
 
     @property
     def is_traced(self) -> bool:
-        """Whether somebody traces just now."""
+        """True while a trace is under way."""
         return self._core.watch.trace is not None
 
     def _name_of(self, closure: int) -> str:

@@ -1,10 +1,10 @@
-"""The scheduler's state: closures that wait, run, make the present round, or have failed.
+"""The scheduler's state: closures that wait, run, are part of the current round, or have failed.
 
 ``apply`` is total and deterministic: it never validates, never fails, never reads a clock.
-Invariant: a closure is either waiting, for its turn or for its inputs, running on exactly one live
-trainer, prepared for its round, in the round that is being applied, or ended, and a trainer has a
-free slot for each that its closures leave, and none while they are more. One that is bound to a
-trainer runs there or waits.
+Invariant: a closure is in exactly one place: waiting for its turn, waiting for its inputs, running
+on one trainer, prepared for its round, in the round that is being applied, or ended. A live
+trainer's free slots are its slots less its closures, or none if it has more closures than slots. A
+closure that is bound to a trainer runs there or waits.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pstrain.coordinator.inputs import Inputs
 from pstrain.coordinator.priority_queue import PriorityQueue
 
 GIVEN_UP: Final = -1
-"""Stands among the closures that failed for all that was given up at once."""
+"""Stands in ``failed`` for all closures that were given up at once."""
 
 
 @dataclass(slots=True)
 class Run:
-    """Where a closure runs; ``has_changes``: whether it made any, once it is prepared.
+    """Where a closure runs. ``has_changes``: whether it made changes; set once it is prepared.
 
-    ``losses``: of trainers before it began.
+    ``losses``: how many trainers had been lost when the run began.
     """
 
     trainer: int
@@ -39,11 +39,11 @@ class Run:
 
 @dataclass(slots=True)
 class Trainer:
-    """``is_silenced``: it gets no more closures, and its word counts for nothing.
+    """A trainer that has joined. ``is_silenced``: it gets no closures, and is not listened to.
 
-    ``clock``: closures that it finished, and those that the slowest had when it joined.
-    ``dropping``: attempts of closures that it still runs although they are late for their round;
-    ``drops``: how many of its runs in turn were. ``ended``: how many closures have left it.
+    ``clock``: the number of closures that it finished, plus the slowest clock when it joined.
+    ``dropping``: by closure, the attempt that it still runs although it is late for its round.
+    ``drops``: how many of its runs in a row were late. ``ended``: how many closures have left it.
     """
 
     slots: int
@@ -57,14 +57,15 @@ class Trainer:
 
 @dataclass(slots=True)
 class Round:
-    """The present round: who has run a closure of it, what is prepared, what is being applied.
+    """The current round: which trainers ran it, what is prepared, what is being applied.
 
-    ``number``: its name, given once: what was undone is made anew under another, because rounds
-    that are still to be made anew are known by the numbers that they had (``again``).
-    ``prepared`` and ``decided`` are in the order of arrival. Rounds of closures below
-    ``sealed_below`` do not wait for later closures; ``ends`` are where rounds end that the program
-    left short, ``tail`` the closures of the last one while it is. ``absent``: trainers that have
-    not joined, or not again after all were taken off, and are waited for before the next round.
+    ``number`` is never used twice: a round that was undone is made again under another number,
+    because ``again`` refers to rounds that are still to be made again by their old numbers.
+    ``used``: trainers that have run a closure of the round. ``prepared`` and ``decided`` are in the
+    order of arrival. Rounds of closures below ``sealed_below`` do not wait for later closures;
+    ``ends``: the closures at which rounds end that the program left short; ``tail``: the closures
+    of the last round as long as it is not full. ``absent``: trainers that have not joined yet, or
+    not again since all were disconnected; the next round waits for them.
     """
 
     number: int = 0
@@ -75,23 +76,22 @@ class Round:
     ends: list[int] = field(default_factory=list)
     tail: list[int] = field(default_factory=list)
     absent: set[int] = field(default_factory=set)
-    again: dict[int, int] = field(default_factory=dict)  # rounds of closures that make theirs anew
+    again: dict[int, int] = field(default_factory=dict)  # by closure, the old number of its round
 
 
 @dataclass(slots=True)
 class CoordinatorState:
-    """Not thread-safe: the service holds its lock around decide and apply.
+    """All that the scheduler decides by. Not thread-safe: decide and apply are called under a lock.
 
-    ``trainers_expected``: as many as the cluster has, ``trainer_indices`` where they are not 0, 1
-    and so on. ``bound``: trainers of the closures that only
-    they may run; those of them that wait are in ``bound_waiting``, by trainer, not in ``waiting``.
-    ``priorities``: those other than 0. ``ends``: trainers at the end of whose data closures were,
-    since the last loss of a trainer, of closures that have not ended. ``parts``: how many parts
-    without elements were decided, of closures of which any was.
-    ``inputs``: closures that wait for others to end, in no queue; ``bound_blocked``: how many of
-    them are bound to each trainer. ``cancelling``: closures that run and whose trainers were asked
-    not to commit them. ``told``: closures that are made again, whose values the program has: they
-    end as they did, whatever becomes of others.
+    ``trainers_expected``: how many the cluster has; ``trainer_indices``: their indices if these are
+    not 0, 1 and so on. ``bound``: by closure, the only trainer that may run it; such closures wait
+    in ``bound_waiting``, by trainer, not in ``waiting``. ``priorities``: by closure, if not 0.
+    ``ends``: by closure that has not ended, the trainers at the end of whose data it was since the
+    last loss of a trainer. ``parts``: by closure of which any part was decided, how many parts that
+    took no element were. ``inputs``: closures that wait for others to end, in no queue;
+    ``bound_blocked``: how many of these are bound to each trainer. ``cancelling``: running closures
+    whose trainers were asked not to commit them. ``told``: closures that run again after a restore
+    although the program has their values: they end as before, whatever becomes of others.
     """
 
     consistency: Consistency = ASYNC
@@ -116,7 +116,7 @@ class CoordinatorState:
     round: Round = field(default_factory=Round)
     rounds_count: int = 0
     dropped_count: int = 0
-    drops: dict[int, int] = field(default_factory=dict)  # of closures that have not ended
+    drops: dict[int, int] = field(default_factory=dict)  # by closure, ends of runs without a loss
     bound: dict[int, int] = field(default_factory=dict)
     bound_waiting: dict[int, PriorityQueue] = field(default_factory=dict)
     priorities: dict[int, int] = field(default_factory=dict)
@@ -132,34 +132,34 @@ class CoordinatorState:
 
     @property
     def waiting_count(self) -> int:
-        """Of all that wait, for any trainer, for one or for their inputs."""
+        """How many closures wait: for any trainer, for a certain one, or for their inputs."""
         return len(self.waiting) + len(self.inputs) + sum(map(len, self.bound_waiting.values()))
 
     def waiting_for(self, trainer: int) -> int:
-        """How many wait that are bound to a trainer."""
+        """Returns how many closures wait that are bound to ``trainer``."""
         return len(self.bound_waiting.get(trainer, ())) + self.bound_blocked[trainer]
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way."""
+        """True if no closure runs, is prepared, or is being applied."""
         return not self.running and not self.round.prepared and not self.round.decided
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way and it is known what lost trainers have left."""
+        """True if no closure is under way and what lost trainers left behind is settled."""
         return self.is_quiet and not any(t.is_silenced for t in self.trainers.values())
 
     @property
     def has_half_made(self) -> bool:
-        """Whether a closure waits of which a lost trainer has made a part."""
+        """True if a closure waits of which a lost trainer has committed a part."""
         return any(closure in self.waiting for closure in self.parts)
 
     def has_prepared(self, trainer: int) -> bool:
-        """Whether a closure that it ran waits for its round to be decided."""
+        """True if a closure that ``trainer`` ran waits for its round to be decided."""
         return any(run.trainer == trainer for run in self.round.prepared.values())
 
     def has_ready(self, closures: int) -> bool:
-        """Whether a live trainer has a slot and fewer than so many, and none waits for any."""
+        """True if the queue is empty, and a trainer with a free slot runs below ``closures``."""
         return not self.waiting and self.free.has_below(closures)
 
     @property
@@ -249,7 +249,10 @@ class CoordinatorState:
             self.parts[closure] = max(event.parts, self.parts.get(closure, 0))
 
     def _meet_end(self, event: ev.EndMet) -> None:
-        """Its trainer is no longer behind the others, which may have far to go without it."""
+        """Queues a closure again, and lifts its trainer's clock to the slowest of the others.
+
+        The trainer may get no more work, and ``ssp`` must not hold up the others because of it.
+        """
         closure, trainer = event.closure, event.trainer
         run = self._leave_trainer(closure)
         self.waiting.insert(closure, self.priorities.get(closure, 0))
@@ -271,11 +274,11 @@ class CoordinatorState:
             self.round.again[closure] = event.round
 
     def rank(self, closure: int) -> tuple[int, int]:
-        """Of those that may start, the one with the least starts first."""
+        """Returns the sort key of closures that may start: the least starts first."""
         return -self.priorities.get(closure, 0), closure
 
     def _queue_of(self, closure: int) -> PriorityQueue:
-        """Where a closure waits."""
+        """Returns the queue in which a closure waits."""
         if closure not in self.bound:
             return self.waiting
         return self.bound_waiting.setdefault(self.bound[closure], PriorityQueue())
@@ -285,7 +288,7 @@ class CoordinatorState:
             self.bound_blocked[self.bound[closure]] += more
 
     def _release(self, closure: int) -> None:
-        """Who needed only its value may start, in rounds in the order of closures."""
+        """Queues the closures that waited only for this value; in rounds, in their order."""
         for each in self.inputs.finished(closure):
             self._count_blocked(each, -1)
             if isinstance(self.consistency, Sync):
@@ -359,7 +362,7 @@ class CoordinatorState:
         self.dropped_count += 1
 
     def _silence(self, trainer: int) -> None:
-        """What it had prepared is not decided: it is as if it were running there."""
+        """Silences a trainer; its prepared closures, which are not decided, count as running."""
         known = self.trainers[trainer]
         known.is_silenced = True
         self.free.discard(trainer)

@@ -1,8 +1,8 @@
 """A trace of closures: when each waited, ran and committed, and on which trainer.
 
-Pure but for the file that it is written to, which Perfetto (ui.perfetto.dev) and chrome://tracing
-open. Is told facts and the time; where nobody traces there is none of this. Invariant: it holds at
-most as many runs as it was told to, the latest ones.
+Pure except for the file that it writes, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+Receives events with their times; without a trace nothing is recorded. Invariant: a trace holds at
+most as many runs as it was asked for, the latest ones.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from dataservice.runtime.identity import new_id
 from pstrain.coordinator import events as ev
 
 RUNS_MAX: Final = 100_000
-_QUEUE = 0  # the "process" that has what waits; a trainer's is its index and one
-_COMMITS = 1_000  # "threads" from here on commit
+_QUEUE = 0  # the "process" of waiting closures; that of a trainer is its index plus 1
+_COMMITS = 1_000  # "threads" of commits have numbers from here on
 
 
 class TracedRun(NamedTuple):
-    """One run of a closure, in seconds of one clock. ``end``: what became of it."""
+    """One run of a closure, with times in seconds of one clock. ``end``: how the run ended."""
 
     closure: int
     attempt: int
@@ -38,7 +38,10 @@ class TracedRun(NamedTuple):
 
 
 class Trace:
-    """Of the runs that end from now on. Not thread-safe. ``name_of`` a closure is its function."""
+    """A trace of the runs that end from now on. Not thread-safe.
+
+    ``name_of`` returns the name of a closure's function.
+    """
 
     def __init__(self, name_of: Callable[[int], str], began_s: float, runs_max: int) -> None:
         self._name_of = name_of
@@ -50,11 +53,11 @@ class Trace:
         self.count = 0
 
     def told(self, closure: int, run_s: float, commit_s: float, now_s: float) -> None:
-        """Its trainer says how long it ran and committed; its end may come later."""
+        """Notes how long a closure ran and committed, as reported; its end may come later."""
         self._told[closure] = (run_s, commit_s, now_s)
 
     def note(self, event: ev.Event, now_s: float) -> None:
-        """A fact, before it is applied."""
+        """Notes an event that is about to be applied."""
         match event:
             case ev.ClosureQueued():
                 self._queued_s[event.closure] = now_s
@@ -92,7 +95,7 @@ class Trace:
         )
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """The file is there whole, or as it was before."""
+        """Writes the trace; the file is replaced as a whole, or left as it was."""
         target = pathlib.Path(path)
         draft = target.with_name(f"{target.name}.{new_id('draft')}")
         try:
@@ -109,7 +112,7 @@ class Trace:
 
 
 def chrome_events(runs: Iterable[TracedRun], zero_s: float) -> Iterator[dict[str, Any]]:
-    """Events of the trace-event format; times in microseconds since ``zero_s``."""
+    """Yields events in the trace-event format, with times in microseconds since ``zero_s``."""
     runs = sorted(runs, key=lambda run: run.begun_s)
     yield _called(_QUEUE, "queue of the coordinator")
     for trainer in sorted({run.trainer for run in runs}):
@@ -163,13 +166,13 @@ def _us(time_s: float, zero_s: float) -> float:
 
 
 class _Lanes:
-    """Rows for spans that overlap: viewers want those of one row one after the other."""
+    """Assigns rows to overlapping spans, because viewers need those of a row not to overlap."""
 
     def __init__(self) -> None:
         self._ends_s: dict[int, list[float]] = {}
 
     def free(self, trainer: int, from_s: float, to_s: float) -> int:
-        """The first row that is free from then on; to be asked in the order of beginnings."""
+        """Takes the first row that is free at ``from_s``; callers pass spans in order of start."""
         ends_s = self._ends_s.setdefault(trainer, [])
         for lane, end_s in enumerate(ends_s):
             if end_s <= from_s:

@@ -1,7 +1,7 @@
-"""What a coordinator and a trainer say to each other, as messages: orders there, ends of runs back.
+"""Converts orders to protobuf messages to a trainer, and its replies to ends of runs.
 
 Knows no connection, and decides nothing. Invariant: on one stream a function is sent before its
-first use, again if the trainer was told to forget it; orders keep their order.
+first use, and again if the trainer was told to evict it; orders keep their order.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MESSAGE_BYTES = 1 << 20
 
 
 class Requests:
-    """The messages of one stream to a trainer; orders that wait together travel together.
+    """The messages of one stream to a trainer; orders that are queued together travel together.
 
-    Ends with the ``outbox``. ``trainer``: its index.
+    The iterator ends when the ``outbox`` does. ``trainer``: the trainer's index.
     """
 
     def __init__(
@@ -84,18 +84,18 @@ class Requests:
                 if item is None:
                     ended = True
                     break
-            # As late as can be: none of its closures may know rows from before a restore.
+            # Read as late as possible: no closure of it may use key rows from before a restore.
             request.key_generation = self._servers.key_maps.generation
             yield request
             if ended:
                 return
 
     def _add(self, request: pb.RunRequest, item: Order) -> int:
-        """Adds an order to a message; about how many bytes that makes."""
+        """Adds an order to a message; returns about how many bytes that adds."""
         match item:
             case DefineResource():
                 if item.id in request.dropped_resource_ids:
-                    # All of a message is dropped last; what is defined again is dropped by that.
+                    # A trainer handles drops last; defining a resource anew also drops the old.
                     request.dropped_resource_ids.remove(item.id)
                 request.resources.add(id=item.id, pickled=item.pickled)
                 return len(item.pickled)
@@ -140,7 +140,7 @@ class Requests:
         return size_bytes
 
     def _refuse(self, run: Run, size_bytes: int) -> None:
-        """Its arguments came to more than travels."""
+        """Ends a run with an error, because its arguments are too large to send."""
         error = InvalidArgumentError(
             f"the arguments of {run.closure.name}, with the values of closures among them, take "
             f"{size_bytes:,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: write large values to "
@@ -150,7 +150,7 @@ class Requests:
 
 
 def ended_of(result: pb.ClosureResult, trainer_name: str) -> Ended:
-    """How a run ended, by a trainer of this name at the servers."""
+    """Returns how a run ended. ``trainer_name``: the name that servers know its trainer by."""
     rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
     value: Any = None
     error: Exception | None = None
@@ -177,7 +177,7 @@ def ended_of(result: pb.ClosureResult, trainer_name: str) -> Ended:
 
 
 def position_of(position: pb.Position) -> Any:
-    """How far a trainer's iterator is, or the error that it met."""
+    """Returns the position of a trainer's iterator, or the error that it met."""
     if position.error_json:
         return remote_errors.decode(position.error_json)
     return json.loads(position.json)

@@ -1,7 +1,7 @@
-"""How fast each trainer works, and who is a straggler.
+"""How fast each trainer works, and which trainers are stragglers.
 
-Pure: is told the time, knows no thread. Invariant: what is remembered of a trainer does not grow
-with what it has done.
+Pure: receives the time, knows no thread. Invariant: the memory for a trainer does not grow with the
+number of its runs.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Final, NamedTuple
 
 RUNS_REMEMBERED: Final = 256
 SLOW_TIMES: Final = 1.5
-"""A straggler's runs take so many times as long as those of the others."""
+"""A trainer whose runs take this many times as long as those of the others is a straggler."""
 SILENT_TIMES: Final = 5.0
-"""Or it has said nothing for so many times as long as nine of ten runs take."""
+"""So is one that has been silent this many times as long as nine of ten runs take at most."""
 _SILENT_MIN_S: Final = 1.0
 _RUNS_MIN: Final = 8
 _REPORTS_REMEMBERED: Final = 64
 
 
 class TrainerStats(NamedTuple):
-    """One trainer, as its coordinator sees it; times in seconds, of its latest 256 runs.
+    """One trainer, as its coordinator sees it; times in seconds, over its latest 256 runs.
 
-    ``silent_s``: how long it has told no result although it had work. ``staleness``: by how many
-    closures it is ahead of the slowest, which is what ``ssp`` bounds. ``verdict``: why it is a
-    straggler; empty where it is none.
+    ``silent_s``: how long it has reported no result although it had work. ``staleness``: by how
+    many closures it is ahead of the slowest, which ``ssp`` bounds. ``verdict``: why it is a
+    straggler; empty if it is none.
     """
 
     trainer: int
@@ -47,7 +47,7 @@ class TrainerStats(NamedTuple):
 
 
 class TrainerTable(tuple[TrainerStats, ...]):
-    """Of all trainers, by index; as text a table."""
+    """The statistics of all trainers, by index; prints as a table."""
 
     __slots__ = ()
 
@@ -76,7 +76,7 @@ def _duration(seconds: float) -> str:
 
 
 class Record:
-    """What one trainer has told. Not thread-safe."""
+    """The record of what one trainer has reported. Not thread-safe."""
 
     __slots__ = ("_busy_since_s", "_reports", "finished", "seconds")
 
@@ -87,37 +87,37 @@ class Record:
         self._busy_since_s = 0.0
 
     def begins(self, now_s: float) -> None:
-        """It had nothing to do, and now it has."""
+        """Notes that an idle trainer has got work."""
         self._busy_since_s = now_s
 
     def reports(self, now_s: float, seconds: Sequence[float]) -> None:
-        """It has told that runs have ended, which took so long."""
+        """Notes a report of runs that have ended, with how long each took."""
         self.finished += len(seconds)
         self.seconds.extend(seconds)
         self._reports.append((now_s, len(seconds)))
 
     def per_second(self, now_s: float) -> float:
-        """Of its latest reports, and the time since."""
+        """Returns the rate of ended runs, over the latest reports and the time since."""
         if not self._reports or now_s <= self._reports[0][0]:
             return 0.0
         first_s, first = self._reports[0]
         return (sum(count for _, count in self._reports) - first) / (now_s - first_s)
 
     def silent_s(self, now_s: float) -> float:
-        """While it had work."""
+        """Returns how long it has had work and reported nothing."""
         last_s = self._reports[-1][0] if self._reports else 0.0
         return now_s - max(self._busy_since_s, last_s)
 
 
 class Present(NamedTuple):
-    """What a trainer does now."""
+    """The current load of a live trainer."""
 
     running: int
     staleness: int
 
 
 def table(records: Mapping[int, Record], live: Mapping[int, Present], now_s: float) -> TrainerTable:
-    """All that have told something, or are there."""
+    """Returns the table of all trainers that have reported something or are live."""
     rows = [
         _stats(trainer, records.get(trainer) or Record(), live.get(trainer), now_s)
         for trainer in sorted({*records, *live})
@@ -155,7 +155,7 @@ def _quantile(values: Iterable[float], part: float) -> float:
 def _verdict(row: TrainerStats, enough: list[TrainerStats], usual_s: float) -> str:
     if not row.is_live:
         return ""
-    # Nobody is slow in comparison with no one.
+    # Without a usual time there is nothing to compare with.
     if usual_s and row.silent_s > max(_SILENT_MIN_S, SILENT_TIMES * usual_s):
         return (
             f"silent for {_duration(row.silent_s)} while it runs {row.running}; "

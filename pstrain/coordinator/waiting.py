@@ -1,6 +1,6 @@
 """Waits of the scheduler, and their time-outs: for a condition, for trainers that are away.
 
-Knows nothing of what closures do. Invariant: no wait is for ever where nobody is there to end it.
+Knows nothing of what closures do. Invariant: a wait that no trainer is there to end is bounded.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _WARN_AFTER_S: Final = 10.0
 
 
 class Waiting:
-    """Of one scheduler. Its methods want the lock, but for :meth:`give_up_if_alone`."""
+    """The waits of one scheduler. Callers hold its lock, except for :meth:`give_up_if_alone`."""
 
     def __init__(self, core: Core, trainer_timeout_s: float) -> None:
         self._core = core
         self._trainer_timeout_s = trainer_timeout_s
         self._joining_since_s = time.monotonic()
         self._alone_since_s = time.monotonic()
-        self._away_since_s: dict[int, float] = {}  # of trainers that closures are bound to
-        self._warn_at_s: float | None = None  # while somebody is missing
+        self._away_since_s: dict[int, float] = {}  # by trainer that closures are bound to
+        self._warn_at_s: float | None = None  # None while no trainer is missing
 
     def note_joining(self) -> None:
-        """Trainers are expected to join, or to come back, from now on."""
+        """Notes that trainers are expected to join, or to come back, from now on."""
         self._joining_since_s = time.monotonic()
 
     def note_alone(self) -> None:
-        """From now on there is something to do for a trainer, and none may be there."""
+        """Notes that from now on closures may wait while no trainer is connected."""
         self._alone_since_s = time.monotonic()
 
     def until(
@@ -49,9 +49,10 @@ class Waiting:
         what: str,
         pause_at_s: float | None = None,
     ) -> bool:
-        """Lets go of the lock meanwhile; gives up where no trainer comes.
+        """Waits for ``condition``, releasing the lock meanwhile; False if not by ``pause_at_s``.
 
-        False at ``pause_at_s``, if the condition does not hold by then.
+        Raises DeadlineExceededError at ``deadline_s``, and the scheduler's fatal error, as when no
+        trainer comes.
         """
         core = self._core
         while not condition():
@@ -73,11 +74,11 @@ class Waiting:
         return True
 
     def give_up_if_alone(self) -> None:
-        """Stops with UnavailableError when closures have waited too long without any trainer.
+        """Stops with UnavailableError once closures have waited too long without any trainer.
 
-        Warns before, again and again, whatever the program waits for. Where some trainers are
-        there, rounds begin after a while without the others, and closures fail that are bound to
-        one which stays away.
+        Warns repeatedly before that, whatever the program waits for. If some trainers are
+        connected, rounds begin after a while without the others, and closures that are bound to a
+        trainer which stays away fail.
         """
         core = self._core
         with core.changed:
@@ -99,7 +100,7 @@ class Waiting:
                 )
 
     def _begin_without_absent(self) -> None:
-        """Rounds begin, after a while, without trainers that never joined."""
+        """Lets rounds begin, after a while, without trainers that never joined."""
         state = self._core.state
         absent = state.round.absent if self._core.in_rounds and state.trainers else ()
         if absent and time.monotonic() - self._joining_since_s > ABSENT_TIMEOUT_S:
@@ -134,7 +135,7 @@ class Waiting:
             self._warn_at_s = now_s + _WARN_AFTER_S
 
     def _missing(self) -> str:
-        """Who would have to come for closures to go on; empty if nobody."""
+        """Names the trainers that closures cannot continue without; empty if there are none."""
         core = self._core
         if not core.outboxes:
             return "a trainer"

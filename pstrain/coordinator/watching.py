@@ -1,7 +1,7 @@
 """Observability of a scheduler: counts, statistics of trainers, a trace of closures.
 
-Decides nothing. Invariant: who looks changes nothing and holds nobody up; what nobody traces is
-not remembered.
+Decides nothing. Invariant: reading statistics changes nothing and blocks no other thread; closures
+are recorded only while a trace is under way.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from pstrain.errors import FailedPreconditionError
 
 
 class Watch:
-    """Of one scheduler, whose lock guards it. ``retries``: runs of closures that were lost."""
+    """The statistics of one scheduler, guarded by its lock. ``retries``: runs that were lost."""
 
     def __init__(self) -> None:
         self.retries = 0
         self.trace: Trace | None = None
         self._records: dict[int, Record] = {}
-        self._idle: set[int] = set()  # trainers that had no closure when they were looked at last
+        self._idle: set[int] = set()  # trainers that had no closure when last checked
 
     def counts(self, state: CoordinatorState) -> dict[str, int]:
-        """Of closures, trainers and rounds."""
+        """Returns counts of closures, trainers and rounds."""
         return {
             "waiting": state.waiting_count,
             "running": len(state.running),
@@ -42,7 +42,7 @@ class Watch:
         }
 
     def table(self, state: CoordinatorState) -> TrainerTable:
-        """How each trainer does."""
+        """Returns the performance of each trainer."""
         slowest = state.slowest
         live = {
             index: Present(len(trainer.running), trainer.clock - slowest)
@@ -52,7 +52,7 @@ class Watch:
         return table(self._records, live, time.monotonic())
 
     def begin_trace(self, name_of: Callable[[int], str], runs_max: int) -> Trace:
-        """Notes what closures do from now on. FailedPreconditionError where one is under way."""
+        """Starts a trace of closures; FailedPreconditionError if one is under way."""
         if self.trace is not None:
             raise FailedPreconditionError(
                 "a trace of this coordinator is under way: end that one first"
@@ -61,12 +61,12 @@ class Watch:
         return self.trace
 
     def note_event(self, event: ev.Event) -> None:
-        """An event that is about to be applied."""
+        """Notes an event that is about to be applied."""
         if self.trace is not None:
             self.trace.note(event, time.monotonic())
 
     def note_results(self, trainer: int, ended: Iterable[Ended]) -> None:
-        """Ends of runs that a trainer reports."""
+        """Notes ends of runs that a trainer reports."""
         now_s = time.monotonic()
         runs = [end for end in ended if not end.was_dropped]
         self._record(trainer).reports(now_s, [end.seconds for end in runs])
@@ -75,12 +75,12 @@ class Watch:
                 self.trace.told(end.closure, end.seconds, end.commit_s, now_s)
 
     def note_idle(self, index: int, trainers: Mapping[int, Trainer]) -> None:
-        """A trainer has joined, or a run of it has ended: it may be idle."""
+        """Notes that a trainer may be idle, because it joined or a run of it has ended."""
         if not _has_work(index, trainers):
             self._idle.add(index)
 
     def note_work(self, trainers: Mapping[int, Trainer]) -> None:
-        """Closures were started: idle trainers may have work now."""
+        """Notes that idle trainers may have work, because closures were started."""
         if not self._idle:
             return
         busy = [index for index in self._idle if _has_work(index, trainers)]

@@ -1,4 +1,4 @@
-"""The place of a closure in words, for the errors of those who wait for it.
+"""The place of a closure in words, for errors of calls that wait for it.
 
 Pure: a state in, text out.
 """
@@ -11,7 +11,10 @@ from pstrain.coordinator.state import CoordinatorState
 
 
 def whereabouts(state: CoordinatorState, closure: int, named: Callable[[int], str]) -> str:
-    """To follow on "which": who has it, or what it waits for. ``named`` gives others' names."""
+    """Returns a clause to follow "which": where the closure runs, or what it waits for.
+
+    ``named`` returns the names of other closures.
+    """
     run = state.running.get(closure)
     if run is not None:
         returns = ", where it is cancelled, and returns not" if closure in state.cancelling else ""
@@ -29,7 +32,7 @@ def whereabouts(state: CoordinatorState, closure: int, named: Callable[[int], st
 
 
 def first_left(state: CoordinatorState, named: Callable[[int], str]) -> str:
-    """To follow on how many closures are left: which was scheduled first, and where it is."""
+    """Returns a clause to follow a count of closures: the first scheduled, and where it is."""
     if not state.attempts:
         return ""
     first = min(state.attempts)

@@ -1,7 +1,7 @@
 """The demonstration from files to a trained model: every step that a training program takes.
 
-It uses the public interface only, as a user's program would. Invariant: whatever ends it, an
-error or Ctrl-C among them, no process of its cluster is left.
+Trains as a user's program would, by the public interface. Invariant: whatever ends the program,
+also an error or Ctrl-C, no process of its cluster is left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoConfig:
-    """What the options of ``pstrain demo`` say; ``data_dir`` and ``out`` None: the user's cache."""
+    """The options of ``pstrain demo``; ``data_dir`` and ``out`` None: the user's cache folder."""
 
     data_dir: Path | None = None
     out: Path | None = None
@@ -50,7 +50,7 @@ class DemoConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it."""
+    """The result of one demonstration."""
 
     files: flights.FlightFiles
     test_auc: float
@@ -63,7 +63,7 @@ class Outcome:
 
 
 def run(config: DemoConfig, narrator: Narrator) -> Outcome:
-    """Runs all of it; blocks for about half a minute."""
+    """Runs the whole demonstration; blocks for about half a minute."""
     out = config.out or flights.cache_folder().parent / "demo"
     make_folder("--out", out)
     narrator.say("reading the flights that left New York in 2013")
@@ -93,12 +93,12 @@ def _strategy(cluster: ps.LocalCluster, config: DemoConfig) -> ps.ParameterServe
 
 
 def _rates(epochs: int) -> Callable[[int], float]:
-    """From the full learning rate in the first epoch down to a tenth of it in the last."""
+    """Returns the learning rate by epoch: from the full rate down to a tenth of it in the last."""
     return lambda epoch: LEARNING_RATE * (1 - 0.9 * epoch / max(epochs - 1, 1))
 
 
 class _Demo:
-    """One run on a cluster that is up."""
+    """One run of the demonstration on a cluster that is up."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Demo:
         )
 
     def _datasets(self, ranks: features.Ranks) -> tuple[ds.Dataset, ds.Dataset]:
-        """The training and the test rows as the data service delivers them."""
+        """Returns the training and the test rows as the data service delivers them."""
         train = features.operators(ds.Dataset.from_parquet(self._files.train), ranks)
         train = train.shuffle(_SHUFFLE_ROWS, seed=self._config.seed).batch(self._config.batch_size)
         service = self._cluster.service
@@ -164,7 +164,7 @@ class _Demo:
         return model
 
     def _train(self, model: Any, train: ds.Dataset, test: ds.Dataset, trace: Trace) -> None:
-        """The first epoch by a loop of our own, the others by ``fit``."""
+        """Trains the first epoch by a loop written by hand, the others by ``fit``."""
         epochs = self._config.epochs
         per_worker = self._coordinator.create_per_worker_dataset(train)
         bar = ProgressBar(examples_per_epoch=self._files.rows_train)
@@ -196,7 +196,7 @@ class _Demo:
         return path
 
     def _predict(self, path: str, ranks: features.Ranks) -> None:
-        """A few flights by a model that is made from the checkpoint alone, in this process."""
+        """Predicts a few flights, in this process, by a model made from the checkpoint alone."""
         self._narrator.say("loading the checkpoint into a new model in this process")
         model = ps.models.from_config(read_config(path))
         ps.Checkpoint(model=model).restore(path)

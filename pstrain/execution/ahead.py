@@ -1,7 +1,7 @@
-"""Closures that are out, and how many of them there may be.
+"""Closures in flight, and how many of them there may be.
 
-Knows neither trainers nor what closures do. Invariant: each that was added is heard once, when it
-has ended: the first to end first, so that one that is late holds up no other.
+Knows neither trainers nor what closures do. Invariant: each closure that was added is returned
+once, when it has ended; the first to end first, so that a slow one delays no other.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pstrain.coordinator.remote_value import Ends, RemoteValue
 from pstrain.execution.executor import Report, never
 
 Asked = TypeVar("Asked")
-"""What is known of a closure beside its value."""
+"""What is known of a closure besides its value."""
 
 
 class Ahead(Generic[Asked]):
-    """So that those who are ready get work while somebody is late.
+    """A window of closures in flight, which gives ready trainers work while others are slow.
 
-    ``room``: how many run, wait to, or wait to be heard at a time; more only where all are out and
-    ``is_ready`` says that somebody has nothing to do, for those who are late may have them all.
-    What an end costs does not grow with how many run.
+    ``room``: how many closures may run, be queued, or have ended unreturned at a time. There may be
+    more only if none has ended and ``is_ready`` says that a trainer has nothing to do, because the
+    slow trainers may hold all of them. The cost of an end does not grow with the number in flight.
     """
 
     def __init__(self, room: int, is_ready: Callable[[], bool]) -> None:
@@ -32,25 +32,25 @@ class Ahead(Generic[Asked]):
         self._idle = 0
 
     def __bool__(self) -> bool:
-        """Whether any is out."""
+        """True if any closure is in flight."""
         return bool(self._out)
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may be added."""
+        """True if one more closure may be added."""
         if len(self._out) + self._idle < self._room:
             return True
         return not self._ends and not self._idle and self._is_ready()
 
     def add(self, value: RemoteValue, asked: Asked) -> None:
-        """One more."""
+        """Adds a closure."""
         self._out[value] = asked
         self._ends.add(value)
 
     def next_ended(self, *, or_room: bool) -> tuple[RemoteValue, Asked] | None:
-        """The first that has ended and was not heard, which is no longer out.
+        """Removes and returns the first closure that has ended.
 
-        Blocks until there is one; ``or_room``: or until there is room for one more, then None.
+        Blocks until there is one; with ``or_room``, returns None as soon as there is room for more.
         """
         if not self._ends:
             is_enough = self._is_ready if or_room and not self._idle else never
@@ -60,23 +60,24 @@ class Ahead(Generic[Asked]):
         return None
 
     def note_idle(self, is_idle: bool) -> None:
-        """Whether the one that was heard last found nothing to do.
+        """Notes whether the closure that was returned last found nothing to do.
 
-        Such take room until one finds something or none is out: to ask again and again, while
-        others have what is left, is in vain.
+        Idle closures take room until one finds work or none is in flight, because it is useless to
+        ask again while others hold what is left.
         """
         self._idle = self._idle + 1 if is_idle and self._out else 0
 
     def give_up(self, timeout_s: float) -> bool:
-        """Those that wait never run, and others are heard by nobody; whether all have ended.
+        """Cancels all closures in flight; True if all have ended.
 
-        Blocks until they have, for so long; DeadlineExceededError where one cannot be cancelled.
+        Blocks until they have, at most ``timeout_s``. Raises DeadlineExceededError if a trainer
+        does not answer in time whether it cancels one.
         """
         until_s = time.monotonic() + timeout_s
-        for value in reversed(list(self._out)):  # else those that wait would begin meanwhile
+        for value in reversed(list(self._out)):  # last first, or waiting ones would begin meanwhile
             value.cancel(max(0.0, until_s - time.monotonic()))
         return self._ends.wait_all(list(self._out), max(0.0, until_s - time.monotonic()))
 
     def unheard(self) -> list[Report]:
-        """Reports that are there and were not heard; by any thread."""
+        """Returns the reports of closures that have ended and were not returned; in any thread."""
         return [value.peek() for value in list(self._out) if value.has_value]

@@ -1,7 +1,7 @@
-"""Where readers of a pass have stood, for others to begin at.
+"""Bookmarks: positions of a pass's readers, at which other readers may begin.
 
-Pure: knows neither what a position says nor who reads. Invariant: of the bookmarks that were added,
-the nearest before every element at which reading may still begin is there.
+Pure: knows neither what a position contains nor who reads. Invariant: for every element at which
+reading may still begin, the nearest bookmark before it, of those that were added, is kept.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pstrain.element_ranges import Bookmark
 
 
 class Bookmarks:
-    """Of one pass, in the order of its elements."""
+    """The bookmarks of one pass, in the order of its elements."""
 
     def __init__(self, known: Iterable[Bookmark] = ()) -> None:
         self._known = sorted(known)
 
     def add(self, bookmark: Bookmark) -> None:
-        """One more; of two at one element the first stays."""
+        """Adds a bookmark; of two at one element the first stays."""
         place = self._place_after(bookmark.at)
         if not place or self._known[place - 1].at < bookmark.at:
             self._known.insert(place, bookmark)
 
     def before(self, element: int) -> Bookmark | None:
-        """The nearest at an element or before it; None: it is nearest to the start."""
+        """Returns the nearest bookmark at or before an element; None if there is none."""
         place = self._place_after(element)
         return self._known[place - 1] if place else None
 
@@ -33,7 +33,7 @@ class Bookmarks:
         return len(self._known)
 
     def keep_for(self, starts: Iterable[int]) -> None:
-        """Reading begins at one of these elements, or behind the last bookmark: others go."""
+        """Keeps only the nearest bookmark at or before each of ``starts``: reading begins there."""
         nearest = {self.before(start) for start in starts}
         self._known = sorted(each for each in nearest if each is not None)
 

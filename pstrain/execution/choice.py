@@ -1,4 +1,4 @@
-"""Which executor runs a model's functions, and how many steps it takes at once.
+"""Chooses the executor that runs a model's functions, and how many steps one call takes.
 
 The only module of the package that knows both executors. Invariant: a model that was made inside
 ``strategy.scope()`` runs on that strategy's trainers unless its user says otherwise.
@@ -17,10 +17,10 @@ from pstrain.v1.strategy import ParameterServerStrategy as V1Strategy
 
 
 def executor_of(model: Any, distributed: bool | None = None) -> Executor:
-    """The cluster that the model's variables live on, or this process.
+    """Returns an executor on the cluster of the model's variables, or in this process.
 
-    In the V1 form each worker is a program of its own, so it runs what it is given itself.
-    ``distributed`` False: this process in any case; True: InvalidArgumentError where there is no
+    In the V1 form each worker is a program of its own, and runs its functions in this process.
+    ``distributed`` False: this process in any case; True: InvalidArgumentError if there is no
     cluster.
     """
     strategy = getattr(model, "strategy", None)
@@ -33,7 +33,7 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
         )
     if strategy is None or distributed is False:
         return LocalExecutor(is_alone=getattr(model, "strategy", None) is None, worker=worker)
-    # Trainers import this module, with the steps that they run, and coordinate nothing.
+    # Imported here, because trainers import this module with their steps and need no coordinator.
     from pstrain.coordinator.client import ClusterCoordinator
     from pstrain.execution.cluster import ClusterExecutor
 
@@ -41,7 +41,7 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
 
 
 def steps_at_once(model: Any, wanted: int) -> int:
-    """``wanted``, or 1 where the rule of consistency counts steps, or steps are made again."""
+    """Returns ``wanted``, or 1 if the rule of consistency counts steps, or steps are repeated."""
     strategy = getattr(model, "strategy", None)
     if isinstance(strategy, V1Strategy) and strategy.parameters is not None:
         return 1

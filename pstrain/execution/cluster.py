@@ -1,8 +1,8 @@
 """Runs functions on the trainers of a coordinator, several in flight on each.
 
 Knows which trainers have read to their end, not how closures reach them. Invariant: a pass over
-data that are dealt ends when the end was met and every range is done, one over data that trainers
-read by themselves when every live trainer has seen its end since the last loss of one.
+dealt data ends when the end was met and every range is done; a pass over data that trainers read by
+themselves ends when every live trainer has seen its end since the last loss of a trainer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _GOES_ON = (
 
 
 class _Asked(NamedTuple):
-    """A run that was scheduled: of so many steps, after so many losses."""
+    """A scheduled call: its number of steps, and of trainers that had been lost by then."""
 
     share: int
     losses: int
@@ -65,7 +65,7 @@ class _Asked(NamedTuple):
 class _Readers:
     """Which trainers have seen the end of their data, in one pass over it.
 
-    ``has_shares``: each keeps a share of its own, which nobody else can read for it.
+    ``has_shares``: each trainer has a share of its own, which no other reads for it.
     """
 
     def __init__(self, coordinator: ClusterCoordinator, *, has_shares: bool) -> None:
@@ -76,11 +76,11 @@ class _Readers:
         self.losses = coordinator.stats()["losses"]
 
     def are_at_their_end(self) -> bool:
-        """Whether all are that live now."""
+        """True if all live trainers are at the end of their data."""
         live = self._coordinator.live_trainers()
         losses = self._coordinator.stats()["losses"]
         if losses != self.losses:
-            # What a lost trainer had not finished is there again, for those at their end too.
+            # What a lost trainer had not finished is available again, even to those at their end.
             self.losses = losses
             self._ended.clear()
             if self._has_shares and not self._coordinator.recovery.is_restoring:
@@ -88,20 +88,20 @@ class _Readers:
         return bool(self._ended) and self._ended >= live
 
     def note_end(self, trainer: int, losses: int) -> None:
-        """A run that was asked for after so many losses found no more data."""
+        """Notes that a call which was scheduled after ``losses`` losses found no more data."""
         self._have_read.add(trainer)
         if losses == self.losses:
             self._ended.add(trainer)
 
     def warn_of_absent(self) -> None:
-        """Says whose shares nobody has read, in a pass that is over."""
+        """Warns, after a pass, if some trainers have not read their shares."""
         count = self._coordinator.num_trainers
         if self._has_shares and len(self._have_read) < count:
             logger.warning(_ABSENT, sorted(self._have_read), count)
 
 
 class _End:
-    """Of a pass over data that are dealt: where it was met, which ranges behind it agree with."""
+    """The end of a pass over dealt data: where it was met; all trainers must agree on it."""
 
     def __init__(self) -> None:
         self._met_at: int | None = None
@@ -112,7 +112,7 @@ class _End:
         return self._met_at is not None
 
     def note(self, dealt: Range, report: Report) -> None:
-        """DataError where one has found elements behind what is the end for another."""
+        """Notes a report; DataError if a trainer found elements behind the end that another met."""
         stop = dealt.start + report["steps"]
         if report["steps"]:
             self._found = max(self._found, stop)
@@ -166,8 +166,8 @@ class ClusterExecutor:
         if is_dealt(data):
             return DealtDataset(data, self._coordinator, first_epoch)
         if not callable(data):
-            # An epoch is one pass over the data for all trainers: they share one job, or each
-            # keeps its share of what all read.
+            # An epoch is one pass over the data by all trainers together: they share one job, or
+            # each keeps its share of the rows that all read.
             self._has_shares = not getattr(data, "is_distributed", True)
             data = DistributedDataset(data, AutoShardPolicy.DATA)
         return self._coordinator.create_per_worker_dataset(data, first_epoch=first_epoch)
@@ -196,7 +196,7 @@ class ClusterExecutor:
         done: int,
         is_stopped: Callable[[], bool],
     ) -> Iterator[tuple[Range, Report]]:
-        """Every range is given to one closure, which runs until it has ended once."""
+        """Deals every range to one closure, which runs again until it has ended once."""
         cluster = self._coordinator
         ahead: Ahead[Range] = Ahead(4 * cluster.num_trainers, cluster.has_ready_trainer)
         self._ahead = ahead
@@ -226,7 +226,7 @@ class ClusterExecutor:
             yield dealt, report
 
     def _deal(self, on_range: OnRange, elements: DealtPass, ahead: Ahead[Range], most: int) -> int:
-        """Schedules the next range, and says how long it is."""
+        """Schedules the next range, and returns its length."""
         dealt = elements.deal(most)
         near = elements.bookmark_before(dealt)
         value = self._coordinator.schedule(on_range, args=(elements.readers, *dealt, near))
@@ -243,7 +243,7 @@ class ClusterExecutor:
         done: int,
         is_stopped: Callable[[], bool],
     ) -> Iterator[Report]:
-        """Trainers read by themselves, or a data service gives them what they ask for."""
+        """Runs over data that trainers read by themselves, or that a data service gives them."""
         on_trainer = OnTrainer(function)
         readers = _Readers(self._coordinator, has_shares=self._has_shares)
         ahead: Ahead[_Asked] = Ahead(
@@ -284,11 +284,10 @@ class ClusterExecutor:
         *,
         is_in_order: bool = False,
     ) -> Iterator[Report]:
-        """Each element once, also where trainers are lost, if every trainer can read the data.
+        """Reads each element once, despite lost trainers, if every trainer can read the data.
 
-        Data that trainers share otherwise (of the data service, or by a dataset function) are read
-        as in :meth:`run`: a service takes rows for read when their report was heard, and gives
-        others out again.
+        Other data (of a data service, or of a dataset function) is read as in :meth:`run`: a data
+        service counts rows as read once their report has arrived, and gives out others again.
         """
         is_dealt_out = can_be_dealt(data)
         dataset = DealtDataset(data, self._coordinator) if is_dealt_out else self.dataset(data)
@@ -303,7 +302,7 @@ class ClusterExecutor:
             elements.close()
 
     def _report_of(self, value: Any) -> Report:
-        """What a run has said, or would have said, but that its trainer was lost."""
+        """Returns a call's report; if its trainer was lost, the report made from its notes."""
         if isinstance(value, Noted) and isinstance(self._function, Noting):
             return self._function.report_of(value.notes)
         return value  # type: ignore[no-any-return]
@@ -319,7 +318,7 @@ class ClusterExecutor:
             raise
 
     def _clear(self, shown: Exception) -> None:
-        """Lets the coordinator go on after an error that the caller is about to see."""
+        """Clears the coordinator's errors after ``shown``, which the caller is about to get."""
         try:
             self._coordinator.join(timeout=60)
         except type(shown):

@@ -1,7 +1,7 @@
-"""What users hand over as data, as a source that an executor can run over.
+"""Turns what users pass as data into a source that an executor can run over.
 
-Invariant: what passes here can be read once more for the next epoch, and is known to end where it
-has to.
+Knows nothing of models or steps. Invariant: a source can be read again for the next epoch, and is
+known to end if it must.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pstrain.features.batches import is_data_frame
 
 
 def as_source(data: Any, batch_size: int) -> Any:
-    """A Dataset or dataset function from what users have: also a table, a DataFrame, arrays.
+    """Returns a Dataset or dataset function, also from a table, a DataFrame or a dict of arrays.
 
-    Rows that are in no batches yet come in batches of ``batch_size``, except a function's.
+    Rows without batches are batched by ``batch_size``, except those of a dataset function.
     """
     integer_at_least(batch_size, 1, "batch_size")
     if isinstance(data, dataservice.Dataset):
@@ -44,7 +44,7 @@ def as_source(data: Any, batch_size: int) -> Any:
 
 
 def split_rows(data: Any, share: float) -> tuple[pa.Table, pa.Table]:
-    """The rows of a table, a DataFrame or a dict of arrays without their last ``share``, and it."""
+    """Splits a table, a DataFrame or a dict of arrays into (the rest, its last ``share``)."""
     check_number("validation_split", share)
     if not 0 < share < 1:
         raise InvalidArgumentError(
@@ -62,7 +62,7 @@ def split_rows(data: Any, share: float) -> tuple[pa.Table, pa.Table]:
             f"{type(data).__name__}: train on dataset.skip(n), and give "
             "validation_data=dataset.take(n)"
         )
-    # Nine tenths of ten rows are nine, whatever floats make of it.
+    # Rounded first: a tenth of ten rows is one row, despite errors of floats.
     first = len(data) - math.ceil(round(len(data) * share, 6))
     if first in (0, len(data)):
         raise InvalidArgumentError(
@@ -73,7 +73,7 @@ def split_rows(data: Any, share: float) -> tuple[pa.Table, pa.Table]:
 
 
 def rows_of(data: Any) -> int | None:
-    """Rows of a table, a DataFrame or arrays; None where that is not known without reading."""
+    """Returns the number of rows; None if it is not known without reading the data."""
     if isinstance(data, pa.Table | pa.RecordBatch) or is_data_frame(data):
         return len(data)
     return len(next(iter(data.values()))) if isinstance(data, dict) and data else None
@@ -88,7 +88,7 @@ def _remedy(data: Any) -> str:
 
 
 def check_end(source: Any, steps: int | None, argument: str) -> None:
-    """InvalidArgumentError for data without an end, where no number of steps gives it one."""
+    """Raises InvalidArgumentError for data without an end if ``steps`` does not limit it."""
     if steps is None and isinstance(source, dataservice.Dataset) and source.is_endless:
         raise InvalidArgumentError(
             f"the data has no end (cardinality INFINITE): give {argument}, or leave out repeat()"
@@ -96,7 +96,7 @@ def check_end(source: Any, steps: int | None, argument: str) -> None:
 
 
 def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
-    """The data had fewer steps than were asked for."""
+    """Warns that the data had fewer steps than were asked for."""
     warnings.warn(
         f"the data ended after {done} steps of {what}, with {wanted}: {rule}; repeat() the "
         "dataset, or ask for fewer steps",
@@ -106,15 +106,15 @@ def warn_of_end(what: str, done: int, wanted: str, rule: str) -> None:
 
 
 def can_be_dealt(data: Any) -> bool:
-    """Whether each trainer can read ``data`` by itself and finds the same rows as the others."""
+    """True if each trainer can read ``data`` by itself and finds the same rows as the others."""
     return isinstance(data, dataservice.Dataset) and not data.is_distributed and data.is_repeatable
 
 
 def is_dealt(data: Any) -> bool:
-    """Whether training deals ``data`` a range at a time: exactly, whoever is lost or comes late.
+    """True if training deals ``data`` to trainers by ranges: exact despite losses and late joins.
 
-    Who comes late may have to read from the start to its first range, where positions are large, so
-    data without an end are no such data; and nobody but who is dealt the last range reads to the
-    end, which a cache waits for.
+    Data without an end is not dealt, because a trainer that joins late may have to read from the
+    start to its first range, which may be far. Nor is data with a cache: the cache is complete only
+    after a read to the end, and only the trainer that is dealt the last range reads that far.
     """
     return can_be_dealt(data) and not data.is_endless and not data.has_cache

@@ -1,9 +1,9 @@
 """One pass over data that every trainer can read by itself, dealt to them a range at a time.
 
-A closure names its range, so one that runs again, on whatever trainer, trains on the same elements;
-who is there gets ranges, who is not gets none. Knows nothing of what is done with elements.
-Invariant: a position names every element of the pass that is not done once: those that were dealt,
-and all from the next one on; which dataset they are elements of; and where to begin reading them.
+A closure names its range, so if it runs again, on any trainer, it trains on the same elements;
+trainers get ranges only while they are there. Knows nothing of what is done with elements.
+Invariant: a position names, once each, all elements of the pass that are not done (those dealt, and
+all from the next one on), the dataset that they belong to, and where reading them may begin.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.execution.bookmarks import Bookmarks
 
 _OF_AN_EPOCH = frozenset(("epoch", "is_known"))
-"""What a position says that is the beginning of an epoch."""
+"""The keys of a position at the beginning of an epoch."""
 
 
 class Range(NamedTuple):
@@ -30,15 +30,15 @@ class Range(NamedTuple):
 
 
 class Outcome(Protocol):
-    """Of the closure that a range was given to."""
+    """What this module needs of the value of the closure that a range was dealt to."""
 
     @property
     def has_value(self) -> bool:
-        """Whether it has ended well."""
+        """True if the closure has ended with a value."""
 
 
 class DealtDataset:
-    """A dataset of which each ``iter`` is the next epoch."""
+    """A dataset whose ``iter`` gives the next epoch each time."""
 
     def __init__(self, data: Any, trainers: Trainers, first_epoch: int = 0) -> None:
         self._data, self._trainers = data, trainers
@@ -49,14 +49,14 @@ class DealtDataset:
         return DealtPass(self._data, epoch, self._trainers, self._note_epoch)
 
     def _note_epoch(self, epoch: int) -> None:
-        """A pass was moved to an epoch: the next one follows it."""
+        """Notes that a pass was moved to ``epoch``: the next pass has the one after."""
         self._next_epoch = epoch + 1
 
 
 class DealtPass:
-    """One epoch. Thread-safe: another thread may save how far it is.
+    """One pass over one epoch. Thread-safe: another thread may save its position.
 
-    ``readers``: what the closure of a range is given to read it with, on each trainer.
+    ``readers``: the per-worker iterator with which closures read their ranges on each trainer.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class DealtPass:
 
     @property
     def has_returned(self) -> bool:
-        """Whether there are ranges that were dealt before the position that this goes on from."""
+        """True if ranges are left that had been dealt before a loaded position was saved."""
         return bool(self._again)
 
     def deal(self, most: int) -> Range:
-        """The next range, of at most so many elements; those that were returned come first."""
+        """Returns the next range, of at most ``most`` elements; returned ranges come first."""
         with self._lock:
             dealt = self._first_returned(most)
             if dealt is None:
@@ -88,31 +88,31 @@ class DealtPass:
             return dealt
 
     def note_out(self, dealt: Range, outcome: Outcome) -> None:
-        """A closure has a range, and says what becomes of it."""
+        """Notes the closure's value that tells whether a range is done."""
         with self._lock:
             self._out[dealt] = outcome
 
     def note_done(self, dealt: Range) -> None:
-        """The report on a range was heard."""
+        """Notes that the report on a range has arrived."""
         with self._lock:
             del self._out[dealt]
-            # To look which are of use costs more than a few that are not.
+            # Cleaned up only now and then: finding useless bookmarks costs more than keeping some.
             if len(self._bookmarks) > 2 * (len(self._out) + len(self._again) + 1):
                 self._bookmarks.keep_for(self._starts([*self._out, *self._again]))
 
     def note_bookmark(self, report: Mapping[str, Any]) -> None:
-        """How far the reader was that a report tells of."""
+        """Notes the bookmark in a report: how far its trainer's reader was."""
         if report["bookmark"] is not None:
             with self._lock:
                 self._bookmarks.add(report["bookmark"])
 
     def bookmark_before(self, dealt: Range) -> Bookmark | None:
-        """Where who reads a range may begin; None: at the start."""
+        """Returns the bookmark at which reading a range may begin; None for the start."""
         with self._lock:
             return self._bookmarks.before(dealt.start)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able. While no closure runs: what has ended then is done."""
+        """Returns the JSON-able position; only while no closure runs, so all that ended is done."""
         with self._lock:
             undone = [dealt for dealt, outcome in self._out.items() if not _is_done(outcome)]
             again = sorted([*undone, *self._again])
@@ -126,7 +126,7 @@ class DealtPass:
             }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """InvalidArgumentError for a position of another dataset, or of another kind of reading."""
+        """Continues from a position; InvalidArgumentError if it is of other data or kind."""
         epoch = state.get("epoch")
         if not isinstance(epoch, int) or epoch < 0:
             raise InvalidArgumentError(f"not a position in data: {dict(state)!r}")
@@ -146,12 +146,12 @@ class DealtPass:
         self._moved(epoch)
 
     def rewind(self) -> None:
-        """The pass begins again."""
+        """Restarts the pass."""
         self.readers.close()
         self._begin(self.epoch)
 
     def close(self) -> None:
-        """Trainers stop reading."""
+        """Has trainers stop reading."""
         self.readers.close()
 
     def _begin(self, epoch: int, first: int = 0, again: Any = (), bookmarks: Any = ()) -> None:
@@ -166,7 +166,7 @@ class DealtPass:
             self._bookmarks = Bookmarks(Bookmark(*each) for each in bookmarks)
 
     def _starts(self, undone: Iterable[Range]) -> list[int]:
-        """Where reading may begin, which is left to do: these and what was not dealt yet."""
+        """Returns where remaining reads may begin: at ``undone``, and at what was not dealt yet."""
         return [*(dealt.start for dealt in undone), self._next]
 
     def _first_returned(self, most: int) -> Range | None:
@@ -179,7 +179,7 @@ class DealtPass:
 
 
 def in_order(ended: Iterable[tuple[Range, Any]]) -> Iterator[Any]:
-    """What came of ranges of a whole pass, in their order, as soon as those before are there."""
+    """Yields the outcomes of a pass's ranges in order, each as soon as all before it are there."""
     early: dict[int, tuple[Range, Any]] = {}
     first = 0
     for dealt, outcome in ended:

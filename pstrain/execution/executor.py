@@ -1,8 +1,8 @@
-"""What runs a function over a dataset until the data or the steps are used up.
+"""Executors: they run a function over a dataset until the data or the steps are used up.
 
 The one place where training, evaluation and prediction differ between one process and a cluster.
-Knows nothing of models. Invariant: a run ends when whoever reads has seen the end of its data, or
-when the steps asked for are done, whichever comes first.
+Knows nothing of models. Invariant: a run ends when all its readers have seen the end of their data,
+or when the requested steps are done, whichever comes first.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any, Protocol
 from pstrain.execution.resumption import Restorable
 
 Report = dict[str, Any]
-"""What a run of a function says: at least ``steps`` (how many it took) and ``ended`` (no data)."""
+"""The result of one call of a function: at least ``steps`` (taken) and ``ended`` (no data left)."""
 
 StepFunction = Callable[[Any, int], Report]
-"""``(iterator, steps)``: takes at most so many elements; must not raise at the end of the data."""
+"""Takes at most ``steps`` elements of ``iterator``; must not raise at the end of the data."""
 
 Note = Callable[[Any], bool]
-"""Is given what one step came to, as values that closures return; False: let it be the last."""
+"""Takes the result of one step, of types that closures may return; False: end after this step."""
 
 
 def unnoted(_step: Any) -> bool:
-    """Nobody asks for notes where a report is heard in any case."""
+    """A Note that keeps nothing, for calls whose report cannot be lost."""
     return True
 
 
 class Noting(ABC):
-    """A function that changes values at each step, and says what each came to.
+    """A function that changes values at each step, and notes the result of each step.
 
-    Where a trainer is lost that had begun, what is known of the steps that count is their notes.
+    If its trainer is lost, the notes are what is known of the steps that were committed.
     """
 
     def __call__(self, iterator: Any, steps: int) -> Report:
@@ -40,30 +40,30 @@ class Noting(ABC):
 
     @abstractmethod
     def run(self, iterator: Any, steps: int, note: Note) -> Report:
-        """The same; ``note`` is called after each step before the last, when all is changed."""
+        """Runs the steps; calls ``note`` after each step but the last, once all is changed."""
 
     @abstractmethod
     def report_of(self, notes: Iterable[Any]) -> Report:
-        """What a run would have said that ended after these steps."""
+        """Returns the report of a run that ended after the steps of these notes."""
 
 
 def never() -> bool:
-    """Nobody stops a run before its end."""
+    """A condition that is never met."""
     return False
 
 
 class Executor(Restorable, Protocol):
-    """Where the functions run.
+    """Runs functions over data, here or on trainers.
 
-    ``is_at_end``: whether a run that is over met the end of its data, and nobody has any left.
+    ``is_at_end``: whether the last run met the end of its data, with no reader having any left.
     """
 
     is_at_end: bool
 
     def dataset(self, data: Any, first_epoch: int = 0) -> Any:
-        """A handle of which each ``iter`` is the next epoch, the first time this one.
+        """Returns a handle whose ``iter`` gives the next epoch each time, from ``first_epoch`` on.
 
-        What is such a handle already goes on with its own.
+        ``data`` that is such a handle already is returned as it is, and keeps its own epoch.
         """
 
     def run(
@@ -75,14 +75,14 @@ class Executor(Restorable, Protocol):
         done: int = 0,
         is_stopped: Callable[[], bool] = never,
     ) -> Iterator[Report]:
-        """Yields reports as runs end, whichever began first; ``done`` steps were done before.
+        """Yields reports in the order in which calls end; ``done`` steps were done before.
 
-        Once ``is_stopped``, which is asked after a report, no more runs begin: those that are
-        under way still end, and are reported.
+        Once ``is_stopped``, which is checked after each report, no more calls begin; those under
+        way still end, and are reported.
         """
 
     def unreported(self) -> list[Report]:
-        """Reports of the present :meth:`run` that are there and were not yielded yet."""
+        """Returns the reports of the current :meth:`run` that have arrived and were not yielded."""
 
     def run_once(
         self,
@@ -93,19 +93,19 @@ class Executor(Restorable, Protocol):
         *,
         is_in_order: bool = False,
     ) -> Iterator[Report]:
-        """One pass over the first ``steps`` elements (None: all): reports as runs end.
+        """Makes one pass over the first ``steps`` elements (None: all); yields the calls' reports.
 
-        ``is_in_order``: in the order of the elements, where they have one that trainers share.
+        ``is_in_order``: yields them in the order of the elements, if trainers share such an order.
         """
 
 
 def share_of(steps: int | None, done: int, steps_per_execution: int) -> int:
-    """How many of the steps that are left (None: no end) one call of the function takes."""
+    """Returns how many of the remaining steps (None: no limit) one call of the function takes."""
     return steps_per_execution if steps is None else min(steps_per_execution, steps - done)
 
 
 def take(iterator: Any, steps: int) -> Iterator[tuple[Any, float]]:
-    """At most ``steps`` elements, each with the seconds it was waited for."""
+    """Yields at most ``steps`` elements, each with the seconds that the wait for it took."""
     for _ in range(steps):
         started_s = time.perf_counter()
         try:

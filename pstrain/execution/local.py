@@ -1,7 +1,7 @@
 """Runs everything in this process, one step after the other.
 
-Knows no coordinator. Invariant: the position in the data is saved and restored as that of a
-per-worker iterator is.
+Knows no coordinator. Invariant: the data position is saved and restored in the same way as that of
+a per-worker iterator.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 
 
 class Worker(Protocol):
-    """What makes this program one of several that train the same values."""
+    """What this module needs of a V1 worker: one of several programs that train the same values."""
 
     @property
     def input_context(self) -> InputContext: ...
 
     def begin_steps(self) -> None:
-        """Steps that train come next."""
+        """Notes that training steps come next."""
 
     def guarded(self, call: Callable[[], Report]) -> Report:
-        """``call()``, again where what it changes was lost and is back."""
+        """Returns ``call()``, repeated if the values that it changes were lost and restored."""
 
     def advance(self, steps: int) -> None:
-        """So many steps have been made."""
+        """Notes that ``steps`` steps have been made."""
 
 
 class _Epochs:
-    """Makes the next epoch's iterator at each ``iter``."""
+    """A dataset whose ``iter`` gives the next epoch each time."""
 
     def __init__(self, source: Any, context: InputContext, first_epoch: int = 0) -> None:
         self._source, self._context = source, context
@@ -48,12 +48,12 @@ class _Epochs:
         return _LocalIterator(self._source, epoch, self._context, self._note_epoch)
 
     def _note_epoch(self, epoch: int) -> None:
-        """An iterator was moved to an epoch: the next one follows it."""
+        """Notes that an iterator was moved to ``epoch``: the next iterator has the one after."""
         self._epoch = epoch + 1
 
 
 class _LocalIterator:
-    """One epoch in this process."""
+    """An iterator over one epoch, in this process."""
 
     def __init__(
         self, source: Any, epoch: int, context: InputContext, moved: Callable[[int], None]
@@ -68,7 +68,7 @@ class _LocalIterator:
         return next(self._reader)
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able; UnimplementedError for data whose position cannot be saved."""
+        """Returns the JSON-able position; UnimplementedError if the data has none to save."""
         return {"epoch": self.epoch, "reader": self._reader.position()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class _LocalIterator:
             self.rewind()
 
     def rewind(self) -> None:
-        """A data service that counts its rows gives out all of the epoch again."""
+        """Has a data service, if one counts the rows, give out the whole epoch again."""
         try:
             state = self._reader.state_dict()
         except (UnimplementedError, AttributeError):
@@ -104,7 +104,7 @@ class _LocalIterator:
 
 
 class _Taken:
-    """What one run takes; once it begins again, the same elements first."""
+    """The elements of one call; if the call is repeated, it gets the same elements first."""
 
     def __init__(self, iterator: Any) -> None:
         self._iterator = iterator
@@ -125,10 +125,10 @@ class _Taken:
 
 
 class LocalExecutor:
-    """Runs everything in this process; ``is_alone``: which is the only one of its training.
+    """Runs everything in this process. ``is_alone``: no other process trains the same values.
 
-    ``worker``: by which it is not. Functions of a dataset then make this worker's share to train
-    on; what is evaluated is whole.
+    ``worker``: the V1 worker that this process is, if any. Dataset functions then build this
+    worker's share for training; evaluation reads the whole data.
     """
 
     def __init__(self, *, is_alone: bool = True, worker: Worker | None = None) -> None:
@@ -165,7 +165,7 @@ class LocalExecutor:
         steps_per_execution: int,
         done: int = 0,
     ) -> Iterator[Report]:
-        """Of one execution after the other, until so many steps are done or the data ends."""
+        """Yields the reports of one call after the other, until the steps or the data end."""
         self.is_at_end = False
         while steps is None or done < steps:
             report = self._call(function, iterator, share_of(steps, done, steps_per_execution))

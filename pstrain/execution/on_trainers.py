@@ -1,6 +1,7 @@
-"""What trainers are sent when a function runs on a cluster.
+"""The callables that are sent to trainers when a function runs on a cluster.
 
-Knows no coordinator: a trainer imports this, and has no use for what schedules it.
+Knows no coordinator, which trainers, where this module is imported, do not need. Invariant: a
+wrapped function's report is only added to: the trainer, a bookmark, the time to read a range.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pstrain.trainer.staging import note
 
 
 class OnTrainer:
-    """Adds to a report which trainer made it; what is noted is known with the steps' changes."""
+    """Runs a function; adds its trainer to the report. Notes are committed with the changes."""
 
     def __init__(self, function: StepFunction) -> None:
         self._function = function
@@ -30,9 +31,9 @@ class OnTrainer:
 
 
 class OnRange:
-    """Runs a function over a range of elements; waiting for them counts as it does elsewhere.
+    """Runs a function over a range of elements; the time to read them counts as waiting.
 
-    Adds to a report how far its trainer's reader is, from where others may go on.
+    Adds to the report a bookmark of its trainer's reader, at which other readers may begin.
     """
 
     def __init__(self, function: StepFunction) -> None:

@@ -1,8 +1,8 @@
-"""How far a ``fit`` has come: sums, history, data position; also as a part of checkpoints.
+"""The progress of a ``fit``: sums, history, data position; saved as a part of checkpoints.
 
-What is saved counts every step whose changes are in the values saved beside it, reported or not.
-Must not know how steps run, nor who saves. Invariant: after ``go_back`` everything is as in the
-state that was restored last, so each step of the state that survives is counted once.
+A saved progress counts every step whose changes are in the values saved with it, reported or not.
+Must not know how steps run, nor who saves. Invariant: after ``go_back`` everything equals the
+state that was restored last, so each step that the values contain is counted once.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _PROGRAM = new_id("program")
 class History:
     """What ``fit`` returns: ``history[name]`` has one value per epoch that measured it.
 
-    ``params``: the epochs, steps (None: whole passes) and verbosity that ``fit`` was told.
+    ``params``: the epochs, steps (None: whole passes) and verbosity that ``fit`` was called with.
     """
 
     epoch: list[int] = field(default_factory=list)
@@ -48,7 +48,7 @@ class History:
 
 
 class Totals:
-    """Sums of an epoch's reports; those of losses are exact, so their order changes nothing."""
+    """Sums of an epoch's reports; the loss is summed exactly, so their order does not matter."""
 
     def __init__(self, metrics: Iterable[Any]) -> None:
         self._metrics = list(metrics)
@@ -74,7 +74,7 @@ class Totals:
         ]
 
     def logs(self) -> Logs:
-        """``data_stall``: share of the steps' time that was spent waiting for data."""
+        """Returns the logs; ``data_stall``: the share of the steps' time spent waiting for data."""
         elapsed_s = max(time.perf_counter() - self._started_s, 1e-9)
         values = {
             "loss": float(self._loss_sum) / max(self.examples, 1),
@@ -87,7 +87,7 @@ class Totals:
         return values
 
     def to_json(self, reports: Iterable[Report] = ()) -> dict[str, Any]:
-        """These sums and what more reports add to them."""
+        """Returns these sums, with ``reports`` added to them, as JSON."""
         both = Totals(self._metrics)
         both._merge(self)
         for report in reports:
@@ -103,7 +103,7 @@ class Totals:
         }
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Goes on from sums given by :meth:`to_json`; with other metrics, theirs begin anew."""
+        """Continues from sums of :meth:`to_json`; if metrics differ, their states start anew."""
         self.steps, self.examples = int(saved["steps"]), int(saved["examples"])
         self._loss_sum = _exact(saved["loss_sum"])
         self._wait_s, self._busy_s = float(saved["wait_s"]), float(saved["busy_s"])
@@ -121,14 +121,14 @@ class Totals:
 
 
 class Runner(Protocol):
-    """Who runs the steps."""
+    """What this module needs of the executor that runs the steps."""
 
     def unreported(self) -> list[Report]:
-        """Reports of runs that have ended and were not yielded yet."""
+        """Returns reports of calls that have ended and were not yielded yet."""
 
 
 class Progress:
-    """Of one ``fit``: the loop reads and advances it, a checkpoint saves and restores it.
+    """The progress of one ``fit``: its loop reads and advances it, checkpoints save and restore it.
 
     ``load_state_dict`` may be called by another thread, which restores lost servers: it takes
     effect when the loop calls :meth:`go_back`. Until then nothing is saved.
@@ -163,45 +163,44 @@ class Progress:
         self.is_behind = False
 
     def begin(self) -> None:
-        """The callbacks are as at the beginning; without a checkpoint of this fit all goes back
-        to here."""
+        """Records the callbacks' first state, for a restore without a checkpoint of this fit."""
         self._start["callbacks"] = self._calls.state_dict()
 
     def iterator(self) -> Any:
-        """That of the present epoch: the next of the dataset once one is used up."""
+        """Returns the current iterator, or the dataset's next one if that is used up."""
         if self._is_used_up:
             self._iterator, self._is_used_up = iter(self._dataset), False
             self._first = self._first or {"epoch": self._iterator.epoch}
             if self._begins_anew:
-                # It may have been begun before everything went back.
+                # A data service may have given out rows of it before the restore.
                 self._iterator.rewind()
         return self._iterator
 
     @property
     def is_inside(self) -> bool:
-        """Whether the next steps go on with a pass over the data that has begun."""
+        """True if the next steps continue a pass over the data that has begun."""
         return not self._is_used_up
 
     @property
     def is_complete(self) -> bool:
-        """Whether no epoch is left."""
+        """True if no epoch is left."""
         return self.epoch >= self._epochs
 
     def add(self, report: Report) -> None:
         self.totals.add(report)
 
     def use_up(self) -> None:
-        """The data of the present iterator has ended."""
+        """Notes that the data of the current iterator has ended."""
         self._is_used_up = True
 
     def end_epoch(self, logs: Logs) -> None:
-        """What is saved from now on is of the next epoch; ``logs`` may still be added to."""
+        """Begins the next epoch, to which later saves belong; ``logs`` may still be extended."""
         self._ended = (self.epoch, logs)
         self.epoch += 1
         self.totals = Totals(self._metrics)
 
     def close_epoch(self) -> None:
-        """The logs of the epoch that has ended are complete."""
+        """Adds the complete logs of the ended epoch to the history."""
         if self._ended is not None:
             self.history.add(*self._ended)
             self._ended = None
@@ -210,7 +209,7 @@ class Progress:
     # -- for checkpoints
 
     def state_dict(self) -> dict[str, Any]:
-        """JSON-able. RolledBackError while :meth:`go_back` is due."""
+        """Returns the JSON-able state; RolledBackError while :meth:`go_back` is due."""
         if self.is_behind:
             raise RolledBackError("everything went back to a checkpoint: there is nothing to save")
         history = History(list(self.history.epoch), _copied(self.history.history))
@@ -230,12 +229,15 @@ class Progress:
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
-        """None: of a checkpoint that this fit did not make; then it begins again."""
+        """Restores ``state`` at the next :meth:`go_back`.
+
+        None stands for a checkpoint that this fit did not make: the fit then starts over.
+        """
         self._restored = state
         self.is_behind = True
 
     def go_back(self) -> None:
-        """Everything is as in the state that was restored last. No closure may be running."""
+        """Resets everything to the state that was restored last. No closure may be running."""
         self.is_behind = False
         state = self._restored if self._restored is not None else self._start
         data = state.get("data") or self._first
@@ -274,12 +276,12 @@ class Progress:
 
 
 def is_unfinished(state: Any, initial_epoch: int) -> bool:
-    """Whether a fit that begins at ``initial_epoch`` goes on from a saved one."""
+    """True if a fit that begins at ``initial_epoch`` continues the saved one."""
     return bool(state) and not state["is_over"] and state["epoch"] >= initial_epoch
 
 
 def is_of_this_program(state: Mapping[str, Any]) -> bool:
-    """Whether this process saved it."""
+    """True if this process saved ``state``."""
     return bool(state["program"] == _PROGRAM)
 
 
@@ -303,7 +305,7 @@ def _copied(history: Mapping[str, list[float]]) -> dict[str, list[float]]:
 
 
 def _plain(history: Mapping[str, list[Any]]) -> dict[str, list[Any]]:
-    """Numbers as JSON has them; what is none, as text."""
+    """Returns the history with values as JSON numbers; other values become text."""
     return {name: [_number(value) for value in values] for name, values in history.items()}
 
 

@@ -1,9 +1,9 @@
-"""How a ``fit`` goes on after a loss: of a parameter server, or of the program itself.
+"""Continues a ``fit`` after a loss: of a parameter server, or of the program itself.
 
-Who wants to be saved is attached to the checkpoints of the fit; a lost server takes values, data
-and the loop back to the newest, an unfinished fit of an earlier program is gone on with. Knows
-neither how a model trains nor what a checkpoint holds. Invariant: an error that a lost server
-caused reaches the user only where there is nothing to go back to.
+The progress of the fit is attached to its checkpoints. After the loss of a server, values, data and
+the loop return to the newest one; an unfinished fit of an earlier program is continued from it.
+Knows neither how a model trains nor what a checkpoint holds. Invariant: an error that a lost server
+caused reaches the user only if there is no checkpoint to go back to.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NAME: Final = "fit"
-"""Of a fit's progress among the objects of a checkpoint."""
+"""The name of a fit's progress among the objects of a checkpoint."""
 
 
 class Restorable(Protocol):
-    """Where steps run, as far as values are lost there and taken back."""
+    """What this module needs of the executor: values that may be lost and restored."""
 
     resumes: bool
-    """Whether a program that is started again may take values back to a checkpoint by itself."""
+    """Whether a restarted program may take values back to a checkpoint by itself."""
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
-        """What the program gave its coordinator to go back to."""
+        """The CheckpointManager that the program gave to its coordinator, if any."""
 
     def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
-        """Scope in which a lost server takes everything back to the newest of these checkpoints."""
+        """Opens a scope in which a lost server takes everything back to the newest checkpoint."""
 
     def went_back(self, error: Exception) -> bool:
-        """Whether ``error`` comes of that; waits until everything is there."""
+        """Waits for the restore if a lost server caused ``error``; True if all is restored."""
 
     def confirm(self) -> None:
-        """Raises where what was trained is lost."""
+        """Raises if trained values are lost."""
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """Nothing goes back from now on; False where it has begun to, or has, as that says."""
+        """Ends restoring for good; False if one is under way, or was done (``is_behind``)."""
 
     def give_up(self) -> None:
-        """Of a run that was broken off nothing changes values any more. Blocks, bounded."""
+        """Makes a run that was broken off change no more values. Blocks, bounded."""
 
 
 class Recovery:
-    """Of one fit. ``managers``: all that save it; a loss takes it back to those of the first."""
+    """The recovery of one fit. ``managers`` all save it; losses are restored from the first."""
 
     def __init__(
         self, executor: Restorable, progress: Progress, managers: Sequence[CheckpointManager]
@@ -65,7 +65,7 @@ class Recovery:
         self._managers = managers
 
     def train(self, loop: Callable[[], None]) -> None:
-        """Calls ``loop``, again after each time that everything went back; then all is saved."""
+        """Calls ``loop``, again after each restore; returns once all saves are complete."""
         while True:
             try:
                 loop()
@@ -73,7 +73,7 @@ class Recovery:
                     manager.wait()
                 if self._managers:
                     self._executor.confirm()
-                # A server that is lost from here on is lost after training.
+                # Once retired, the loss of a server is a loss after training.
                 if not self._managers or self._executor.retire(lambda: self._progress.is_behind):
                     return
                 raise RolledBackError("a parameter server was lost when training had ended")
@@ -88,11 +88,11 @@ class Recovery:
             return False
         if not self._progress.is_behind and self._executor.went_back(error):
             return True
-        # A request that was under way meanwhile says only that its session is over.
+        # A request that was under way during the restore fails only because its session is over.
         return self._progress.is_behind and self._executor.went_back(RolledBackError(str(error)))
 
     def _forget_saves(self) -> None:
-        """Those of the past that was given up."""
+        """Waits for saves of the progress that was given up; their errors are logged."""
         for manager in self._managers:
             try:
                 manager.wait()
@@ -104,9 +104,9 @@ class Recovery:
 def recovery(
     executor: Restorable, progress: Progress, callbacks: Sequence[Any], initial_epoch: int
 ) -> Iterator[Recovery]:
-    """What the ``Checkpoint`` callbacks, or else the coordinator's checkpoints, make possible.
+    """Opens a recovery by the ``Checkpoint`` callbacks, or else by the coordinator's checkpoints.
 
-    Goes on at once with what an earlier program left unfinished.
+    Continues at once with the fit that an earlier program left unfinished, if any.
     """
     saving = [callback for callback in callbacks if isinstance(callback, Checkpoint)]
     managers = [callback.manager for callback in saving]

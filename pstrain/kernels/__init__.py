@@ -1,6 +1,6 @@
-"""Numba kernels on plain arrays, and how each module of them is compiled.
+"""Numba kernels on plain arrays, and the compilation of each module of kernels.
 
-Knows nothing of what the arrays mean. Invariant: once every module was warmed up, a step over
+Knows nothing of what the arrays mean. Invariant: once every module has been warmed up, a step over
 batches of any size compiles nothing, so that no trainer or server stalls in the middle of its work.
 """
 
@@ -18,13 +18,13 @@ from dataservice.runtime.late_scipy import import_scipy_late
 
 _WARM_UP = "warm_up"
 
-# Before any kernel is made.
+# Both must run before any kernel is defined.
 kernel_cache.compile_together(__path__[0])
 import_scipy_late()
 
 
 def modules() -> list[str]:
-    """Names of the modules that can be warmed up."""
+    """Returns the names of the modules that can be warmed up."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]
     return [name for name in names if hasattr(_module(name), _WARM_UP)]
 
@@ -32,25 +32,25 @@ def modules() -> list[str]:
 def warm_up(name: str) -> bool:
     """Compiles a module's kernels for the types they are called with, or loads them from the cache.
 
-    Whether any of them was not there. For all modules see ``pstrain.compiling``.
+    Returns True if any of them was not in the cache. For all modules see ``pstrain.compiling``.
     """
     module = _module(name)
     kernels = [value for value in vars(module).values() if isinstance(value, Dispatcher)]
     before = _compiled(kernels)
     getattr(module, _WARM_UP)()
-    # Where Numba is told to compile nothing, there is none.
+    # There are no kernels if Numba's compiler is switched off.
     if kernels:
         kernel_cache.note_compiled(getattr(module, _WARM_UP))
     return _compiled(kernels) > before
 
 
 def is_compiled(name: str) -> bool:
-    """Whether the cache has all of a module's kernels: each is loaded at its first call."""
+    """True if the cache has all of a module's kernels, so that their first calls only load them."""
     return kernel_cache.is_compiled(getattr(_module(name), _WARM_UP))
 
 
 def _compiled(kernels: Iterable[Dispatcher]) -> int:
-    """How often this process has compiled one of them, as it was not in the cache."""
+    """Returns how often this process had to compile one of ``kernels`` for lack of a cached one."""
     return sum(sum(kernel.stats.cache_misses.values()) for kernel in kernels)
 
 

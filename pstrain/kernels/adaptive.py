@@ -1,8 +1,8 @@
-"""Update rules that keep more than one number, or one number for a whole row.
+"""Update rules beyond SGD and Adagrad: with moments or momentum in slots, or with row slots.
 
 A row of a slab is [value (width) | slot 0 (width) | ... | row slots], as in ``updates``; ``hyper``
-begins with [learning_rate, l2], and ``l2 * value`` is added to each gradient. Rows that are not
-named stay as they are, slots included ("lazy" rules). Gradients and ids are read-only here, so
+begins with [learning_rate, l2], and ``l2 * value`` is added to each gradient. Rows that are not in
+``ids`` stay as they are, slots included ("lazy" rules). Gradients and ids must be read-only, so
 that each rule is compiled once. Ids must be distinct and in range.
 """
 
@@ -26,7 +26,7 @@ def momentum_rows(
 ) -> None:
     """``m = momentum * m - rate * g; value += m``, or with Nesterov ``momentum * m - rate * g``.
 
-    ``hyper``: [learning_rate, l2, momentum, nesterov (0 or 1)]. The form Keras uses.
+    ``hyper``: [learning_rate, l2, momentum, nesterov (0 or 1)]. This is the form that Keras uses.
     """
     rate, l2, momentum, nesterov = hyper[0], hyper[1], hyper[2], hyper[3]
     for position in range(ids.size):
@@ -67,7 +67,7 @@ def rmsprop_rows(
 def rmsprop_momentum_rows(
     slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32
 ) -> None:
-    """:func:`rmsprop_rows` whose steps gather momentum in slot 1; ``hyper`` ends with momentum."""
+    """:func:`rmsprop_rows` with momentum, kept in slot 1; ``hyper`` has momentum at its end."""
     rate, l2, rho, epsilon, momentum = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4]
     one = np.float32(1)
     for position in range(ids.size):
@@ -87,9 +87,9 @@ def rmsprop_momentum_rows(
 def adam_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32) -> None:
     """Adam (Kingma and Ba 2015); slots: first and second moment; row slot: updates so far.
 
-    ``hyper``: [learning_rate, l2, beta_1, beta_2, epsilon]. The bias of the moments is corrected
-    by the number of updates of the row itself: for a row that every step changes that is Adam,
-    for a rare one its moments are unbiased from its first update on.
+    ``hyper``: [learning_rate, l2, beta_1, beta_2, epsilon]. The bias correction of the moments uses
+    the number of updates of the row itself. For a row that changes in every step this is Adam; for
+    a rare row the moments are unbiased from its first update on.
     """
     rate, l2, beta_1, beta_2, epsilon = hyper[0], hyper[1], hyper[2], hyper[3], hyper[4]
     one = np.float32(1)
@@ -115,7 +115,7 @@ def adam_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def _raised(value: Any, power: Any) -> Any:
-    """``value ** power``; roots, which nearly everybody asks for, are the quickest of them."""
+    """Returns ``value ** power``; the usual power, 0.5, takes the fast square root."""
     return np.sqrt(value) if power == np.float32(0.5) else value**power
 
 
@@ -123,7 +123,8 @@ def _raised(value: Any, power: Any) -> Any:
 def ftrl_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32) -> None:
     """FTRL-Proximal (McMahan et al. 2013), in the form Keras uses; slots: accumulator, linear.
 
-    ``hyper``: [learning_rate, 0, power, l1, l2, l2_shrinkage, beta]; the l2 of the rule is its own.
+    ``hyper``: [learning_rate, 0, power, l1, l2, l2_shrinkage, beta]. Its l2 is that of the rule
+    itself, and is not added to the gradient.
     """
     rate, power, l1, l2 = hyper[0], hyper[2], hyper[3], hyper[4]
     shrinkage, beta = hyper[5], hyper[6]
@@ -173,7 +174,7 @@ def rowwise_adagrad_rows(
 
 
 def warm_up() -> None:
-    """Compiles for the read-only gradients and ids that shards pass on."""
+    """Compiles for read-only gradients and ids, as shards pass them."""
     slab, ids = np.ones((1, 4), np.float32), np.zeros(1, np.int64)
     gradients, hyper = np.zeros((1, 1), np.float32), np.ones(7, np.float32)
     ids.flags.writeable = False

@@ -1,8 +1,8 @@
-"""Rows of float32 numbers as bfloat16, the upper halves of their bits, and back.
+"""Converts rows of float32 numbers to bfloat16, the upper halves of their bits, and back.
 
-Rounded to nearest, ties to even; what has no bits below stays itself, also NaN, infinities and
-subnormals. bfloat16 is uint16 here: NumPy has no such dtype. Row ids are global, as in ``updates``;
-the columns of a row lie side by side.
+Rounds to nearest, ties to even. A number whose lower bits are 0 stays the same, subnormals and
+infinities included; NaN stays NaN. bfloat16 is stored as uint16, because NumPy has no such dtype.
+Row ids are global, as in ``updates``; rows are contiguous.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ U32 = NDArray[np.uint32]
 
 @njit(nogil=True, cache=True)
 def gather_bfloat16(slab: F32, width: int, row_start: int, ids: I64, out: U16) -> None:
-    """Values of rows ``ids`` of a slab into ``out`` [n, width]. Ids must be in range."""
+    """Copies values of rows ``ids`` of a slab to ``out`` [n, width]. Ids must be in range."""
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
         ask_for(slab, ahead, width * FLOAT_BYTES)
@@ -41,7 +41,7 @@ def gather_bfloat16(slab: F32, width: int, row_start: int, ids: I64, out: U16) -
 
 @njit(nogil=True, cache=True)
 def to_bfloat16(rows: F32, out: U16) -> None:
-    """As many columns of ``rows`` as ``out`` has."""
+    """Converts as many columns of ``rows`` as ``out`` has."""
     width = out.shape[1]
     for row in range(out.shape[0]):
         column = 0
@@ -55,13 +55,13 @@ def to_bfloat16(rows: F32, out: U16) -> None:
 
 @njit(nogil=True, cache=True)
 def from_bfloat16(halves: U16, out: U32) -> None:
-    """Bits of float32 numbers, of as many bfloat16; both of one axis."""
+    """Converts bfloat16 numbers to the bits of as many float32 numbers; both have one axis."""
     for index in range(halves.size):
         out[index] = np.uint32(halves[index]) << np.uint32(16)
 
 
 def warm_up() -> None:
-    """Compiles for ids made here and for those received, which are read-only."""
+    """Compiles for writable ids, made here, and for read-only ids, received."""
     slab, out = np.zeros((1, 2), np.float32), np.zeros((1, 1), np.uint16)
     ids, received = np.zeros(1, np.int64), np.zeros(1, np.int64)
     received.flags.writeable = False

@@ -1,9 +1,9 @@
-"""Keys and the rows of a server's table that are theirs: finding and choosing them.
+"""Finds the rows of keys in a server's table, and chooses free rows for new keys.
 
-The table holds at each row the key that has it, or ``NO_KEY``. A key's row is in the key's bucket,
-a range of rows, where it is looked for from a place that its hash names, round to the beginning: up
-to the first free row, since no key ever leaves. Invariant: no two keys get the same row, and no key
-gets two.
+Each row of the table holds the key that has the row, or ``NO_KEY``. The row of a key lies in its
+bucket, a range of rows. The search begins at a row that the key's hash selects, wraps around at the
+end of the bucket, and stops at the first free row, since keys are never removed. Invariant: no two
+keys get the same row, and no key gets two.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _32 = np.uint64(32)
 
 @njit(nogil=True, cache=True)
 def _first_place(key: int, start: int, stop: int) -> int:
-    """Where in its bucket a key is looked for first; by other bits than those of the bucket."""
+    """Returns the row at which the search for a key begins.
+
+    It is chosen by other bits of the hash than those that choose the bucket.
+    """
     low = splitmix64(np.uint64(key)) & _LOW
     return start + np.int64((low * np.uint64(stop - start)) >> _32)
 
@@ -34,7 +37,7 @@ def _first_place(key: int, start: int, stop: int) -> int:
 def find_rows(table: I64, row_start: int, keys: I64, starts: I64, stops: I64, out: I64) -> int:
     """``out[i]`` = row of ``keys[i]``, ``NO_ROW``, or ``NO_ROW_EVER``. ``table``: int64 [rows, 1].
 
-    Returns how many of them may yet get one.
+    Returns how many keys have no row but may still get one.
     """
     missing = 0
     for i in range(len(keys)):
@@ -55,7 +58,7 @@ def find_rows(table: I64, row_start: int, keys: I64, starts: I64, stops: I64, ou
 
 @njit(nogil=True, cache=True)
 def _chosen_by(row: int, chosen: I32, rows: I64) -> int:
-    """Slot of the key that has chosen a row, or of the place where that is to be noted."""
+    """Returns the slot of the key that has chosen ``row``, or the slot in which to note its key."""
     mask = np.uint64(len(chosen) - 1)
     slot = splitmix64(np.uint64(row)) & mask
     while chosen[slot] != 0 and rows[chosen[slot] - 1] != row:
@@ -74,11 +77,12 @@ def choose_rows(
     chosen: I32,
     out: I64,
 ) -> int:
-    """Like :func:`find_rows`, with free rows for the keys that may claim one; changes no row.
+    """Finds rows as :func:`find_rows` does, and chooses free rows for keys that may claim one.
 
-    ``out`` is what that gave: full buckets are not gone through again. A key that comes twice gets
-    one row. Returns how many of those that may claim found their bucket full. ``chosen``: zeros, a
-    power of 2 of them, twice as many as keys or more.
+    Changes no row of the table. ``out`` must be the result of :func:`find_rows`, so that full
+    buckets are not searched again. A key that is given twice gets one row. Returns how many keys
+    that may claim found their bucket full. ``chosen`` must be zeros; its size is a power of 2, at
+    least twice the number of keys.
     """
     refused = 0
     for i in range(len(keys)):
@@ -108,7 +112,7 @@ def choose_rows(
 
 @njit(nogil=True, cache=True)
 def count_keys(table: I64) -> int:
-    """Rows of a table that have a key."""
+    """Returns how many rows of a table have a key."""
     count = 0
     for row in range(len(table)):
         count += table[row, 0] != NO_KEY
@@ -116,7 +120,7 @@ def count_keys(table: I64) -> int:
 
 
 def warm_up() -> None:
-    """Compiles for arrays made here and for those received, which are read-only."""
+    """Compiles for writable arrays, made here, and for read-only arrays, received."""
     table = np.full((2, 1), NO_KEY, np.int64)
     made = [np.ones(1, np.int64), np.zeros(1, np.int64), np.full(1, 2, np.int64)]
     may_claim, received = np.ones(1, np.uint8), [array.copy() for array in made]

@@ -1,7 +1,8 @@
-"""What a cross layer does around its matrix products, each in one pass over the batch.
+"""The parts of a cross layer around its matrix products, each in one pass over the batch.
 
-Rows of matrices are contiguous, whole or padded; float32 throughout. Invariant: the columns of all
-are those of ``projected``, and what a matrix has beyond them is neither read nor written.
+The rows of matrices are contiguous and may be padded; float32 throughout. Knows no model.
+Invariant: only as many columns as ``projected`` has are used; further columns of other matrices are
+neither read nor written.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Array = NDArray[Any]
 
 @njit(nogil=True, cache=True)
 def cross(first: Array, projected: Array, bias: Array, last: Array, out: Array) -> None:
-    """out = first * (projected + bias) + last; ``projected`` gets the bias, [1, columns], too."""
+    """out = first * (projected + bias) + last; adds ``bias`` [1, columns] to ``projected``, too."""
     columns = projected.shape[1]
     for i in range(projected.shape[0]):
         c = 0
@@ -45,9 +46,9 @@ def cross_gradient(
     to_first: Array,
     to_bias: Array,
 ) -> None:
-    """Gradients of :func:`cross`, whose ``projected`` has the bias; adds to ``to_bias``.
+    """Computes gradients of :func:`cross`; ``projected`` includes the bias; adds to ``to_bias``.
 
-    ``to_first`` gets ``passed_on`` times the gradient besides: 1 where ``last`` is ``first``.
+    ``to_first`` includes ``passed_on`` times the gradient: 1 if ``last`` is ``first``, else 0.
     """
     columns = projected.shape[1]
     for i in range(projected.shape[0]):
@@ -70,7 +71,7 @@ def cross_gradient(
 
 
 def warm_up() -> None:
-    """Compiles for whole matrices and padded ones, and for biases that are read-only."""
+    """Compiles for contiguous and padded matrices, and for read-only biases."""
     whole, padded = np.zeros((1, 2), np.float32), np.zeros((1, 3), np.float32)[:, :2]
     bias = np.zeros((1, 2), np.float32)
     bias.flags.writeable = False

@@ -1,8 +1,8 @@
-"""Looked-up rows into the matrix a network reads, and its gradient back onto the rows.
+"""Copies looked-up rows into the matrix that a network reads, and adds its gradient to the rows.
 
-``inverse`` (int32 [n * fields]) says which row each id of each example has, as in ``Lookup``.
-Rows of matrices are contiguous. Invariant: only the columns named are written; the caller's other
-columns stay as they are.
+``inverse`` (int32 [n * fields]) gives the row of each id of each example, as in ``Lookup``. Rows of
+matrices are contiguous. Knows no model. Invariant: only the named columns are written; the caller's
+other columns stay as they are.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pstrain.kernels.vectors import LANES, WIDE_LANES, load, load_wide, plus, st
 Array = NDArray[Any]
 
 
-# Calls that are given arrays count them, which has each row wait for the one before.
+# Inlined: a call with array arguments counts references to them, and so each row would wait for the
+# one before.
 @njit(nogil=True, cache=True, inline="always")
 def _copy(rows: Array, row: int, skipped: int, out: Array, i: int, at: int) -> None:
-    """out[i, at:] = rows[row, skipped:], as much as there is of that."""
+    """out[i, at:] = rows[row, skipped:], for all columns that the row has from ``skipped`` on."""
     last, column = rows.shape[1], skipped
     shift = at - skipped
     while column + WIDE_LANES <= last:
@@ -38,7 +39,7 @@ def _copy(rows: Array, row: int, skipped: int, out: Array, i: int, at: int) -> N
 
 @njit(nogil=True, cache=True, inline="always")
 def _add(gradient: Array, i: int, at: int, out: Array, row: int, skipped: int) -> None:
-    """out[row, skipped:] += gradient[i, at:], as much as there is room for."""
+    """out[row, skipped:] += gradient[i, at:], for all columns of ``out`` from ``skipped`` on."""
     last, column = out.shape[1], skipped
     shift = at - skipped
     while column + WIDE_LANES <= last:
@@ -80,7 +81,7 @@ def scatter_fields(gradient: Array, inverse: Array, fields: int, out: Array) -> 
 def gather_wide_deep(
     rows: Array, bias: Array, inverse: Array, fields: int, out: Array, wide: Array
 ) -> None:
-    """Bias and column 0 of each row summed per example into ``wide``, the rest into ``out``.
+    """Sums bias and column 0 of each row per example into ``wide``; copies the rest into ``out``.
 
     rows float32 [U, 1 + dim]; bias float32 [1]; out float32 [n, >= fields * dim]; wide float32 [n].
     """
@@ -113,7 +114,7 @@ def scatter_wide_deep(
 
 
 def warm_up() -> None:
-    """Compiles for float32 rows, gathered here or received, which makes them read-only."""
+    """Compiles for float32 rows: writable if gathered here, read-only if received."""
     rows, bias = np.zeros((1, 3), dtype=np.float32), np.zeros(1, dtype=np.float32)
     inverse = np.zeros(2, dtype=np.int32)
     matrix, wide = np.zeros((1, 16), dtype=np.float32), np.zeros(1, dtype=np.float32)

@@ -1,11 +1,11 @@
-"""Products of all pairs of an example's looked-up vectors, without laying the vectors side by side.
+"""Products of all pairs of an example's looked-up vectors, without copying the vectors together.
 
-A row is [weight, vector]; the pairs of vectors ``v`` come to ``(|sum of v|^2 - sum of |v|^2) / 2``
-(Rendle 2010, lemma 3.1), so an example needs one sum of vectors and one number. Rows are grouped as
-in ``fields`` and each is read once, for all examples that have it. Sums may be taken in another
-order than written. Invariant: float32 throughout; ``sums`` and ``weighted`` are whole matrices
-[n, dim], and gradients are added to what is there, unless they are said to be the first of rows
-that nobody shares.
+A row is [weight, vector]. The products of all pairs of vectors ``v`` sum to
+``(|sum of v|^2 - sum of |v|^2) / 2`` (Rendle 2010, lemma 3.1), so an example needs one sum of
+vectors and one number. Rows are grouped as in ``fields``, and each is read once, for all examples
+that have it. Sums may be computed in another order than written. Knows no model. Invariant: float32
+throughout; ``sums`` and ``weighted`` are contiguous matrices [n, dim]; gradients are added to the
+target, unless the caller says that each row appears only once and is not shared.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ _REORDER = {"reassoc", "contract", "nsz"}
 
 @njit(nogil=True, cache=True, fastmath=_REORDER)
 def _own_part(rows: Array, row: int) -> np.float32:
-    """The weight of a row, less half the square of its vector."""
+    """Returns the weight of a row, minus half the square of its vector."""
     squares = np.float32(0)
     for k in range(1, rows.shape[1]):
         squares += rows[row, k] * rows[row, k]
     return rows[row, 0] - np.float32(0.5) * squares
 
 
-# Calls that are given arrays count them, which has each row wait for the one before.
+# Inlined: a call with array arguments counts references to them, and so each row would wait for the
+# one before.
 @njit(nogil=True, cache=True, inline="always")
 def _add_vector(rows: Array, row: int, examples: Array, of: Any, sums: Array, out: Array) -> None:
-    """Adds a row to what its examples, those of places ``of``, have."""
+    """Adds a row to the sums of its examples, ``examples[of[0] : of[1]]``."""
     part, column = _own_part(rows, row), 0
     for e in range(of[0], of[1]):
         out[np.uint64(examples[e])] += part
@@ -79,7 +80,7 @@ def add_vectors(
     sums: Array,
     out: Array,
 ) -> None:
-    """sums[i] += the sum of its vectors; out[i] += its weights, less half its vectors' squares."""
+    """sums[i] += its rows' vectors; out[i] += their weights, minus half the vectors' squares."""
     repeated = 0
     for f in range(middles.size):
         shift = (f + 1) * out.size - starts[f + 1]
@@ -120,7 +121,10 @@ def _vector_gradient(
     to_rows: Array,
     each_once: bool,
 ) -> None:
-    """The gradient of one row: the sum over its examples of ``weighted - gradient * vector``."""
+    """Computes the gradient of a row: ``weighted - gradient * vector``, summed over its examples.
+
+    Column 0, the weight, gets the sum of ``gradient``.
+    """
     total, dim, column = np.float32(0), weighted.shape[1], 0
     for e in range(of[0], of[1]):
         total += gradient[np.uint64(examples[e])]
@@ -163,8 +167,8 @@ def vectors_gradient(
 ) -> None:
     """Adds to ``to_rows`` the gradient of :func:`add_vectors` and :func:`add_half_squares`.
 
-    ``weighted``: as of :func:`weigh`. ``each_once``: ``order`` has every row once, and what was in
-    ``to_rows`` does not count.
+    ``weighted`` is the result of :func:`weigh`. ``each_once`` means that ``order`` has every row
+    once; ``to_rows`` is then overwritten instead of added to.
     """
     repeated = 0
     for f in range(middles.size):
@@ -179,7 +183,7 @@ def vectors_gradient(
 
 
 def warm_up() -> None:
-    """Compiles for rows that are read-only."""
+    """Compiles for read-only rows."""
     order, starts, middles = np.zeros(1, np.int32), np.zeros(2, np.int64), np.zeros(1, np.int64)
     rows, sums, one = np.zeros((1, 2), "f4"), np.zeros((1, 1), np.float32), np.zeros(1, np.float32)
     to_rows = rows.copy()

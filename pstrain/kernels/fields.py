@@ -1,15 +1,16 @@
-"""Which rows the examples of a batch have, field by field, and which examples a row.
+"""Groups the ids of a batch by field: the rows of each example, and the examples of each row.
 
-A field's ids are numbered with a table that stays in the first-level cache, and what belongs
-together lies together, so that whoever works through a field reads memory in order. In each field,
-rows that several examples have (they *repeat*) come before those that one has. Must not know what
-an id stands for. Invariant: everything is determined by the ids, in order of first appearance.
+The ids of a field are numbered with a table that stays in the first-level cache. The data of a
+field is contiguous, so that a pass over the field reads memory in order. In each field, ids that
+several examples have (they *repeat*) come before ids that only one example has. Must not know what
+an id stands for. Invariant: the result is a function of the ids, in order of first appearance.
 
 ``starts`` int64 [fields + 1], ``middles`` int64 [fields]: field ``f`` has the distinct ids
 ``[starts[f], middles[f])``, which repeat, and ``[middles[f], starts[f + 1])``, which do not.
-``repeated`` int32 [fields, n]: which of all repeating ids an example has, counted from 1; 0 where
-its id does not repeat. ``examples`` int32 [fields * n]: those of field after field; repeating id
-``r`` has ``[firsts[r], ends[r])`` of them, and a field's last are those of its other ids, in order.
+``repeated`` int32 [fields, n]: the number of an example's id among all repeating ids, from 1, or 0
+if its id does not repeat. ``examples`` int32 [fields * n]: the examples of each field in turn;
+repeating id ``r`` has ``examples[firsts[r] : ends[r]]``, and the last ones of a field are those of
+its other ids, in order.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Array = NDArray[Any]
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _SMALLEST_TABLE_BITS = 6
-# A field's ids lie as far from each other as a row is long.
+# The ids of one field are a whole row apart in memory, so they are prefetched.
 _EXAMPLES_AHEAD = 40
 
 
@@ -34,9 +35,9 @@ _EXAMPLES_AHEAD = 40
 def _number(
     ids: Array, field: int, table: Array, before: np.int32, found: Array, numbers: Array
 ) -> np.int32:
-    """Numbers a field's ids by first appearance; how many there are.
+    """Numbers a field's ids in order of first appearance; returns how many there are.
 
-    ``table`` holds numbers that are ``before`` greater; smaller ones are of fields before.
+    ``table`` holds the numbers plus ``before``; smaller entries are left from earlier fields.
     """
     mask = np.uint64(table.size - 1)
     bits = np.uint64(0)
@@ -73,9 +74,9 @@ def group_by_field(
     firsts: Array,
     ends: Array,
 ) -> int:
-    """Fills all but ``ids``, int64 [n, fields]; returns how many ids repeat.
+    """Fills all given arrays but ``ids`` (int64 [n, fields]); returns how many ids repeat.
 
-    ``distinct`` (int64) has room for n * fields ids, ``firsts`` and ``ends`` for one more.
+    ``distinct`` (int64) must have room for n * fields ids, ``firsts`` and ``ends`` for one more.
     """
     size, fields = ids.shape
     bits = _SMALLEST_TABLE_BITS
@@ -96,7 +97,7 @@ def group_by_field(
             several += np.int32(counts[k] > 1)
         at, one, many = np.int32(f * size), total + several, total
         for k in range(count):
-            # From here on ``counts`` says which of the repeating ids it is.
+            # From here on ``counts`` holds the number of the repeating id, or 0.
             if counts[k] > 1:
                 distinct[many] = found[k]
                 many += np.int32(1)
@@ -125,7 +126,7 @@ def group_by_field(
 def rows_of_examples(
     order: Array, starts: Array, examples: Array, firsts: Array, ends: Array, inverse: Array
 ) -> None:
-    """inverse[i, f] = the ``order`` of the id that example ``i`` has in field ``f``; int32."""
+    """inverse[i, f] (int32) = ``order`` of the id that example ``i`` has in field ``f``."""
     size, fields = inverse.shape
     repeating = 0
     for f in range(fields):
@@ -142,7 +143,7 @@ def rows_of_examples(
 
 
 def warm_up() -> None:
-    """Compiles for ids that may be written to and for those that may not."""
+    """Compiles for writable ids and for read-only ids."""
     ids, order, repeated = np.zeros((1, 1), np.int64), np.zeros(2, np.int32), np.zeros((1, 1), "i4")
     starts, distinct = np.zeros(2, np.int64), np.zeros(1, np.int64)
     received = ids.copy()

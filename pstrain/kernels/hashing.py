@@ -1,9 +1,9 @@
-"""Columns of ids into buckets: hashing of integers and of Arrow strings, identity, labels.
+"""Maps columns to ids, numbers and labels: hashes of integers and Arrow strings, plain ids, floats.
 
-Each kernel fills column ``k`` of a row-major matrix from one Arrow column. Invariant: the bucket of
-a value depends on the value and the number of buckets alone, so every process and release agrees.
-A column's nulls go to bucket ``buckets``, one past the others. ``valid`` is Arrow's validity
-bitmap from bit ``bit`` on, or empty where nothing is null.
+A kernel for features fills column ``k`` of a row-major matrix from one Arrow column. Nulls go to
+bucket ``buckets``, one past the others. ``valid`` is Arrow's validity bitmap from bit ``bit`` on,
+or empty if nothing is null. Invariant: the bucket of a value depends on the value and the number of
+buckets alone, so that all processes and releases agree.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _little_endian(data: Array, at: int, size: int) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def _hash_stripes(data: Array, start: int, stop: int) -> np.uint64:
-    """The 32-byte stripes of XXH64 with seed 0, for inputs of 32 bytes and more."""
+    """Hashes the 32-byte stripes of XXH64 with seed 0, for inputs of at least 32 bytes."""
     v1, v2 = _PRIME_1 + _PRIME_2, _PRIME_2
     v3, v4 = np.uint64(0), np.uint64(0) - _PRIME_1
     at = start
@@ -77,7 +77,7 @@ def _hash_stripes(data: Array, start: int, stop: int) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def hash_bytes(data: Array, start: int, stop: int) -> np.uint64:
-    """XXH64 with seed 0 of ``data[start:stop]`` (uint8), as published by Yann Collet."""
+    """Computes XXH64 with seed 0 of ``data[start:stop]`` (uint8), as published by Yann Collet."""
     size = stop - start
     total = _PRIME_5
     at = start
@@ -104,7 +104,7 @@ def hash_bytes(data: Array, start: int, stop: int) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def is_null(valid: Array, bit: int) -> bool:
-    """Whether a bit of a bitmap is 0."""
+    """True if the bit of the bitmap is 0."""
     return (valid[bit >> 3] >> (bit & 7)) & 1 == 0
 
 
@@ -165,7 +165,7 @@ def place_ids(
 def place_dictionary(
     indices: Array, codes: Array, valid: Array, bit: int, null: int, out: Array, k: int
 ) -> None:
-    """``out[i, k]`` (int64) = codes[indices[i], 0], ``null`` where the index is null."""
+    """``out[i, k]`` (int64) = codes[indices[i], 0], or ``null`` if the index is null."""
     for i in range(len(indices)):
         if len(valid) and is_null(valid, bit + i):
             out[i, k] = null
@@ -209,7 +209,7 @@ def place_labels(values: Array, out: Array) -> int:
 
 
 def warm_up() -> None:
-    """Compiles for the column types that Arrow hands out: read-only, four number types."""
+    """Compiles for columns as Arrow provides them: read-only, of four number types."""
     bitmap = np.full(1, 255, dtype=np.uint8)
     bitmap.flags.writeable = False
     ids, dense = np.zeros((2, 1), dtype=np.int64), np.zeros((2, 1), dtype=np.float32)

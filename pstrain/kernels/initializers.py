@@ -1,8 +1,9 @@
-"""Initial values of rows, as a function of (seed, global row, column) alone.
+"""Computes initial values of rows as a function of (seed, global row, column) alone.
 
-No generator state: the same variable has the same values on one server or on ten, whole or cut
-into shards. The bits are SplitMix64 (Steele et al. 2014) over a counter; normal values are its
-inverse distribution function (Acklam's rational approximation, relative error below 1.2e-9).
+There is no generator state, so a variable has the same values on one server or on ten, whole or cut
+into shards. The random bits are SplitMix64 (Steele et al. 2014) of a counter; normal values are
+made from them by the inverse distribution function (Acklam's rational approximation, relative error
+below 1.2e-9).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def _mix(state: np.uint64) -> np.uint64:
 
 @njit(nogil=True, cache=True)
 def _unit(row_key: np.uint64, column: int) -> float:
-    """Uniform in (0, 1): 53 random bits, centred so that neither end is reached."""
+    """Returns a number uniform in (0, 1): 53 random bits, centred so as not to reach either end."""
     bits = _mix(row_key + np.uint64(column + 1) * _GOLDEN)
     return (float(bits >> np.uint64(11)) + 0.5) * _TO_UNIT
 
@@ -56,7 +57,7 @@ def _tail(q: float) -> float:
 
 @njit(nogil=True, cache=True)
 def normal_quantile(p: float) -> float:
-    """Inverse of the standard normal distribution function, for 0 < p < 1."""
+    """Returns the inverse of the standard normal distribution function, for 0 < p < 1."""
     if p < _TAIL:
         return _tail(np.sqrt(-2.0 * np.log(p)))
     if p > 1.0 - _TAIL:
@@ -105,7 +106,10 @@ def normal_rows(
     stddev: float,
     tail: float,
 ) -> None:
-    """Normal values; ``tail`` is the probability cut from each side (0: not truncated)."""
+    """Fills columns ``[0, width)`` of ``out`` with normal values.
+
+    ``tail`` is the probability cut off at each side; 0 does not truncate.
+    """
     for index in range(out.shape[0]):
         key = _row_key(np.uint64(seed), row_start + index)
         for column in range(width):

@@ -1,7 +1,7 @@
-"""Products of the vectors of one example with each other, and their gradients.
+"""Products of all pairs of vectors of one example, and their gradients.
 
 A row of ``vectors`` (float32 [n, >= count * dim]) begins with ``count`` vectors of ``dim`` values;
-further columns are left alone. Sums may be taken in another order than written, which lets loops
+further columns are ignored. Sums may be computed in another order than written, so that loops
 vectorise; NaN and infinity keep their meaning.
 """
 
@@ -18,13 +18,13 @@ from pstrain.kernels.vectors import LANES, load, plus_product, spread, store, ze
 Array = NDArray[Any]
 
 _REORDER = {"reassoc", "contract", "nsz"}
-# Vectors whose sums with others are in registers together.
+# The number of vectors whose sums are in registers at the same time.
 _AT_ONCE = 4
 
 
 @njit(nogil=True, cache=True)
 def _store4(out: Array, row: int, column: int, a: Any, b: Any, c: Any, d: Any) -> None:
-    """Four vectors below each other."""
+    """Stores four vectors in four consecutive rows."""
     store(out, row, column, a)
     store(out, row + 1, column, b)
     store(out, row + 2, column, c)
@@ -35,7 +35,7 @@ def _store4(out: Array, row: int, column: int, a: Any, b: Any, c: Any, d: Any) -
 def pair_sums(vectors: Array, count: int, sums: Array, out: Array) -> None:
     """out[i] = the sum of all products <v_f, v_g>, f < g; ``sums`` [n, dim] gets the sum of v_f.
 
-    By ``(sum of v)^2 - sum of v^2`` in time linear in ``count`` (Rendle 2010, lemma 3.1).
+    Uses ``(sum of v)^2 - sum of v^2``, in time linear in ``count`` (Rendle 2010, lemma 3.1).
     """
     dim = sums.shape[1]
     for i in range(out.shape[0]):
@@ -72,7 +72,7 @@ def pair_sums_gradient(
 def pair_dots(vectors: Array, count: int, dim: int, out: Array) -> None:
     """out[i] = <v_f, v_g> for f = 1, 2, ... and g < f, in this order; [n, count(count - 1)/2].
 
-    A row of ``vectors``, float32, is contiguous.
+    The rows of ``vectors``, float32, must be contiguous.
     """
     columns = np.zeros((dim, count + LANES), np.float32)
     found = np.empty((_AT_ONCE, count + LANES), np.float32)
@@ -83,7 +83,7 @@ def pair_dots(vectors: Array, count: int, dim: int, out: Array) -> None:
         at = 0
         for first in range(0, count, _AT_ONCE):
             last = min(first + _AT_ONCE, count) - 1
-            # Those beyond the last vector are the last once more, and are left where they are.
+            # Vectors past the last one stand for the last one again, and their sums are not used.
             f0, f1 = first * dim, min(first + 1, last) * dim
             f2, f3 = min(first + 2, last) * dim, last * dim
             for g in range(0, last, LANES):
@@ -103,7 +103,7 @@ def pair_dots(vectors: Array, count: int, dim: int, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def pair_dots_gradient(gradient: Array, vectors: Array, count: int, dim: int, out: Array) -> None:
-    """Gradient of :func:`pair_dots`; further columns of ``out`` become 0."""
+    """Computes the gradient of :func:`pair_dots`; sets further columns of ``out`` to 0."""
     weights = np.zeros((count + _AT_ONCE, count), np.float32)
     found = np.empty((_AT_ONCE, LANES), np.float32)
     for i in range(out.shape[0]):
@@ -137,7 +137,7 @@ def pair_dots_gradient(gradient: Array, vectors: Array, count: int, dim: int, ou
 
 
 def warm_up() -> None:
-    """Compiles for float32 matrices, whole ones and those with padded rows."""
+    """Compiles for float32 matrices, contiguous ones and ones with padded rows."""
     sums, out = np.zeros((1, 2), np.float32), np.zeros(1, np.float32)
     dots, padded = np.zeros((1, 1), np.float32), np.zeros((1, 16), np.float32)
     for vectors in (padded[:, :4].copy(), padded[:, :4]):

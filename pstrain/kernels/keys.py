@@ -1,8 +1,8 @@
-"""Keys of columns, the buckets of rows that theirs are in, and which rows a trainer knows.
+"""Keys of columns, the buckets in which their rows lie, and the table of rows that a trainer knows.
 
-What is known is an open-addressing table of (key, row), to which some may add while others look
-up. Invariant: a key's bucket depends on the key and its field's capacity alone, so every process
-and release agrees.
+The known rows are an open-addressing table of (key, row); threads may look up while another adds.
+Invariant: a key's bucket depends on the key and its field's capacity alone, so that all processes
+and releases agree.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 
 NO_KEY = -(2**63)
-"""What no key may be: a free row, and a value that is missing."""
+"""A value that no key may have; it marks a free row, and a missing value."""
 
 BUCKET_ROWS = 1024
 
 NO_ROW = -1
-"""In the place of a row: the key has none yet."""
+"""Given in place of a row number if the key has no row yet."""
 
 NO_ROW_EVER = -2
-"""In the place of a row: the key has none, and its bucket is full."""
+"""Given in place of a row number if the key cannot get a row because its bucket is full."""
 
 _UNKNOWN_ROW = -1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -39,7 +39,7 @@ _TOP_2 = np.uint64(62)
 
 @njit(nogil=True, cache=True)
 def place_integers(values: Any, valid: U8, bit: int, out: I64, k: int) -> None:
-    """``out[i, k]`` = values[i], ``NO_KEY`` where Arrow's bitmap from ``bit`` on says null."""
+    """``out[i, k]`` = values[i], or ``NO_KEY`` if null by Arrow's bitmap from ``bit`` on."""
     for i in range(len(values)):
         out[i, k] = np.int64(values[i])
         if len(valid) and is_null(valid, bit + i):
@@ -48,7 +48,7 @@ def place_integers(values: Any, valid: U8, bit: int, out: I64, k: int) -> None:
 
 @njit(nogil=True, cache=True)
 def place_text(offsets: Any, data: U8, valid: U8, bit: int, out: I64, k: int) -> None:
-    """``out[i, k]`` = XXH64(data[offsets[i] : offsets[i + 1]]), ``NO_KEY`` for nulls."""
+    """``out[i, k]`` = XXH64(data[offsets[i] : offsets[i + 1]]), or ``NO_KEY`` for nulls."""
     for i in range(len(offsets) - 1):
         hashed = np.int64(hash_bytes(data, offsets[i], offsets[i + 1]))
         out[i, k] = hashed if hashed != NO_KEY else NO_KEY + 1
@@ -60,9 +60,10 @@ def place_text(offsets: Any, data: U8, valid: U8, bit: int, out: I64, k: int) ->
 def find_buckets(
     keys: I64, fields: I64, first: I64, capacity: I64, starts: I64, stops: I64
 ) -> None:
-    """Rows ``[starts[i], stops[i])`` that may be those of ``keys[i]``, of field ``fields[i]``.
+    """Computes the bucket ``[starts[i], stops[i])`` of ``keys[i]``, which is of ``fields[i]``.
 
-    A field's first row is nobody's; the others are divided into buckets that differ by a row.
+    The first row of a field belongs to no key. The others are divided into buckets whose sizes
+    differ by at most one row.
     """
     for i in range(len(keys)):
         field = fields[i]
@@ -90,13 +91,14 @@ def replace_known(
     nulls: I64,
     missing: I64,
 ) -> int:
-    """Keys in ``columns`` of ``ids`` [n, k] become ids, those that are ``known`` [2^b, 2].
+    """Replaces keys in ``columns`` of ``ids`` [n, k] by ids, if they are ``known`` [2^b, 2].
 
-    Column ``columns[f]`` has keys of field f. An id is ``targets[f]`` + the row, counted from the
-    field's first; of ``NO_KEY`` it is ``nulls[f]``. Returns how many are not known, and notes
-    where they are, ``i * len(columns) + f``, in ``missing``; they stay as they are.
+    Column ``columns[f]`` has keys of field f. The id of a key is ``targets[f]`` + its row, counted
+    from the first row of the field; the id of ``NO_KEY`` is ``nulls[f]``. Returns how many keys are
+    not known; these stay as they are, and their places, ``i * len(columns) + f``, go to
+    ``missing``.
 
-    Others may add to ``known`` meanwhile: of an entry that is half there, the row is in no field.
+    Another thread may add to ``known`` meanwhile: the row of a half-written entry is in no field.
     """
     mask = np.uint64(len(known) - 1)
     shift = np.uint64(64)
@@ -134,7 +136,7 @@ def replace_known(
 
 @njit(nogil=True, cache=True)
 def add_known(known: I64, keys: I64, rows: I64, salts: I64) -> int:
-    """Enters keys with their rows; how many are new. ``salts``: the first rows of their fields."""
+    """Adds keys with their rows; returns how many are new. ``salts``: their fields' first rows."""
     mask = np.uint64(len(known) - 1)
     shift = np.uint64(64)
     while np.uint64(1) << (np.uint64(64) - shift) < np.uint64(len(known)):
@@ -152,11 +154,12 @@ def add_known(known: I64, keys: I64, rows: I64, salts: I64) -> int:
 
 @njit(nogil=True, cache=True)
 def meet(counts: I64, keys: I64, salts: I64, times: I64, wanted: I64, out: U8) -> None:
-    """Adds ``times`` to what is counted of each key; ``out``: whether that is ``wanted`` by now.
+    """Adds ``times`` to the count of each key; ``out`` says whether the count reached ``wanted``.
 
-    ``counts`` [2^b, 3]: key, its field's first row, count; a count that is reached is forgotten.
-    A key has one of four places; where others have them all, it takes that of the rarest, and of
-    those that are as rare one that its hash names, so that none is kept for ever.
+    ``counts`` [2^b, 3]: key, first row of its field, count; a count that reaches ``wanted`` is
+    removed. A key can be in one of four places. If other keys have all four, it evicts the rarest,
+    and among equally rare ones prefers a place that its hash selects, so that no key stays for
+    ever.
     """
     sets = np.uint64(len(counts) // _WAYS - 1)
     for i in range(len(keys)):
@@ -178,7 +181,7 @@ def meet(counts: I64, keys: I64, salts: I64, times: I64, wanted: I64, out: U8) -
 
 
 def warm_up() -> None:
-    """Compiles for columns as Arrow hands them out, read-only, and for arrays made here."""
+    """Compiles for read-only columns, as Arrow provides them, and for arrays made here."""
     keys, zeros, rows = np.ones(1, np.int64), np.zeros(1, np.int64), np.full(1, 2, np.int64)
     table, admitted = np.full((2, 1), NO_KEY, np.int64), np.empty(1, np.uint8)
     find_buckets(keys, zeros, zeros, rows, keys.copy(), keys.copy())

@@ -25,7 +25,10 @@ def sigmoid(logits: Array, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def cross_entropy(logits: Array, labels: Array, gradient: Array) -> float:
-    """Mean of log(1 + exp(-z)) or log(1 + exp(z)) for labels 1 and 0; fills d mean / d logits."""
+    """Returns the mean of log(1 + exp(-z)) for labels 1 and log(1 + exp(z)) for labels 0.
+
+    Sets ``gradient`` to d mean / d logits.
+    """
     total = 0.0
     scale = 1.0 / max(len(logits), 1)
     for i in range(len(logits)):
@@ -39,7 +42,7 @@ def cross_entropy(logits: Array, labels: Array, gradient: Array) -> float:
 
 @njit(nogil=True, cache=True)
 def weighted_cross_entropy(logits: Array, labels: Array, weights: Array, gradient: Array) -> float:
-    """``cross_entropy`` where each example counts ``weights[i]`` times, still divided by n."""
+    """:func:`cross_entropy` with example i counted ``weights[i]`` times, still divided by n."""
     total = 0.0
     scale = 1.0 / max(len(logits), 1)
     for i in range(len(logits)):
@@ -62,7 +65,7 @@ def log_losses(labels: Array, probabilities: Array, epsilon: float, out: Array) 
         given = np.float64(probabilities[i])
         outside += not (0.0 <= given <= 1.0)
         p = min(max(given, epsilon), 1.0 - epsilon)
-        # A logarithm is most of the time: of the other one a plain label takes nothing.
+        # Logarithms take most of the time, and a label of 0 or 1 needs only one of them.
         if labels[i] == 1.0:
             out[i] = -math.log(p)
         elif labels[i] == 0.0:

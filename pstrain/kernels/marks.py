@@ -1,4 +1,4 @@
-"""Bits of rows: bit ``row & 7`` of byte ``row >> 3``, set for each row that was marked."""
+"""A bitmap of marked rows: bit ``row & 7`` of byte ``row >> 3`` is set for a marked row."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mark_range(bits: U8, first: int, last: int) -> None:
 
 @njit(nogil=True, cache=True)
 def count_marked(bits: U8) -> int:
-    """How many rows are marked."""
+    """Returns how many rows are marked."""
     count = 0
     for index in range(bits.size):
         byte = bits[index]
@@ -44,7 +44,7 @@ def count_marked(bits: U8) -> int:
 
 
 def warm_up() -> None:
-    """Compiles for ids made here and for those received, which are read-only."""
+    """Compiles for writable ids, made here, and for read-only ids, received."""
     bits, ids = np.zeros(1, np.uint8), np.zeros(1, np.int64)
     mark_rows(bits, 0, ids)
     received = ids.copy()

@@ -1,7 +1,7 @@
-"""Counts that metrics keep: exact sums of floats, histograms of probabilities, answers by label.
+"""The counts of metrics: exact sums of floats, histograms of probabilities, answers by label.
 
-Invariant: every state is int64 and merging is integer addition, so that the result does not
-depend on the order or the grouping in which examples arrive.
+Knows no model. Invariant: every state is int64 and is merged by integer addition, so that the
+result does not depend on the order or the grouping in which examples arrive.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ def add_exactly(values: Array, limbs: Array) -> int:
 
 @njit(nogil=True, cache=True)
 def add_weight(weights: Array, row: int, total: Array) -> None:
-    """Adds weights[row] to an int64 pair, units of 2^-8 and of 2^-40; 1 where there are none.
+    """Adds weights[row], or 1 if there are no weights, to an int64 pair: units of 2^-8 and 2^-40.
 
-    Weights are rounded to 2^-40 and must be less than 2^23. The second of the pair stays below
-    2^32, so 2^31 such pairs can be added.
+    Weights are rounded to 2^-40 and must be less than 2^23. The second number of the pair stays
+    below 2^32, so 2^31 such pairs can be added.
     """
     if len(weights) == 0:
         total[0] += 1 << 8
@@ -90,13 +90,13 @@ def count_by_probability(
 
 @njit(nogil=True, cache=True)
 def weight_of(total: Array) -> float:
-    """What a pair of ``add_weight`` is, the same however its parts were added up."""
+    """Returns the value of a pair of ``add_weight``, in whatever order its parts were added."""
     return (total[0] + (total[1] >> LIMB_BITS)) / 256.0 + (total[1] & _MASK) / 1099511627776.0
 
 
 @njit(nogil=True, cache=True)
 def area_under_curve(histogram: Array) -> float:
-    """By the trapezoid rule over what ``count_by_probability`` counts; NaN without both labels."""
+    """Integrates what ``count_by_probability`` counts by trapezoids; NaN if a label is absent."""
     area, above, negatives = 0.0, 0.0, 0.0
     for row in range(histogram.shape[0] - 1, -1, -1):
         negative, positive = weight_of(histogram[row, 0]), weight_of(histogram[row, 1])

@@ -1,4 +1,4 @@
-"""What a dense layer does around its matrix products: bias, activations and their gradients.
+"""The parts of a dense layer around its matrix products: bias, activations and their gradients.
 
 Invariant: float32 in, float32 out; matrices are row-major [n, units].
 """
@@ -43,7 +43,7 @@ def relu_gradient(gradient: Array, activation: Array, out: Array, bias_gradient:
 
 @njit(nogil=True, cache=True)
 def sigmoid_gradient(gradient: Array, activation: Array, out: Array, bias_gradient: Array) -> None:
-    """out = gradient times a (1 - a) of activation a; adds out's column sums to bias_gradient."""
+    """out = gradient * a * (1 - a) for activation a; adds out's column sums to bias_gradient."""
     for i in range(gradient.shape[0]):
         for j in range(gradient.shape[1]):
             a = activation[i, j]
@@ -62,14 +62,14 @@ def column_sums(values: Array, out: Array) -> None:
 
 @njit(nogil=True, cache=True)
 def outer_product(column: Array, row: Array, out: Array) -> None:
-    """out[i, j] = column[i] * row[j]; NumPy begins its loop anew for each short row."""
+    """out[i, j] = column[i] * row[j]; NumPy would start its inner loop anew for each short row."""
     for i in range(out.shape[0]):
         for j in range(out.shape[1]):
             out[i, j] = column[i] * row[j]
 
 
 def warm_up() -> None:
-    """Compiles for float32 matrices and for biases that may be shared and so read-only."""
+    """Compiles for float32 matrices, and for biases that are writable, or shared and read-only."""
     values, sums = np.zeros((1, 2), dtype=np.float32), np.zeros(2, dtype=np.float32)
     shared = np.zeros(2, dtype=np.float32)
     shared.flags.writeable = False

@@ -1,7 +1,8 @@
-"""Several rows into one: weighted sums over bags of values, and their gradients.
+"""Pools several rows into one: weighted sums over bags of values, and their gradients.
 
-Bag ``b`` holds the values ``[offsets[b], offsets[b + 1])``; ``scales`` says what each value counts
-in its bag's sum, so that sum, mean and sqrtn are one kernel. Invariant: an empty bag gives zeros.
+Bag ``b`` holds the values ``[offsets[b], offsets[b + 1])``; ``scales`` has the factor of each value
+in its bag's sum, so that one kernel serves sum, mean and sqrtn. Knows no model. Invariant: an empty
+bag gives zeros.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ SUM, MEAN, SQRTN = 0, 1, 2
 
 @njit(nogil=True, cache=True)
 def scale_values(offsets: Array, weights: Array, rule: int, out: Array) -> None:
-    """``out[j]`` (float32) = what value j counts in its bag; ``weights`` empty means 1 each.
+    """``out[j]`` (float32) = factor of value j in its bag; empty ``weights`` mean 1 each.
 
-    SUM: its weight; MEAN: divided by the sum of its bag's weights; SQRTN: by the square root of
-    the sum of their squares. A bag whose divisor is 0 counts as empty.
+    SUM: the weight of the value; MEAN: the weight divided by the sum of the bag's weights; SQRTN:
+    the weight divided by the square root of the sum of their squares. A bag whose divisor is 0
+    counts as empty.
     """
     for b in range(len(offsets) - 1):
         start, stop = offsets[b], offsets[b + 1]
@@ -54,7 +56,7 @@ def pool_rows(rows: Array, inverse: Array, offsets: Array, scales: Array, out: A
 def pool_gradients(
     gradient: Array, inverse: Array, offsets: Array, scales: Array, out: Array
 ) -> None:
-    """Gradients of :func:`pool_rows`: adds ``scales[j] * gradient[b]`` to ``out[inverse[j]]``."""
+    """Adds the gradients of :func:`pool_rows`: ``out[inverse[j]] += scales[j] * gradient[b]``."""
     for b in range(len(offsets) - 1):
         for j in range(offsets[b], offsets[b + 1]):
             row = np.uint64(inverse[j])
@@ -64,10 +66,10 @@ def pool_gradients(
 
 @njit(nogil=True, cache=True)
 def place_rows(single: Array, positions: Array, first: int, out: Array) -> None:
-    """Which row each field of each example has, ``out`` int32 [n, fields].
+    """Sets ``out`` (int32 [n, fields]) to the row of each field of each example.
 
-    Fields ``positions[f]`` have the rows ``single``, int32 [n * single fields]; the others, in
-    order, have pooled rows: ``first`` + bag, bags being numbered field after field.
+    Fields ``positions[f]`` have the rows ``single``, int32 [n * single fields]. The other fields,
+    in order, have pooled rows: ``first`` + bag, with bags numbered field after field.
     """
     size = out.shape[0]
     is_single = np.zeros(out.shape[1], np.bool_)
@@ -84,7 +86,7 @@ def place_rows(single: Array, positions: Array, first: int, out: Array) -> None:
 
 
 def warm_up() -> None:
-    """Compiles for float32 rows, gathered here or received, which makes them read-only."""
+    """Compiles for float32 rows: writable if gathered here, read-only if received."""
     offsets, inverse = np.array([0, 1], np.int64), np.zeros(1, np.int32)
     scales, rows = np.ones(1, np.float32), np.zeros((1, 1), np.float32)
     received = rows.copy()

@@ -1,7 +1,7 @@
-"""Asks the processor for rows of a slab before they are needed.
+"""Prefetches rows of a slab into the cache before they are needed.
 
-A step visits rows of a large table in no order: each visit would wait for memory by itself. Asked
-for some visits ahead, they are on their way side by side. Knows nothing of what rows mean.
+A step visits the rows of a large table in random order, and would wait for memory at each visit.
+Requested some visits ahead, the rows arrive in parallel. Knows nothing of what rows mean.
 Invariant: changes no value, and an index outside the slab is harmless.
 """
 
@@ -20,7 +20,7 @@ FLOAT_BYTES = 4
 
 
 def _request(context: Any, builder: Any, kind: Any, array: Any, row: Any, offset: Any) -> None:
-    """Has the processor fetch the cache line of a place, for writing."""
+    """Emits the instruction that fetches the cache line of an address, for writing."""
     ir = cgutils.ir
     view = context.make_array(kind)(context, builder, array)
     stride = cgutils.unpack_tuple(builder, view.strides)[0]
@@ -51,14 +51,14 @@ def prefetch(_typing: Any, array: Any, row: Any, offset: Any) -> Any:  # noqa: A
 def ask_for(_typing: Any, array: Any, row: Any, size_bytes: Any) -> Any:  # noqa: ARG001
     """Requests the first ``size_bytes`` of ``array[row]``.
 
-    No compiled function: one that is given arrays counts them as used, then as unused, by
-    instructions that have each row wait for the one before.
+    This is an intrinsic, because a compiled function with array arguments counts references to
+    them, by instructions that make each row wait for the one before.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_, row_, size_ = arguments
         kind, most, line = signature.args[0], 2 * LINE_BYTES, size_.type(LINE_BYTES)
-        # Most rows have a line or two: a loop would cost more than the requests.
+        # Most rows take one or two cache lines, for which a loop would cost more than the requests.
         _request(context, builder, kind, array_, row_, size_.type(0))
         with builder.if_then(builder.icmp_signed(">", size_, line)):
             _request(context, builder, kind, array_, row_, line)
@@ -75,7 +75,7 @@ def ask_for(_typing: Any, array: Any, row: Any, size_bytes: Any) -> Any:  # noqa
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-    """An uninitialised array that begins with a cache line, so that rows straddle fewer."""
+    """Returns an uninitialised array that begins with a cache line, so that rows cross fewer."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.empty(size + LINE_BYTES, np.uint8)
     first = -memory.ctypes.data % LINE_BYTES

@@ -1,11 +1,12 @@
-"""A dense layer over embeddings, worked out once per distinct id instead of once per occurrence.
+"""A dense layer over embeddings, computed once per distinct id instead of once per occurrence.
 
-With ids that repeat, ``sum over fields of embedding @ kernel_of_field`` is cheaper as: project each
-distinct row, then add up projections. Rows are grouped as in ``fields``; ``order`` (int32) says
-which row each of its distinct ids has, so a row that several fields have is there once for each.
-What repeats is projected into an array of its own; what does not is added where it belongs at once.
-Sums are kept in registers. Gradients are in ``projection_gradients``. Invariant: float32
-throughout; the width of embeddings is a multiple of ``LANES``, that of the layer of ``COLUMNS``.
+If ids repeat, it is cheaper to compute ``sum over fields of embedding @ kernel_of_field`` by
+projecting each distinct row once and then adding up the projections. Rows are grouped as in
+``fields``; ``order`` (int32) has the row of each distinct id, so that a row in several fields
+appears once for each. Repeating rows are projected into a separate array; the projections of other
+rows are added to their example at once. Sums are kept in registers. Gradients are in
+``projection_gradients``. Knows no model. Invariant: float32 throughout; the width of embeddings is
+a multiple of ``LANES``, the width of the layer a multiple of ``COLUMNS``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ COLUMNS = WIDE_LANES
 
 @njit(nogil=True, cache=True)
 def begin_hidden(dense: Array, kernel: Array, bias: Array, hidden: Array) -> None:
-    """hidden[i] = bias + dense[i] @ the kernel's last rows; ``bias`` is [1, units]."""
+    """hidden[i] = bias + dense[i] @ the last rows of ``kernel``; ``bias`` is [1, units]."""
     values, units = dense.shape[1], hidden.shape[1]
     first = kernel.shape[0] - values
     for i in range(hidden.shape[0]):
@@ -64,9 +65,9 @@ def begin_hidden(dense: Array, kernel: Array, bias: Array, hidden: Array) -> Non
 def _add_products(
     out: Array, to: Any, rows: Array, of: Any, skipped: int, kernel: Array, at: int
 ) -> None:
-    """Adds to rows ``to`` of ``out`` those ``of`` ``rows`` times the kernel from row ``at`` on.
+    """Adds rows ``of`` of ``rows``, times the kernel from row ``at`` on, to rows ``to`` of ``out``.
 
-    Four of each; the first ``skipped`` columns of ``rows`` do not count.
+    ``to`` and ``of`` have four rows each; the first ``skipped`` columns of ``rows`` do not count.
     """
     a, b, c, d = to
     e, f, g, h = of
@@ -91,7 +92,7 @@ def project_repeated(
 ) -> None:
     """projected[r] = the last ``dim`` columns of the row of repeating id ``r`` @ its kernel.
 
-    The first of ``projected`` is 0.
+    projected[0] is 0, for ids that do not repeat.
     """
     skipped = rows.shape[1] & (LANES - 1)
     dim = rows.shape[1] - skipped
@@ -100,7 +101,7 @@ def project_repeated(
     for f in range(middles.size):
         begin, last = starts[f], middles[f] - 1
         for s in range(begin, middles[f], 4):
-            # The rows past a field's last are the last one again.
+            # Rows past the last one of a field stand for the last one again.
             s1, s2, s3 = min(s + 1, last), min(s + 2, last), min(s + 3, last)
             shift = before - begin
             to = (s + shift, s1 + shift, s2 + shift, s3 + shift)
@@ -119,7 +120,7 @@ def add_unrepeated(
     kernel: Array,
     hidden: Array,
 ) -> None:
-    """Adds to hidden[i] the projections of those rows that no other example has."""
+    """Adds the projections of rows that only one example has to that example's hidden[i]."""
     skipped = rows.shape[1] & (LANES - 1)
     dim, size = rows.shape[1] - skipped, hidden.shape[0]
     for f in range(middles.size):
@@ -135,7 +136,7 @@ def add_unrepeated(
 
 @njit(nogil=True, cache=True)
 def add_repeated(projected: Array, repeated: Array, hidden: Array) -> None:
-    """hidden[i] = max(hidden[i] + the sum of its projections, 0)."""
+    """hidden[i] = max(hidden[i] + the sum of the projections of its repeating rows, 0)."""
     fields, units = repeated.shape[0], hidden.shape[1]
     for i in range(hidden.shape[0]):
         c = 0
@@ -166,7 +167,7 @@ def add_wide(
     ends: Array,
     wide: Array,
 ) -> None:
-    """wide[i] += sum of column 0 of its rows."""
+    """wide[i] += the sum of column 0 over the rows of example i."""
     repeated = 0
     for f in range(middles.size):
         for s in range(starts[f], middles[f]):
@@ -180,7 +181,7 @@ def add_wide(
 
 
 def warm_up() -> None:
-    """Compiles for rows, kernels and dense columns that are read-only."""
+    """Compiles for read-only rows, kernels and dense columns."""
     order, one = np.zeros(1, np.int32), np.zeros((1, 1), np.int32)
     starts, middles = np.zeros(2, np.int64), np.zeros(1, np.int64)
     rows, kernel = np.zeros((1, LANES), np.float32), np.zeros((LANES + 1, COLUMNS), np.float32)

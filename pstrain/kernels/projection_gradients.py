@@ -1,9 +1,9 @@
-"""Gradients of ``projection``: of rows, of the kernel, of what was added up from column 0.
+"""Gradients of ``projection``: for rows, for the kernel, and for the sums of column 0.
 
-Rows are grouped as there, and what is said there of sizes holds here. A few rows are worked on at a
-time, so that what is between two products stays in the first-level cache. Knows no model.
-Invariant: gradients are added to what is there, so that several layers can share rows, unless they
-are said to be the first of rows that nobody shares.
+Rows are grouped as in ``projection``, and the same sizes are required. A few rows are handled at a
+time, so that the values between two products stay in the first-level cache. Knows no model.
+Invariant: gradients are added to the target, so that several layers can share rows, unless the
+caller says that each row appears only once and is not shared.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def add_wide_gradient(
     ends: Array,
     to_rows: Array,
 ) -> None:
-    """Gradient of :func:`projection.add_wide`: adds to column 0 of ``to_rows``."""
+    """Adds the gradient of :func:`projection.add_wide` to column 0 of ``to_rows``."""
     repeated = 0
     for f in range(middles.size):
         for s in range(starts[f], middles[f]):
@@ -151,11 +151,11 @@ def add_outer_products(
 ) -> None:
     """out[at + k] += sum over t of rows[order[t], column + k] * other[other_first + t].
 
-    For the columns of ``rows`` from ``column`` on.
+    Does so for all columns of ``rows`` from ``column`` on.
     """
     last = rows.shape[1] - column - 1
     for k in range(0, last + 1, 4):
-        # What is past the last column is the last one again.
+        # Columns past the last one stand for the last one again.
         k1, k2, k3 = min(k + 1, last), min(k + 2, last), min(k + 3, last)
         for c in range(0, other.shape[1], WIDE_LANES):
             a0, a1 = load_wide(out, at + k, c), load_wide(out, at + k1, c)
@@ -188,10 +188,11 @@ def project_gradients(
     to_kernel: Array,
     each_once: bool,
 ) -> None:
-    """Gradients of the projections: adds to ``to_rows`` and to ``to_kernel``.
+    """Adds the gradients of the projections to ``to_rows`` and to ``to_kernel``.
 
-    ``transposed`` is the kernel's transpose, ``gradient`` that of the hidden values [n, units].
-    ``each_once``: ``order`` has every row once, and what was in ``to_rows`` does not count.
+    ``transposed`` is the transpose of the kernel, ``gradient`` that of the hidden values
+    [n, units]. ``each_once`` means that ``order`` has every row once; ``to_rows`` is then
+    overwritten instead of added to.
     """
     skipped = rows.shape[1] & (LANES - 1)
     dim, size = rows.shape[1] - skipped, gradient.shape[0]
@@ -224,7 +225,7 @@ def project_gradients(
 
 
 def warm_up() -> None:
-    """Compiles for rows and dense columns that are read-only."""
+    """Compiles for read-only rows and dense columns."""
     order = np.zeros(1, np.int32)
     starts, middles = np.zeros(2, np.int64), np.zeros(1, np.int64)
     rows, dense = np.zeros((1, LANES), np.float32), np.zeros((1, 1), np.float32)

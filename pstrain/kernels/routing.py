@@ -1,10 +1,10 @@
-"""Which rows a step needs, without repetition, and which shard holds each.
+"""Finds the distinct rows that a step needs, and the shard that holds each.
 
-One pass over the ids with an open-addressing table (linear probing, Fibonacci hashing) whose
-entries are indices into the list of distinct ids: both stay in the second-level cache for the
-skewed ids of recommendation data. The table has room to spare for ids that are all distinct, since
-what is not there is looked for longest; so it never grows. Which shard has a row is worked out
-without branches, which no processor could guess. Must not know what a variable or a server is.
+Makes one pass over the ids with an open-addressing table (linear probing, Fibonacci hashing) whose
+entries are indices into the list of distinct ids; for the skewed ids of recommendation data both
+stay in the second-level cache. The table has spare room even if all ids are distinct, since a
+search for an absent id takes longest, and so never grows. The shard of a row is found without
+branches, which a processor could not predict. Must not know what a variable or a server is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,10 @@ def _distinct(
     unique: NDArray[np.int64],
     inverse: NDArray[np.int32],
 ) -> tuple[int, int]:
-    """Distinct ids in order of first appearance; (how many, first position out of range or -1)."""
+    """Finds the distinct ids in order of first appearance.
+
+    Returns how many there are, and the first position out of range, or -1.
+    """
     bits = _SMALLEST_TABLE_BITS
     while 7 << bits < 16 * ids.size:
         bits += 1
@@ -46,7 +49,7 @@ def _distinct(
     shift = np.uint64(64 - bits)
     count = 0
     for position in range(ids.size):
-        # A step's other work has pushed the table out of the caches since it was last used.
+        # The rest of the step has evicted the table's memory from the caches since its last use.
         ahead = np.uint64(ids[min(position + ROWS_AHEAD, ids.size - 1)])
         prefetch(table, np.intp((ahead * _GOLDEN) >> shift), 0)
         key = ids[position]
@@ -70,7 +73,7 @@ def _distinct(
 def _group(
     unique: NDArray[np.int64], inverse: NDArray[np.int32], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """``unique`` reordered by shard (stable), offsets per shard; rewrites ``inverse`` in place."""
+    """Returns ``unique`` in the order of shards (stable), and offsets; updates ``inverse``."""
     shards = starts.size - 1
     moved = np.empty(unique.size, np.int32)
     offsets = np.zeros(shards + 1, np.int64)
@@ -97,7 +100,7 @@ def _group(
 def route(
     ids: NDArray[np.int64], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], int]:
-    """Distinct ids grouped by shard, offsets per shard, where each id went, first bad position.
+    """Returns distinct ids by shard, offsets of shards, the inverse, and the first bad position.
 
     ``ids`` int64 [n]; ``starts`` int64 [shards + 1], ascending row bounds: shard ``s`` holds rows
     ``[starts[s], starts[s + 1])``. Returns unique int64 [U] (by shard, then by first appearance),
@@ -116,7 +119,7 @@ def route(
 
 
 def warm_up() -> None:
-    """Compiles for ids as requests hold them, of one shard and of several."""
+    """Compiles for ids as in requests, with one shard and with several."""
     ids = np.zeros(1, np.int64)
     route(ids, np.array([0, 1], np.int64))
     route(ids, np.array([0, 1, 2], np.int64))

@@ -1,8 +1,8 @@
-"""Rows of a slab changed by given rows, one after the other; as ``updates``, without a rule.
+"""Changes rows of a slab by given rows, one after the other, without an update rule.
 
-A slab's rows begin with ``width`` values; row ids are global, ``row_start`` is the first one the
-slab holds, and they may repeat. Invariant: the result is that of NumPy's ``ufunc.at``, NaN and
-infinity included. Ids and rows are read-only here, so that this is compiled once.
+The rows of a slab begin with ``width`` values. Row ids are global and may repeat; ``row_start`` is
+the first row of the slab. Ids and rows must be read-only, so that the kernel is compiled once.
+Invariant: the result is that of NumPy's ``ufunc.at``, NaN and infinity included.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _changed(old: Any, new: Any, op: int) -> Any:
         return old * new
     if op == DIV:
         return old / new
-    # A NaN on either side stays.
+    # A NaN on either side gives NaN.
     if op == MIN:
         return old if old <= new or np.isnan(old) else new
     if op == MAX:
@@ -41,7 +41,7 @@ def _changed(old: Any, new: Any, op: int) -> Any:
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def scatter_rows(slab: F32, width: int, row_start: int, ids: I64, rows: F32, op: int) -> None:
-    """``op``, one of this module's numbers, of ``rows`` [n, width] to rows ``ids``, in turn."""
+    """Applies ``op`` (``SET``, ``ADD``, ...) with ``rows`` [n, width] to rows ``ids``, in order."""
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
         ask_for(slab, ahead, width * FLOAT_BYTES)
@@ -51,7 +51,7 @@ def scatter_rows(slab: F32, width: int, row_start: int, ids: I64, rows: F32, op:
 
 
 def warm_up() -> None:
-    """Compiles for rows that nobody may write to."""
+    """Compiles for read-only ids and rows."""
     slab, ids = np.zeros((1, 1), np.float32), np.zeros(1, np.int64)
     rows = slab.copy()
     ids.flags.writeable = rows.flags.writeable = False

@@ -1,12 +1,13 @@
-"""Keeping rows as they were: copies of what is about to change, and reading with them.
+"""Copies rows before they change, and reads rows as they were with the help of the copies.
 
 Rows are words here, of 4 bytes or 1, [rows, words per row]. They are kept in groups of ``group``
-rows, at places of ``kept``: group ``owners[place]``, with the group's bit set in ``bits``. ``RUN``
-places in a row are a run; those of ``block`` groups are a list of runs, which ends at the place
-before ``heads[group // block]`` and goes on, from the start of that place's run, at the place
-before ``nexts[run]``; 0 is the end. All runs of a list but the first are full. ``room`` says where
-there are runs: a list of free ones, those from ``USED`` to ``LIMIT``, whose memory is there
-already, and those below ``TOP``. Groups below ``read`` have been read: nobody needs them any more.
+rows: place ``p`` of ``kept`` has the copy of group ``owners[p]``, whose bit is set in ``bits``. A
+run is ``RUN`` consecutive places. The copies of ``block`` consecutive groups form a linked list of
+runs: ``heads[group // block]`` is one past the last used place of the list's first run,
+``nexts[run]`` is one past the last place of the run after ``run``, and 0 ends the list. All runs of
+a list but the first are full. ``room`` tells which runs are unused: a list of freed runs
+(``FREE``), the runs from ``USED`` to ``LIMIT``, whose memory is prepared, and the runs below
+``TOP``. Groups below ``read`` have been read, and need not be kept.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _keep_group(
     rows: Words, index: int, group: int, block: int, bits: U8, heads: I32, nexts: I32,
     owners: I32, kept: Words, room: I64,
 ) -> None:  # fmt: skip
-    """Copies one group unless that was done."""
+    """Copies one group, unless it has been copied before."""
     bit = np.uint8(1 << (index & 7))
     if bits[index >> 3] & bit:
         return
@@ -79,12 +80,12 @@ def keep_rows(
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
         coming = ahead // group
-        # Whoever changes the others asks for them then.
+        # Rows of other groups are prefetched by the update that changes them.
         if coming >= read:
             ask_for(rows, ahead, row_bytes)
             ask_for(bits, coming >> 3, 1)
             place = heads[coming // block]
-            # Where it goes is waited for longest: writes end one after the other.
+            # The target of the copy is waited for longest, because writes complete in order.
             if place % RUN:
                 ask_for(kept, place * group, group * row_bytes)
                 ask_for(owners, place, owners.itemsize)
@@ -105,7 +106,7 @@ def keep_range(
 
 @njit(nogil=True, cache=True)
 def touch(kept: Words, nexts: I32, owners: I32, group: int, start: int, stop: int) -> None:
-    """Makes the memory of runs ``[start, stop)`` be there; nobody may use them meanwhile."""
+    """Touches the memory of runs ``[start, stop)``, so that it is mapped; they must be unused."""
     row_bytes = kept.shape[1] * kept.itemsize
     for row in range(start * RUN * group, stop * RUN * group, max(1, _PAGE_BYTES // row_bytes)):
         kept[row, 0] = 0
@@ -116,7 +117,7 @@ def touch(kept: Words, nexts: I32, owners: I32, group: int, start: int, stop: in
 
 @njit(nogil=True, cache=True)
 def last_of(head: int, nexts: I32) -> int:
-    """The last run of a list that is not empty."""
+    """Returns the last run of a non-empty list."""
     run = (head - 1) // RUN
     while nexts[run]:
         run = (nexts[run] - 1) // RUN
@@ -125,9 +126,10 @@ def last_of(head: int, nexts: I32) -> int:
 
 @njit(nogil=True, cache=True)
 def read_column(rows: Words, first: int, a: int, b: int, start: int, out: Words) -> None:
-    """Words from ``start`` on of a column as it is: rows from ``first`` on, one after the other.
+    """Reads present words of a column of the rows from ``first`` on, beginning at word ``start``.
 
-    The column is words ``[a, b)`` of each row; ``out`` is flat and says how many words.
+    The column is words ``[a, b)`` of each row, and its rows follow one another. ``out`` is flat,
+    and its size is the number of words to read.
     """
     width = b - a
     row, word = first + start // width, a + start % width
@@ -140,7 +142,7 @@ def read_column(rows: Words, first: int, a: int, b: int, start: int, out: Words)
     whole = a + width // _STRIDE * _STRIDE
     last = row + (out.size - at) // width
     while row < last:
-        # As many at a time as the compiler knows of, so that it moves them without a loop.
+        # A constant number at a time, so that the compiler copies them without a loop.
         for word in range(a, whole, _STRIDE):
             for step in range(_STRIDE):
                 out[at + step] = rows[row, word + step]
@@ -158,7 +160,7 @@ def read_kept(
     kept: Words, owners: I32, nexts: I32, heads: I32, group: int, first: int, a: int, b: int,
     start: int, out: Words,
 ) -> None:  # fmt: skip
-    """Overwrites what :func:`read_column` gave of the groups of some lists."""
+    """Overwrites what :func:`read_column` read by the copies in the lists with these ``heads``."""
     width = b - a
     for head in heads:
         stop = head
@@ -172,7 +174,7 @@ def read_kept(
                         out[at + word] = source[a + word]
             stop = nexts[run]
             if stop:
-                # What comes next is anywhere, but all of it in one place.
+                # The next run may be anywhere, but it is contiguous.
                 run = (stop - 1) // RUN
                 ask_for(kept, run * RUN * group, RUN * group * kept.shape[1] * kept.itemsize)
                 ask_for(owners, run * RUN, RUN * owners.itemsize)
@@ -180,7 +182,7 @@ def read_kept(
 
 @njit(nogil=True, cache=True)
 def read_rows(rows: Words, which: I64, out: Words) -> None:
-    """Whole rows ``which``, ascending, as they are, into ``out`` [n, words per row]."""
+    """Copies the present words of rows ``which`` (ascending) to ``out`` [n, words per row]."""
     row_bytes = rows.shape[1] * rows.itemsize
     for position in range(which.size):
         ask_for(rows, which[min(position + ROWS_AHEAD, which.size - 1)], row_bytes)
@@ -193,7 +195,7 @@ def read_rows(rows: Words, which: I64, out: Words) -> None:
 def read_kept_rows(
     kept: Words, owners: I32, nexts: I32, heads: I32, group: int, which: I64, out: Words
 ) -> None:
-    """Overwrites what :func:`read_rows` gave of the groups of some lists."""
+    """Overwrites what :func:`read_rows` read by the copies in the lists with these ``heads``."""
     for head in heads:
         stop = head
         while stop:
@@ -210,7 +212,7 @@ def read_kept_rows(
 
 
 def warm_up() -> None:
-    """Compiles for ids made here and for those received, which are read-only."""
+    """Compiles for writable ids, made here, and for read-only ids, received."""
     ids = np.zeros(1, np.int64)
     received = ids.copy()
     received.flags.writeable = False

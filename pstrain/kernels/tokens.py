@@ -1,8 +1,8 @@
-"""Values into their places in a vocabulary, by a hash table that holds every token once.
+"""Maps values to their numbers in a vocabulary, by a hash table that holds every token once.
 
-Open addressing with linear probing; an entry is a token's number plus 1, and a match is checked
-against the token itself, so no two tokens are ever confused. Values that are no token go to one of
-``oov`` ids from ``base`` on, by their hash; tokens follow those; nulls go to ``null``.
+The table uses open addressing with linear probing; an entry is a token's number plus 1. A match is
+checked against the token itself, so two tokens are never confused. A value that is not a token gets
+one of ``oov`` ids from ``base`` on, by its hash; the ids of tokens follow; a null gets ``null``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _same_bytes(a: Array, start: int, b: Array, other: int, size: int) -> bool:
 def _find_text(
     data: Array, start: int, stop: int, table: Array, hashed: np.uint64, offsets: Array, text: Array
 ) -> int:
-    """Number of the token ``data[start:stop]``, or -1."""
+    """Returns the number of the token ``data[start:stop]``, or -1."""
     mask = np.uint64(len(table) - 1)
     slot = hashed & mask
     while table[slot] != 0:
@@ -60,7 +60,7 @@ def _find_number(value: int, table: Array, hashed: np.uint64, numbers: Array) ->
 
 @njit(nogil=True, cache=True)
 def fill_with_text(offsets: Array, text: Array, table: Array) -> int:
-    """Enters all tokens; the number of one that is there twice, or -1. ``table``: int32 zeros."""
+    """Enters all tokens into ``table`` (int32 zeros); returns the number of a duplicate, or -1."""
     mask = np.uint64(len(table) - 1)
     for token in range(len(offsets) - 1):
         start, stop = offsets[token], offsets[token + 1]
@@ -76,7 +76,7 @@ def fill_with_text(offsets: Array, text: Array, table: Array) -> int:
 
 @njit(nogil=True, cache=True)
 def fill_with_numbers(numbers: Array, table: Array) -> int:
-    """Like :func:`fill_with_text`, for int64 tokens."""
+    """Does the same as :func:`fill_with_text` for int64 tokens."""
     mask = np.uint64(len(table) - 1)
     for token in range(len(numbers)):
         hashed = splitmix64(np.uint64(numbers[token]))
@@ -104,7 +104,7 @@ def place_text(
     out: Array,
     k: int,
 ) -> int:
-    """``out[i, k]`` (int64) of each string; the first unknown one where ``oov`` is 0, or -1."""
+    """``out[i, k]`` (int64) = id of string i; returns -1, or the first unknown if ``oov`` is 0."""
     unknown = -1
     for i in range(len(offsets) - 1):
         if _is_null(valid, bit + i):
@@ -134,7 +134,7 @@ def place_numbers(
     out: Array,
     k: int,
 ) -> int:
-    """Like :func:`place_text`, for integers."""
+    """Does the same as :func:`place_text` for integers."""
     unknown = -1
     for i in range(len(values)):
         if _is_null(valid, bit + i):
@@ -153,7 +153,7 @@ def place_numbers(
 
 
 def warm_up() -> None:
-    """Compiles for the column types that Arrow hands out: read-only, of two widths."""
+    """Compiles for columns as Arrow provides them: read-only, of two widths."""
     table, out = np.zeros(2, np.int32), np.zeros((1, 1), np.int64)
     text, numbers = np.zeros(1, np.uint8), np.zeros(1, np.int64)
     token_offsets = np.array([0, 1], np.int64)

@@ -1,11 +1,10 @@
-"""Reads and updates of the rows of a slab: a row and its optimizer slots side by side.
+"""Reads and updates rows of a slab, in which a row and its optimizer slots lie side by side.
 
 A slab is float32 [rows, width * (1 + slots)]; columns ``[0, width)`` are the value and column
-``width * s + j`` is slot ``s`` of value ``j``. One row is one place in memory, so an update waits
-for memory once. Row ids are global; ``row_start`` is the first one the slab holds. Division by
-zero gives infinity here (``error_model="numpy"``): the check would keep loops from vectorising.
-A rule is written once, for numbers and for vectors of them: rows are too short for the compiler to
-find those.
+``width * (1 + s) + j`` is slot ``s`` of value ``j``. A row is contiguous, so an update waits for
+memory once. Row ids are global; ``row_start`` is the first row of the slab. Division by zero gives
+infinity (``error_model="numpy"``), because checks would keep loops from vectorising. Each rule is
+written once for both numbers and vectors, since rows are too short for the compiler to vectorise.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ I64 = NDArray[np.int64]
 
 @njit(nogil=True, cache=True)
 def first_outside(ids: I64, row_start: int, row_stop: int) -> int:
-    """Position of the first id outside ``[row_start, row_stop)``, or -1."""
+    """Returns the position of the first id outside ``[row_start, row_stop)``, or -1."""
     outside: Any = 0
     for position in range(ids.size):
         outside |= (ids[position] < row_start) | (ids[position] >= row_stop)
@@ -63,7 +62,7 @@ def gather_rows(slab: F32, width: int, row_start: int, ids: I64, out: F32) -> No
 
 @njit(nogil=True, cache=True)
 def move_rows(old: F32, width: int, firsts: F32, new: F32) -> None:
-    """Values of ``old`` into ``new``, followed by ``firsts`` in every row: a slab gets slots."""
+    """Copies the values of ``old`` to ``new``, and adds ``firsts`` to every row as new slots."""
     for row in range(new.shape[0]):
         for column in range(width):
             new[row, column] = old[row, column]
@@ -97,7 +96,7 @@ def sgd_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hy
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def sgd_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
-    """:func:`sgd_rows` of every row; ``gradients`` [rows, width]."""
+    """Does :func:`sgd_rows` for every row; ``gradients`` [rows, width]."""
     rate, l2 = hyper[0], hyper[1]
     for index in range(slab.shape[0]):
         row = slab[index]
@@ -117,7 +116,7 @@ def _adagrad(value: Any, squares: Any, gradient: Any, rate: Any, l2: Any, epsilo
 def adagrad_rows(
     slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32
 ) -> None:
-    """Adagrad of rows ``ids``: slot 0 sums squares; ``hyper`` is [learning_rate, l2, epsilon].
+    """Adagrad on rows ``ids``: slot 0 sums squares; ``hyper`` is [learning_rate, l2, epsilon].
 
     ``a += g * g; value -= learning_rate * g / sqrt(a + epsilon)`` (Duchi et al. 2011, with the
     epsilon inside the root as in Keras).
@@ -128,7 +127,7 @@ def adagrad_rows(
         ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = ids[position] - row_start
         column = 0
-        # A cache line at a time: it is waited for once, not once for each half.
+        # A whole cache line at a time, so that the wait for it happens once, not for each half.
         while column + WIDE_LANES <= width:
             line, squares = load_wide(slab, row, column), load_wide(slab, row, width + column)
             g = load_wide(gradients, position, column)
@@ -154,7 +153,7 @@ def adagrad_rows(
 
 @njit(nogil=True, cache=True, error_model="numpy")
 def adagrad_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
-    """:func:`adagrad_rows` of every row; ``gradients`` [rows, width]."""
+    """Does :func:`adagrad_rows` for every row; ``gradients`` [rows, width]."""
     rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for row in range(slab.shape[0]):
         for column in range(width):
@@ -165,7 +164,7 @@ def adagrad_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
 
 
 def warm_up() -> None:
-    """Compiles for gradients made here and for those received, which are read-only."""
+    """Compiles for writable gradients, made here, and for read-only ones, received."""
     slab, ids = np.zeros((1, 2), np.float32), np.zeros(1, np.int64)
     gradients, hyper = np.zeros((1, 1), np.float32), np.ones(3, np.float32)
     move_rows(gradients, 1, hyper[:1], slab)

@@ -1,11 +1,11 @@
-"""Eight or sixteen float32 numbers that one instruction works on: sums that stay in registers.
+"""SIMD vectors of eight or sixteen float32 numbers for kernels, so that sums stay in registers.
 
-A compiler turns simple loops into vector instructions by itself, but keeps the sums of a small
-matrix product in memory, and goes number by number where a loop is as short as a row of a table;
-with these it does not. Works on every processor: where registers are narrower, LLVM uses several.
-Vectors of one size are added, subtracted, multiplied and divided by ``+ - * /``. Rows of an array
-are contiguous; the lanes of a vector are ``array[row, column : column + lanes]``. Invariant: knows
-no model; nothing is checked, so whoever uses it stays inside of the arrays.
+A compiler vectorises simple loops by itself, but it keeps the sums of a small matrix product in
+memory, and does not vectorise a loop as short as a row of a table. Explicit vectors avoid both.
+They work on every processor: if its registers are narrower, LLVM uses several. Vectors of one size
+support ``+ - * /``. Rows of an array must be contiguous; the lanes of a vector are
+``array[row, column : column + lanes]``. Knows no model. Nothing is checked, so callers must stay
+inside of the arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HALF_BITS = 16
 
 
 class _Vector(types.Type):
-    """Numba's name for so many float32 numbers."""
+    """Numba's type of a vector of ``lanes`` float32 numbers."""
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
@@ -48,7 +48,7 @@ class _VectorModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _address(context: Any, builder: Any, kind: Any, array: Any, row: Any, column: Any) -> Any:
-    """Where ``array[row, column]`` lies."""
+    """Returns the address of ``array[row, column]``."""
     view = context.make_array(kind)(context, builder, array)
     stride = cgutils.unpack_tuple(builder, view.strides)[0]
     start = builder.bitcast(view.data, cgutils.ir.IntType(8).as_pointer())
@@ -58,7 +58,7 @@ def _address(context: Any, builder: Any, kind: Any, array: Any, row: Any, column
 
 
 def _same(builder: Any, kind: _Vector, number: Any) -> Any:
-    """A number in every lane."""
+    """Returns a vector with ``number`` in every lane."""
     ir = cgutils.ir
     lanes = ir.Constant(_llvm_type(kind), ir.Undefined)
     first = builder.insert_element(lanes, number, ir.IntType(32)(0))
@@ -115,7 +115,7 @@ def _every_of(kind: _Vector) -> Any:
 
 
 zeros = _zeros_of(_vector)
-"""``LANES`` times 0."""
+"""``zeros()``: a vector of ``LANES`` zeros."""
 zeros_wide = _zeros_of(_wide_vector)
 load = _load_of(_vector)
 """``load(array, row, column)``: ``array[row, column : column + LANES]``."""
@@ -130,7 +130,7 @@ every_wide = _every_of(_wide_vector)
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store(_typing: Any, array: Any, row: Any, column: Any, values: Any) -> Any:  # noqa: ARG001
-    """Sets as many of ``array[row, column:]`` as the vector has lanes."""
+    """Stores the lanes of ``values`` in ``array[row, column:]``."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         at = _address(context, builder, signature.args[0], *arguments[:3])
@@ -143,9 +143,9 @@ def store(_typing: Any, array: Any, row: Any, column: Any, values: Any) -> Any: 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store_bfloat16(_typing: Any, array: Any, row: Any, column: Any, values: Any) -> Any:  # noqa: ARG001
-    """As :func:`store`, of a vector or a number, into uint16: the upper halves of the bits.
+    """Stores a vector or a number as bfloat16 in uint16: the upper halves of the bits.
 
-    They are rounded to nearest, ties to even. NaN stays NaN.
+    Rounds to nearest, ties to even. NaN stays NaN.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -159,7 +159,10 @@ def store_bfloat16(_typing: Any, array: Any, row: Any, column: Any, values: Any)
 
 
 def _upper_halves(builder: Any, kind: Any, values: Any) -> Any:
-    """Integers: adding less than half of what is cut off carries where it has to be rounded up."""
+    """Returns the rounded upper halves as integers.
+
+    Adding just under half of the range that is cut off carries if the number has to be rounded up.
+    """
     ir = cgutils.ir
 
     def integers(bits: int) -> Any:
@@ -174,7 +177,7 @@ def _upper_halves(builder: Any, kind: Any, values: Any) -> Any:
     bits = builder.bitcast(values, integers(32))
     is_odd = builder.and_(builder.lshr(bits, half), every_lane(1))
     rounded = builder.add(bits, builder.add(is_odd, every_lane(0x7FFF)))
-    # The carry would make an infinity or a zero of some NaNs; this bit makes any a quiet one.
+    # The carry would turn some NaNs into infinity or zero; this bit makes any NaN a quiet NaN.
     quiet = builder.or_(bits, every_lane(0x00400000))
     kept = builder.select(builder.fcmp_unordered("uno", values, values), quiet, rounded)
     return builder.trunc(builder.lshr(kept, half), integers(_HALF_BITS))
@@ -192,11 +195,11 @@ def _lane_by_lane(instruction: str) -> Any:
 
 
 plus = _lane_by_lane("fadd")
-"""``plus(first, second)``: the sums, lane by lane."""
+"""``plus(first, second)``: the sums of two vectors, lane by lane."""
 
 
 def _define(symbol: Any, instruction: str) -> None:
-    """Makes ``symbol`` compute on two vectors of one size."""
+    """Overloads the operator ``symbol`` for two vectors of one size."""
     compute = _lane_by_lane(instruction)
 
     @overload(symbol)  # type: ignore[untyped-decorator]
@@ -215,7 +218,7 @@ _define(operator.truediv, "fdiv")
 
 @intrinsic  # type: ignore[untyped-decorator]
 def plus_product(_typing: Any, total: Any, first: Any, second: Any) -> Any:
-    """``total + first * second``, rounded once where the processor can."""
+    """Returns ``total + first * second``, rounded only once if the processor can do that."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         kind = _llvm_type(total)
@@ -230,7 +233,7 @@ def plus_product(_typing: Any, total: Any, first: Any, second: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def positive_part(_typing: Any, values: Any) -> Any:
-    """max(value, 0) lane by lane; NaN stays NaN."""
+    """Returns max(value, 0), lane by lane; NaN stays NaN."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         nothing = cgutils.ir.Constant(_llvm_type(values), None)
@@ -255,7 +258,7 @@ def _roots(_typing: Any, values: Any) -> Any:
 
 
 def root(value: Any) -> Any:
-    """The square root of a number, or of each lane."""
+    """Returns the square root of a number, or of each lane of a vector."""
     return np.sqrt(value)
 
 
@@ -272,7 +275,7 @@ def _root(value: Any) -> Any:
 
 @njit(nogil=True, cache=True)
 def load_four(array: Any, row: int, column: int) -> Any:
-    """Four wide vectors side by side: ``FOUR_LANES`` numbers."""
+    """Loads four adjacent wide vectors, ``FOUR_LANES`` numbers."""
     return (
         load_wide(array, row, column),
         load_wide(array, row, column + WIDE_LANES),
@@ -283,7 +286,7 @@ def load_four(array: Any, row: int, column: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def store_four(out: Any, row: int, column: int, a: Any, b: Any, c: Any, d: Any) -> None:
-    """Inverse of :func:`load_four`."""
+    """Stores four adjacent wide vectors, as :func:`load_four` loads them."""
     store(out, row, column, a)
     store(out, row, column + WIDE_LANES, b)
     store(out, row, column + 2 * WIDE_LANES, c)

@@ -1,5 +1,6 @@
-"""Parameter servers: rows and their optimizer slots, what changes them, their part in checkpoints.
+"""Parameter servers: rows with optimizer slots, the changes to them, and their checkpoint files.
 
-`shard` is a run of rows and every change to them, `store` all that one server has, `requests` what
-it answers, `commits` and `ledger` how a closure counts once, `server` is the whole as an object.
+`shard` holds a range of rows and every change to them, `store` all shards of one server. `requests`
+answers requests, `commits` and `ledger` make each closure count once, and `server` is the server as
+an object.
 """

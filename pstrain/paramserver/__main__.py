@@ -23,7 +23,7 @@ def main() -> None:
     stop = StopSignals()
     with ParameterServer(args.host, args.port) as server:
         announce_ready(address=server.address, pid=os.getpid())
-        # A bare wait would not wake for a signal that another thread took.
+        # A wait without a time-out would not wake for a signal that another thread received.
         while not stop.wait(0.5):
             pass
 

@@ -1,8 +1,7 @@
-"""A bitmap of the rows of a shard that changed since a named moment.
+"""Bitmaps of the rows of a shard that changed since named moments.
 
-Knows rows by number, nothing of values, files or checkpoints. Invariant: a row that changed after
-a moment is among those since that moment, for as long as the moment is known. Not thread-safe: the
-shard's lock guards it.
+Knows rows by number, nothing of values, files or checkpoints. Not thread-safe: the shard's lock
+guards it. Invariant: as long as a moment is known, all rows that changed after it are marked.
 """
 
 from __future__ import annotations
@@ -19,46 +18,46 @@ _MOMENTS_MAX: Final = 8
 
 
 class MarkedRows:
-    """Rows of a shard, a bit for each."""
+    """A set of rows of a shard, with a bit for each row."""
 
     def __init__(self, bits: NDArray[np.uint8]) -> None:
         self._bits = bits
 
     @functools.cached_property
     def count(self) -> int:
-        """How many are marked. Not counted before it is asked for, as training stands still."""
+        """The number of marked rows, counted on first use: training pauses during a snapshot."""
         return int(marks.count_marked(self._bits))
 
     def between(self, first: int, last: int) -> NDArray[np.int64]:
-        """int64 [n]: the marked rows of ``[first, last)``, counted from the shard's first."""
+        """Returns the marked rows in ``[first, last)``, all counted from the shard's first row."""
         start = first >> 3
         bits = np.unpackbits(self._bits[start : (last + 7) >> 3], bitorder="little")
         return first + np.flatnonzero(bits[first - 8 * start : last - 8 * start])
 
 
 class ChangedRows:
-    """Rows ``[row_start, row_start + rows)``, a bit for each and moment."""
+    """The changes of rows ``[row_start, row_start + rows)``, with a bit per row and moment."""
 
     def __init__(self, row_start: int, rows: int) -> None:
         self._row_start = row_start
         self._bytes = (rows + 7) >> 3
-        # What changed after each moment and before the next.
+        # For each moment the rows that changed after it and before the next one.
         self._after: dict[str, NDArray[np.uint8]] = {}
         self._now = np.zeros(self._bytes, np.uint8)
 
     def add_rows(self, ids: NDArray[np.int64]) -> None:
-        """Rows ``ids`` (global, in range) change now."""
+        """Marks rows ``ids`` (global, in range) as changed."""
         marks.mark_rows(self._now, self._row_start, ids)
 
     def add_range(self, start: int, stop: int) -> None:
-        """Rows ``[start, stop)`` (global) change now."""
+        """Marks rows ``[start, stop)`` (global) as changed."""
         marks.mark_range(self._now, start - self._row_start, stop - self._row_start)
 
     def next_moment(self, moment: str, since: str | None) -> MarkedRows | None:
-        """What changed ``since`` a moment, None where that is not known; now is ``moment``.
+        """Names this moment; returns the rows changed ``since`` another, or None if unknown.
 
-        Older moments than ``since`` are forgotten, and all but the newest few. A moment that comes
-        again, as a message may, changes nothing of what is known since.
+        Forgets moments older than ``since``, and all but the newest eight. A repeated ``moment``,
+        as of a repeated message, does not change what is known since it.
         """
         changed = None
         if since in self._after:

@@ -1,8 +1,9 @@
-"""What the changes in a message do to the shards: checked first, done later.
+"""Reads the changes in a message: checks them first, for the caller to make them later.
 
-A change is a header (``push``, ``assign`` or ``scatter``) and arrays; several travel in one body,
-in order. No network, no session. Invariant: what this module returns cannot fail for what it
-holds, so that a part of a closure can be decided before it is applied. No Python per row.
+A change is a header (``push``, ``assign`` or ``scatter``) and arrays; the arrays of several changes
+travel in one body, in order. Knows no network and no session, and runs no Python per row.
+Invariant: a returned change cannot fail because of its contents, so that a part of a closure can be
+decided before it is applied.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from pstrain.vocabulary import OptimizerSpec
 WHOLE = -1
 
 Bind: TypeAlias = Callable[[list[Array]], Change]
-"""Makes a change of its arrays, which it checks."""
+"""Checks the arrays of a change, and makes the change from them."""
 
 
 def read_changes(store: Store, headers: Sequence[Header], body: Received) -> list[Change]:
-    """What is to be done, in order; raises where any of it cannot be done."""
+    """Returns the changes of a message, in order; raises if any of them cannot be made."""
     found = [_read(store, header) for header in headers]
     arrays = body_arrays(body, [part for parts, _ in found for part in parts])
     changes = []
@@ -38,8 +39,9 @@ def read_changes(store: Store, headers: Sequence[Header], body: Received) -> lis
 
 
 def check_staged(store: Store, headers: Sequence[Header]) -> None:
-    """InvalidArgumentError for what a closure cannot do: give rows to other keys while others run,
-    which know the rows of those before.
+    """Raises InvalidArgumentError for a change to keys, which a closure must not make.
+
+    They would give rows to other keys while other closures still use the rows of the old keys.
     """
     for header in headers:
         kind = header.get("kind")
@@ -55,7 +57,7 @@ def check_staged(store: Store, headers: Sequence[Header]) -> None:
 
 
 def _read(store: Store, header: Header) -> tuple[list[Part], Bind]:
-    """Which arrays a change has in the body, and what makes it of them."""
+    """Returns the parts that a change has in the body, and the function that makes it from them."""
     kind = str(header.get("kind"))
     read = _READERS.get(kind)
     if read is None:
@@ -65,7 +67,10 @@ def _read(store: Store, header: Header) -> tuple[list[Part], Bind]:
 
 
 def _read_push(store: Store, header: Header) -> tuple[list[Part], Bind]:
-    """Items: [variable, shard, ids or WHOLE]; body: ids (unless WHOLE) and gradient of each."""
+    """Reads items [variable, shard, number of ids or WHOLE].
+
+    The body has the ids, unless WHOLE, and the gradient of each item.
+    """
     values, ids = named_in(header)
     dtype = wire_dtype(FLOAT32, values)
     items = [(store.shard(v, i), count) for v, i, count in header["items"]]

@@ -1,8 +1,8 @@
-"""Shards as files: tables as Arrow IPC, small variables together as safetensors; with checksums.
+"""Writes shards to files: each table as Arrow IPC, small variables together as safetensors.
 
-Both hold values and optimizer slots. Knows nothing of manifests, models or the network, nor of how
-files are read (see ``loading``). Invariant: what is returned says of each file what it takes to
-notice any damage to it.
+Both kinds of files hold values and optimizer slots. Knows nothing of manifests, models or the
+network, nor of how files are read (see ``loading``). Invariant: the result has the sizes and
+checksums by which any damage to a file is noticed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SMALL_BYTES: Final = 1 << 20
 """Shards of at most this size, slots included, go into one safetensors file per server."""
 
 DENSE: Final = "dense.safetensors"
-"""How the names of files of small variables end."""
+"""The suffix of the names of files of small variables."""
 
 
 def write(
@@ -38,9 +38,9 @@ def write(
 ) -> Saved:
     """Writes files into ``directory`` and syncs them to disk; blocks.
 
-    ``writer`` is in their names, so that several may write there. Tables of which the snapshot
-    knows what changed since ``base`` share its files. Raises ResourceExhaustedError where the disk
-    is full or fails.
+    The names of the files contain ``writer``, so that several servers can write there. A table
+    whose snapshot knows the rows changed since ``base`` may share files with it. Raises
+    ResourceExhaustedError if the disk is full or fails.
     """
     try:
         os.makedirs(directory, exist_ok=True)
@@ -59,7 +59,7 @@ def write(
 
 
 def _is_small(snapshot: Snapshot) -> bool:
-    """Arrow would keep bools as bits, which are no rows."""
+    """True if the snapshot is for the safetensors file: all bools, as Arrow packs them to bits."""
     return snapshot.size_bytes <= SMALL_BYTES or snapshot.spec.dtype == "bool"
 
 
@@ -79,7 +79,10 @@ def _write_dense(
 
 
 def tensors_of(part: SavedShard) -> list[safetensors.Tensor]:
-    """The value under the variable's name, with its rows where it is not whole; slots after it."""
+    """Returns the tensors of a part: the value, then its slots.
+
+    They are named after the variable, with the range of rows unless the part has all rows.
+    """
     rows = part.row_stop - part.row_start
     own_rows = part.shape[0] if part.shape else 1
     is_whole = rows == (own_rows if part.stored_rows is None else part.stored_rows)
@@ -100,7 +103,7 @@ def tensors_of(part: SavedShard) -> list[safetensors.Tensor]:
 def _write_table(
     directory: str, writer: str, name: str, snapshot: Snapshot, base: Base | None
 ) -> SavedShard:
-    """Columns are fixed-size lists of the variable's row width; row slots have width 1."""
+    """Writes a table with a fixed-size list column per value and slot; row slots have width 1."""
     part = _described(
         name, snapshot, f"{writer}-variable-{snapshot.spec.id}-rows-{snapshot.row_start}.arrow"
     )

@@ -1,11 +1,12 @@
-"""Which parts of which closures this server holds, has decided and has applied.
+"""The parts of closures that this server holds (prepared), has decided and has applied.
 
-Pure: no lock, no clock, no network; what a part changes is opaque here. A part that changes one
-server is *decided* there. One that changes several is *prepared* at all but one, decided at that
-one, its home, and then *committed* at the others; so either all of them apply it or none does. A
-trainer that was taken for lost is *fenced*: nothing of it is accepted any more, its coordinator
-*completes* what was decided, and what was only prepared is dropped. Invariants: a part is applied
-at most once, whatever is repeated or late; what is held is undecided here.
+Pure: no lock, no clock, no network; the changes of a part are opaque here. A part that changes one
+server is *decided* there. A part that changes several servers is *prepared* on all but one, decided
+on that one, its home, and then *committed* on the others, so either all of them apply it or none
+does. A trainer that is taken for lost is *fenced*: its further requests are refused, the
+coordinator *completes* the parts that were decided, and parts that were only prepared are dropped.
+Invariants: a part is applied at most once, whatever is repeated or late; a held part is undecided
+here.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pstrain.errors import AbortedError
 from pstrain.paramserver.ledger import Ledger
 from pstrain.reader_marks import Marks, note_marks
 
-# More than a trainer runs at a time: older ones have reached the coordinator.
+# More closures than a trainer runs at a time: the ends of older ones have reached the coordinator.
 ENDED_KEPT: Final = 256
 NOTES_MAX_BYTES: Final = 32 << 20
-"""Of one trainer: many times what its closures may have noted that run, half a header's size."""
+"""Limit for one trainer: many times what its running closures can note, half a header's size."""
 _PARTS_MAX: Final = 1 << 20
 
 Payload = TypeVar("Payload")
@@ -37,10 +38,10 @@ class PartKey(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What a decision says of one closure: its part, and how it ended; None: it goes on.
+    """What a decision says of one closure: its part, and its outcome, or None if it still runs.
 
-    ``plain``: so many of its parts that took no element are done by then. ``note``: what is known
-    of the part besides, for whoever hears of no end.
+    ``plain`` counts the parts without an element that the closure has finished by then. ``note`` is
+    what the closure has noted about the part, in case its end is never reported.
     """
 
     closure: int
@@ -56,9 +57,10 @@ class Entry(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a fenced trainer left behind. ``rows``: marks of readers, by reader.
+    """What a fenced trainer left behind. ``rows`` has the marks of its readers, by reader.
 
-    Of a closure that goes on, ``decided`` has the newest entry and those before it with notes.
+    For a closure that was still running, ``decided`` has the newest entry, after the earlier
+    entries that have notes.
     """
 
     decided: list[Entry]
@@ -67,10 +69,10 @@ class Report(NamedTuple):
 
 
 class _Notes:
-    """Entries with notes of closures that go on, as far as this server knows.
+    """The entries with notes of closures that still run, as far as this server knows.
 
-    The end of a closure may be decided at another server. So of those whose last note is the
-    oldest nothing is kept where all are too many: they have ended.
+    The end of a closure may be decided on another server. So when the notes exceed the limit, those
+    of the closures whose last note is oldest are dropped: these closures have ended.
     """
 
     def __init__(self) -> None:
@@ -102,7 +104,7 @@ class _Trainer(Generic[Payload]):
     rows: Marks = field(default_factory=dict)
 
     def note(self, entry: Entry) -> None:
-        """The newest of its closure; the notes of one that has ended are of no use."""
+        """Records the newest entry of a closure; drops the notes of a closure that has ended."""
         if entry.outcome is None:
             self.notes.add(entry)
         else:
@@ -124,7 +126,7 @@ class _Trainer(Generic[Payload]):
 
 
 class Commits(Generic[Payload]):
-    """Parts of all trainers of a session. Not thread-safe."""
+    """The parts of all trainers of a session. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ledger = Ledger()
@@ -132,10 +134,10 @@ class Commits(Generic[Payload]):
         self._fenced: dict[str, _Trainer[Payload]] = {}
 
     def prepare(self, trainer: str, key: PartKey, payload: Payload, tries: int = 0) -> None:
-        """Holds a part until it is decided elsewhere; AbortedError for a fenced trainer.
+        """Holds a part until it is decided elsewhere; raises AbortedError for a fenced trainer.
 
-        ``tries`` counts up where a part is prepared again with other changes: a message of an
-        earlier try, or of one that was aborted, is late.
+        ``tries`` grows each time that a part is prepared again with other changes. A message of an
+        earlier try, or of a try that was aborted, is late and ignored.
         """
         known = self._live(trainer)
         newest = max(known.held.get(key, (0,))[0], known.aborted.get(key, -1) + 1)
@@ -149,9 +151,10 @@ class Commits(Generic[Payload]):
         entries: Iterable[Entry],
         rows: Sequence[dict[str, Any]] = (),
     ) -> bool:
-        """Records a decision: True where the part is to be applied now, False where it was.
+        """Records a decision; True if the part must be applied now, False if it was or is late.
 
-        ``rows``: all marks of a reader that its dispatcher may not know of; they replace older.
+        ``rows`` has, for each reader, all marks that its dispatcher may not know of; they replace
+        older marks of that reader.
         """
         known = self._live(trainer)
         if not self._claim(key):
@@ -163,7 +166,7 @@ class Commits(Generic[Payload]):
         return True
 
     def commit(self, trainer: str, key: PartKey) -> Payload | None:
-        """What a part that was decided elsewhere changes here; None where it was applied."""
+        """Returns the held changes of a part that was decided elsewhere; None if it was applied."""
         return self._take(self._live(trainer), key)
 
     def take_round(
@@ -171,9 +174,10 @@ class Commits(Generic[Payload]):
         parts: Sequence[tuple[str, PartKey]],
         check: Callable[[list[Payload]], None] = lambda _: None,
     ) -> list[Payload]:
-        """What the parts of a round change here, in their order; nothing where they were applied.
+        """Returns the held changes of a round's parts, in order, without those already applied.
 
-        AbortedError, with nothing taken, where one is not held; or what ``check`` of them raises.
+        Takes nothing if it raises: AbortedError if a part is not held, or any error of ``check``,
+        which is called with the changes.
         """
         fresh = [(trainer, key) for trainer, key in parts if not self._is_applied(key)]
         for trainer, key in fresh:
@@ -187,20 +191,26 @@ class Commits(Generic[Payload]):
         return [payload for payload in taken if payload is not None]
 
     def abort(self, trainer: str, key: PartKey, tries: int = 0) -> None:
-        """Drops a part that will not be decided as it was prepared in this try, or before."""
+        """Drops a part as it was prepared in this try or earlier: it will not be decided so."""
         known = self._live(trainer)
         known.aborted[key] = max(tries, known.aborted.get(key, 0))
         if key in known.held and known.held[key][0] <= tries:
             del known.held[key]
 
     def fence(self, trainer: str) -> Report:
-        """Accepts nothing more of a trainer; what it left. The same again for a repeat."""
+        """Refuses all further requests of ``trainer``, and returns what it left.
+
+        A repeat returns the same until :meth:`complete` is called.
+        """
         known = self._trainers.pop(trainer, None)
         left = self._fenced.setdefault(trainer, known or _Trainer())
         return left.report()
 
     def complete(self, trainer: str, decided: Iterable[PartKey]) -> list[Payload]:
-        """What a fenced trainer's decided parts change here; its other parts are dropped."""
+        """Returns the held changes of a fenced trainer's decided parts, and drops its other parts.
+
+        Raises AbortedError if ``trainer`` is not fenced.
+        """
         left = self._fenced.get(trainer)
         if left is None:
             raise AbortedError(f"trainer {trainer} is not fenced")
@@ -209,7 +219,7 @@ class Commits(Generic[Payload]):
         return [payload for payload in found if payload is not None]
 
     def advance(self, low_water: int) -> None:
-        """Closures below ``low_water`` have ended for good: nothing of them need be known."""
+        """Forgets the closures below ``low_water``, which have ended for good."""
         self._ledger.advance(low_water)
         for known in self._trainers.values():
             for closure in [c for c in known.decided if c < low_water]:
@@ -220,17 +230,17 @@ class Commits(Generic[Payload]):
                 del known.aborted[key]
 
     def state(self) -> dict[str, Any]:
-        """JSON form, for checkpoints, which are made while no closure runs."""
+        """Returns the JSON form for checkpoints, which are taken while no closure runs."""
         return {**self._ledger.state(), "fenced": sorted(self._fenced)}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Adds what ``state`` knows."""
+        """Adds the applied parts and the fenced trainers of ``state``."""
         self._ledger.restore(state)
         for trainer in state.get("fenced", ()):
             self.fence(trainer)
 
     def counts(self) -> dict[str, int]:
-        """Parts held and decisions remembered."""
+        """Returns how many parts are held, aborted and decided, and the size of the ledger."""
         known = self._trainers.values()
         return {
             "held": sum(len(t.held) for t in known),

@@ -1,7 +1,7 @@
 """The lock between changes of a server's values, many at a time, and checkpoints, one at a time.
 
-Knows neither values nor checkpoints. Thread-safe. Invariant: nobody waits for ever, and no change
-that comes later goes before a checkpoint that waits.
+Knows neither values nor checkpoints. Thread-safe. Invariant: no thread waits for ever, and no
+change overtakes a checkpoint that was waiting before it.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ _TIMEOUT_S = 600.0
 
 
 class Gate:
-    """Many changes at a time, or one checkpoint; a waiting checkpoint goes before new changes.
+    """A lock for many changes at a time or one checkpoint; a waiting checkpoint goes first.
 
-    ``with gate`` is a change.
+    ``with gate`` admits a change; :meth:`exclusive` admits a checkpoint. Both raise
+    DeadlineExceededError after ten minutes.
     """
 
     def __init__(self) -> None:
-        # Taken by itself where nobody is told: a condition takes its lock by calls of Python.
+        # Changes take the lock directly: a condition takes it through slower Python calls.
         self._lock = threading.Lock()
         self._condition = threading.Condition(self._lock)
         self._inside = 0

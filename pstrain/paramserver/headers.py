@@ -1,7 +1,7 @@
 """Schemas of the requests to a parameter server: the fields of each kind, and their shapes.
 
-Pure: knows nothing of shards, nor of what is done with a request. Invariant: whoever reads a header
-that was checked finds every field that its kind needs, of the type that it needs.
+Pure: knows nothing of shards, nor of how a request is handled. Invariant: a checked header has
+every field that its kind needs, of the type that it needs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TEXT = of_type(str, "text")
 _TRUTH = of_type(bool, "true or false")
 _OBJECT = of_type(dict, "an object")
 _COUNT = integer(0)
-# Those below 0 are of sessions without a coordinator.
+# Variables of sessions without a coordinator have ids below 0.
 _ID = integer(-INTEGER_MAX)
 _SHARD = row(_ID, _COUNT)
 _SHARDS = integer_rows(2)
@@ -84,7 +84,7 @@ def _optimizer_of(text: str) -> Fault | None:
 
 
 def _optimizer(value: Any) -> Fault | None:
-    """It comes with every step, and is the same each time."""
+    """Checks an optimizer's text; cached, because each step sends the same text."""
     return _TEXT(value) or _optimizer_of(value)
 
 
@@ -111,7 +111,7 @@ _OUTCOME_FIELDS = object_of({}, {**_OUTCOMES, "met_end": _TRUTH})
 
 
 def _entry(value: Any) -> Fault | None:
-    """Those of more fields say how many parts took no element, and what else is known."""
+    """Checks an entry of a decision: 4 fields, optionally followed by ``plain`` and ``note``."""
     size = len(value) if type(value) is list else 0
     return _ENTRIES.get(size, _ENTRIES[4])(value)
 
@@ -158,7 +158,7 @@ CHANGES: Final[Mapping[str, Shape]] = {
     "assign": object_of({"op": _TEXT, "shard": _SHARD, "start": _COUNT, "count": _COUNT}),
     "scatter": object_of({"op": _TEXT, "shard": _SHARD, "count": _COUNT}),
 }
-"""Of what changes values, alone or among the ``changes`` of a part."""
+"""The shapes of changes to values, which come alone or among the ``changes`` of a part."""
 
 REQUESTS: Final[Mapping[str, Shape]] = {
     **CHANGES,
@@ -190,7 +190,7 @@ REQUESTS: Final[Mapping[str, Shape]] = {
     "load": object_of({**_LOAD, "ledger": or_none(_LEDGER)}),
     "give_up_load": object_of({"load": _TEXT}),
 }
-"""Of what is asked of the store of a session."""
+"""The shapes of requests to the store of a session."""
 
 ACTIONS: Final[Mapping[str, Shape]] = {
     "reset": object_of(
@@ -199,11 +199,11 @@ ACTIONS: Final[Mapping[str, Shape]] = {
     "advance": object_of({"session": _TEXT, "low_water": _COUNT}),
     "leave": object_of({"session": _TEXT}),
 }
-"""Of what is asked of the server itself."""
+"""The shapes of requests to the server itself."""
 
 
 def check_header(shapes: Mapping[str, Shape], kind: str, header: Header) -> None:
-    """InvalidArgumentError, naming the field and its value, unless the header has its shape."""
+    """Raises InvalidArgumentError, naming the field and its value, if the header does not fit."""
     fault = shapes[kind](header)
     if fault is None:
         return

@@ -1,7 +1,7 @@
 """The snapshots that a parameter server holds, by the ids that clients gave them.
 
-Knows nothing of what is in them. Invariant: nothing is kept for a snapshot after its end was told,
-also where the request to take it comes, or comes again, only then. Thread-safe.
+Knows nothing of their contents. Thread-safe. Invariant: nothing is kept for a snapshot after it was
+dropped, even if the request to take it arrives, or arrives again, only then.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pstrain.paramserver.snapshot import Snapshot
 
 Named = list[tuple[str, Snapshot]]
 
-# A request waits for minutes at most, in which nobody saves so often.
+# A request is delayed for minutes at most, and nobody saves this often in that time.
 _ENDED_REMEMBERED: Final = 1024
 
 
 class HeldSnapshots:
-    """Each a list of shards' snapshots with the names of their variables."""
+    """The held snapshots, each a list of snapshots of shards with their variables' names."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,13 +32,16 @@ class HeldSnapshots:
         return len(self._held)
 
     def find(self, snapshot: str) -> Named | None:
-        """None for one that may yet be taken; NotFoundError for one that has ended."""
+        """Returns a snapshot, or None if it is not taken yet; NotFoundError if it was dropped."""
         with self._lock:
             self._check(snapshot)
             return self._held.get(snapshot)
 
     def hold(self, snapshot: str, taken: Named) -> Named:
-        """Until it is dropped, which it may have been while it was taken: NotFoundError then."""
+        """Holds a snapshot until it is dropped.
+
+        Closes it and raises NotFoundError if it was dropped while it was taken.
+        """
         try:
             with self._lock:
                 self._check(snapshot)
@@ -49,7 +52,7 @@ class HeldSnapshots:
         return taken
 
     def drop(self, snapshot: str) -> None:
-        """Nothing is kept for it from now on. Idempotent."""
+        """Closes the snapshot, and refuses to hold it from now on. Idempotent."""
         with self._lock:
             if snapshot not in self._ended:
                 self._ended.append(snapshot)

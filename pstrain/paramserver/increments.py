@@ -1,7 +1,8 @@
-"""Tables saved as what changed since another checkpoint, beside links to that one's files.
+"""Incremental tables: the rows that changed since a base checkpoint, and links to its files.
 
-So each checkpoint is whole by itself, and others may be removed. Knows files, nothing of manifests
-or the network. Invariant: a file of another checkpoint is linked or left alone, never written to.
+Because of the hard links each checkpoint is whole by itself, and others may be removed. Knows
+files, nothing of manifests or the network. Invariant: a file of another checkpoint is linked or
+left alone, never written to.
 """
 
 from __future__ import annotations
@@ -22,37 +23,37 @@ from pstrain.paramserver.table_file import write_rows
 
 logger = logging.getLogger(__name__)
 
-# Of the table's file: a restore reads all of them, and the disk keeps them.
+# Limits, relative to the table's file: a restore reads all changes, and the disk holds them.
 _MOST_PART: Final = 0.5
 _MOST_FILES: Final = 64
 _ROW_NUMBER_BYTES: Final = 8
 
 
 class Base(NamedTuple):
-    """A checkpoint that is there: its folder, and what lies in it."""
+    """A checkpoint on which an incremental one builds: its folder, and the shards in it."""
 
     folder: str
     shards: tuple[SavedShard, ...]
 
     def written_by(self, writer: str) -> Base:
-        """What one server needs to know of it."""
+        """Returns the base with only those shards whose files ``writer`` wrote."""
         mine = (s for s in self.shards if os.path.basename(s.file).startswith(f"{writer}-"))
         return self._replace(shards=tuple(mine))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for the wire."""
+        """Returns the JSON form, for the wire."""
         return {"folder": self.folder, "shards": [shard.to_json() for shard in self.shards]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | None) -> Base | None:
-        """Inverse of :meth:`to_json`; None for None."""
+        """Inverts :meth:`to_json`; returns None for None."""
         if value is None:
             return None
         return cls(str(value["folder"]), tuple(map(SavedShard.from_json, value["shards"])))
 
 
 def size_beyond(folder: str, shards: Sequence[SavedShard], base: Base) -> int:
-    """Size of the files of ``shards``, in ``folder``, that are no links to those of ``base``."""
+    """Returns the bytes of files of ``shards``, in ``folder``, that are no links to ``base``."""
     shared = {_identity(base.folder, file) for file in _files(base.shards)} - {None}
     sizes = _files(shards)
     return sum(sizes[file] for file in sizes if _identity(folder, file) not in shared)
@@ -63,7 +64,7 @@ def _files(shards: Sequence[SavedShard]) -> dict[str, int]:
 
 
 def _identity(folder: str, file: str) -> tuple[int, int] | None:
-    """What links to a file have in common; None where it was removed."""
+    """Returns the device and inode of a file, equal for all links to it; None if it was removed."""
     try:
         found = os.stat(os.path.join(folder, file))
     except FileNotFoundError:
@@ -74,10 +75,10 @@ def _identity(folder: str, file: str) -> tuple[int, int] | None:
 def write_increment(
     directory: str, part: SavedShard, schema: pa.Schema, snapshot: Snapshot, base: Base | None
 ) -> SavedShard | None:
-    """Links what ``base`` has of a table, and writes the rows that changed since.
+    """Links the files that ``base`` has of a table, and writes the rows that changed since.
 
-    ``schema``: that of the table's file. None, and nothing is left, where a whole table is better:
-    nobody knows what changed, it is much, or the file system has no links.
+    ``schema`` is that of the table's file. Returns None, and leaves no file, if the whole table has
+    to be written: the changed rows are unknown or too many, or the file system has no hard links.
     """
     older = None if base is None else _found(part, base.shards)
     if base is None or older is None or snapshot.changed is None:
@@ -103,9 +104,9 @@ def write_increment(
 
 
 def _found(part: SavedShard, shards: Sequence[SavedShard]) -> SavedShard | None:
-    """The same rows of the same variable, with the same columns, written here.
+    """Returns the same rows of the same variable, with the same columns, from this server's files.
 
-    Names alone will not do: another variable may have this one's by now.
+    File names alone are not enough, as another variable may use this file name by now.
     """
     wanted = _without_files(part)
     mine = (shard for shard in shards if os.path.basename(shard.file) == part.file)
@@ -127,17 +128,17 @@ def _write_changes(
 
 
 def _link(folder: str, files: Sequence[str], directory: str) -> bool:
-    """Whether all of ``files`` are in ``directory`` too; none is where not all can be."""
+    """Links all ``files`` into ``directory``; returns False, and leaves none, if one fails."""
     links: list[str] = []
     try:
         for file in files:
             reached("checkpoint_write")
             link = os.path.join(directory, os.path.basename(file))
-            # A link may be there although an error was the answer.
+            # Noted first, because a link can exist although the call reported an error.
             links.append(link)
             os.link(os.path.join(folder, file), link)
     except OSError as error:
-        # Whoever writes the table anew must not find another checkpoint's file under its name.
+        # The whole table is written next, and must not find another checkpoint's file by that name.
         for link in links:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(link)

@@ -1,7 +1,7 @@
-"""Initial values of a shard's rows, as an ``InitializerSpec`` names them.
+"""Fills the rows of a shard with the initial values that an ``InitializerSpec`` describes.
 
-The values depend on (seed, global row, column) alone, so a variable starts the same however it is
-placed. Knows nothing of shards or servers.
+Knows nothing of shards or servers. Invariant: the values depend on (seed, global row, column) only,
+so a variable starts the same however it is cut and placed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def fill(spec: InitializerSpec, out: NDArray[Any], row_start: int) -> None:
     """Fills ``out`` [rows, width], the rows of a variable from ``row_start`` on.
 
     The first ``zero_columns`` values of a row are 0. Raises InvalidArgumentError for an unknown
-    initializer, or one without such a parameter.
+    initializer, or for a parameter that it does not have.
     """
     given = _checked(spec)
     if spec.name == "constant":

@@ -1,7 +1,7 @@
-"""A checkpoint's file that is being read, once: each piece is checked before any of it is used.
+"""Reads a file of a checkpoint once, and checks each piece before any byte of it is used.
 
-Knows nothing of formats. Invariant: no byte is given out of a piece whose checksum is not the one
-that the checkpoint has for it; pieces are those of ``OutputFile``.
+Knows nothing of formats. Pieces are those of ``OutputFile``. Invariant: no byte of a piece is
+returned unless the checksum of the piece is the one in the checkpoint.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Piece = NDArray[np.uint8]
 
 
 class InputFile:
-    """The file of ``part`` in ``directory``, as Arrow reads files. Blocks; a context.
+    """The file of ``part`` in ``directory``, as a file object for Arrow. Blocks; a context manager.
 
-    The next piece is read, by a thread that ends with the context, while one is used. Raises
-    FileNotFoundError where there is no file, DataLossError for one of another size, and at the
-    first byte that is asked for of a damaged piece.
+    A thread, which ends with the context, reads the next piece while one is used. Raises
+    FileNotFoundError if there is no file, DataLossError if it has another size, and DataLossError
+    at the first read from a damaged piece.
     """
 
     def __init__(self, directory: str, part: SavedShard) -> None:
@@ -50,7 +50,7 @@ class InputFile:
             raise self._damaged("the manifest's checksums are not one another's")
 
     def read(self, size: int = -1) -> pa.Buffer:
-        """As much as there is of the next ``size`` bytes; all that is left for -1."""
+        """Reads the next ``size`` bytes, fewer at the end of the file; -1 reads to the end."""
         left = self._part.size_bytes - self._at
         out = reused_buffer(left if size < 0 else min(size, left))
         target = bytes_of(out)
@@ -113,7 +113,7 @@ class InputFile:
         return self._handle < 0
 
     def close(self) -> None:
-        """Idempotent."""
+        """Ends the thread and closes the file. Idempotent."""
         self._thread.shutdown(cancel_futures=True)
         handle, self._handle = self._handle, -1
         if handle >= 0:

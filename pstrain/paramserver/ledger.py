@@ -1,6 +1,6 @@
-"""Which changes of which closures a parameter server has applied.
+"""The record of which changes of which closures a parameter server has applied.
 
-Pure: no clock, no lock, no network. Invariant: ``claim`` answers True at most once for a pair
+Pure: no clock, no lock, no network. Invariant: ``claim`` returns True at most once for a pair
 (closure, sequence), whatever the order of claims, marks and restores.
 """
 
@@ -13,12 +13,12 @@ _SEQUENCES = 8
 
 
 class Ledger:
-    """Applied (closure, sequence) pairs of one session. Not thread-safe.
+    """The applied (closure, sequence) pairs of one session. Not thread-safe.
 
     A closure's changes are numbered from 0 in the order it makes them. Pairs are bits of blocks of
     512 closures by 8 sequences, so that a million closures of a few changes take a megabyte or
-    two. Closures below the low-water mark are finished everywhere: what still arrives from them is
-    late and refused, and their blocks are forgotten.
+    two. Closures below the low-water mark have ended everywhere: their messages that still arrive
+    are late and refused, and their blocks are forgotten.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Ledger:
         self._low_water = 0
 
     def claim(self, closure: int, sequence: int) -> bool:
-        """True if the change is new and must be applied now, False if it was, or comes late."""
+        """Returns True if the change must be applied now, False if it was applied or is late."""
         if closure < self._low_water:
             return False
         row, column = closure % _CLOSURES, sequence % _SEQUENCES
@@ -39,13 +39,13 @@ class Ledger:
         return True
 
     def has(self, closure: int, sequence: int) -> bool:
-        """Whether :meth:`claim` would answer False."""
+        """True if :meth:`claim` would return False."""
         row, column = closure % _CLOSURES, sequence % _SEQUENCES
         seen = self._blocks.get((closure // _CLOSURES, sequence // _SEQUENCES), 0)
         return closure < self._low_water or bool(seen & 1 << (row * _SEQUENCES + column))
 
     def advance(self, low_water: int) -> None:
-        """Sets the mark; one lower than the present is ignored."""
+        """Raises the low-water mark; ignores a lower one."""
         if low_water <= self._low_water:
             return
         self._low_water = low_water
@@ -53,16 +53,16 @@ class Ledger:
         self._blocks = {key: seen for key, seen in self._blocks.items() if key[0] >= first}
 
     def __len__(self) -> int:
-        """Number of blocks held."""
+        """Returns the number of blocks held."""
         return len(self._blocks)
 
     def state(self) -> dict[str, Any]:
-        """JSON form, for checkpoints."""
+        """Returns the JSON form, for checkpoints."""
         blocks = [[*key, f"{seen:x}"] for key, seen in sorted(self._blocks.items())]
         return {"low_water": self._low_water, "applied": blocks}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Adds what ``state`` (from :meth:`state`) has seen to what this ledger has seen."""
+        """Adds the pairs and the low-water mark of ``state`` (from :meth:`state`)."""
         for closures, sequences, seen in state["applied"]:
             key = (closures, sequences)
             self._blocks[key] = self._blocks.get(key, 0) | int(seen, 16)

@@ -1,8 +1,8 @@
-"""Files of a checkpoint read into shards, whatever their cut, by ranges of rows.
+"""Reads the files of a checkpoint into shards by ranges of rows, however either is cut.
 
 Knows nothing of manifests, models or the network. Invariant: restoring gives each row the values
-and slots it was saved with; where that cannot be, an error comes before any row has changed, or
-shards that had their initial values have them again.
+and slots with which it was saved. If it cannot, it raises an error before any row has changed, or
+after shards that had their initial values have them again.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ logger = logging.getLogger(__name__)
 
 Array = NDArray[Any]
 Targets = Sequence[tuple[str, Shard]]
-# Rows from a number on, or those of an array, and their columns.
+# The first row number, or an array of row numbers, and the columns of these rows.
 _Rows = tuple[int | NDArray[np.int64], list[Array]]
-# What a file has of a part of a variable.
+# Reads the blocks that an open file has of one part of a variable.
 _BlocksOf = Callable[[SavedShard], Iterator[_Rows]]
 
 
 class _Pair(NamedTuple):
-    """A shard, something that it wants of a file, and the part whose kinds of slots it gets."""
+    """A shard, a part in a file that has rows of it, and the part whose kinds of slots it gets."""
 
     shard: Shard
     part: SavedShard
-    model: SavedShard
+    layout: SavedShard
 
 
 _Pairs = list[_Pair]
 
 
 class Staged(NamedTuple):
-    """Files that were read by :func:`stage`, and the versions that shards then had."""
+    """The files that :func:`stage` has read, and the versions that the shards had then."""
 
     files: frozenset[str] = frozenset()
     versions: tuple[tuple[Shard, int], ...] = ()
 
     @property
     def is_current(self) -> bool:
-        """Whether nobody has changed the shards since."""
+        """Whether no shard has changed since."""
         return all(shard.version == version for shard, version in self.versions)
 
     def undo(self) -> None:
-        """Shards that nobody has changed since get their initial values again."""
+        """Gives the shards that have not changed since their initial values again."""
         for shard, version in self.versions:
             if shard.version == version:
                 shard.reset()
@@ -70,26 +70,30 @@ NOTHING = Staged()
 
 
 def verify(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> None:
-    """Checks that :meth:`read_into` can be done: names, shapes, the checksums of files; blocks.
+    """Checks names, shapes and checksums of files, so that :func:`read_into` can be done; blocks.
 
-    Raises NotFoundError for a variable or file that is missing, InvalidArgumentError for another
-    shape or dtype, DataLossError for damaged or missing rows.
+    Raises NotFoundError for a missing variable or file, InvalidArgumentError for another shape or
+    dtype, and DataLossError for damaged or missing rows.
     """
     for pairs in _by_file(targets, saved).values():
         _verify(directory, pairs[0].part)
 
 
 def can_stage(targets: Targets, saved: Sequence[SavedShard]) -> bool:
-    """Whether :func:`stage` can be used: all that is in tables has its initial values."""
+    """True if :func:`stage` can be used: all shards in tables still have their initial values.
+
+    False also if no shard is in a table, or if the checkpoint lacks checksums of pieces.
+    """
     tables = _tables(_by_file(targets, saved))
     pairs = [pair for each in tables.values() for pair in each]
     return bool(pairs) and all(pair.shard.is_initial and pair.part.sums for pair in pairs)
 
 
 def stage(directory: str, targets: Targets, saved: Sequence[SavedShard]) -> Staged:
-    """As :func:`verify`, but tables are read into their shards while they are checked; blocks.
+    """Checks as :func:`verify` does, but reads tables into their shards while checking; blocks.
 
-    So they are read once. No change may be made meanwhile. What fails leaves initial values.
+    Tables are then read only once. No change may be made meanwhile. If it fails, the shards have
+    their initial values again.
     """
     files = _by_file(targets, saved)
     tables = _tables(files)
@@ -112,8 +116,8 @@ def read_into(
 ) -> None:
     """Overwrites each target, named as in the checkpoint, with its rows and slots; blocks.
 
-    Must be verified or staged first: a damaged file is not noticed here. What is ``staged`` is
-    read again only where it was changed since.
+    The files must be verified or staged first: damage is not noticed here. The ``staged`` files are
+    read again only if a staged shard has changed since.
     """
     done = staged.files if staged.is_current else frozenset()
     for file, pairs in _by_file(targets, saved).items():
@@ -137,7 +141,7 @@ def _tables(files: Mapping[str, _Pairs]) -> dict[str, _Pairs]:
 
 
 def _restore_parts(pairs: _Pairs, blocks_of: _BlocksOf) -> None:
-    """What a file holds, into the shards that want it."""
+    """Restores the rows that a file holds into the shards that want them."""
     by_part: dict[SavedShard, _Pairs] = {}
     for pair in pairs:
         by_part.setdefault(pair.part, []).append(pair)
@@ -151,7 +155,7 @@ def _restore_parts(pairs: _Pairs, blocks_of: _BlocksOf) -> None:
 
 
 def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]:
-    """Who wants what of each file, in the order in which they are to be read."""
+    """Returns, by file in the order of reading, the shards that want rows of that file."""
     files: dict[str, _Pairs] = {}
     by_name: dict[str, list[SavedShard]] = {}
     for each in saved:
@@ -160,9 +164,9 @@ def _by_file(targets: Targets, saved: Sequence[SavedShard]) -> dict[str, _Pairs]
         parts = _parts(name, shard, by_name.get(name, ()))
         if not parts:
             continue
-        model = _model(shard, parts)
+        layout = _slot_layout(shard, parts)
         for each in (file for part in parts for file in part.files):
-            files.setdefault(each.file, []).append(_Pair(shard, each, model))
+            files.setdefault(each.file, []).append(_Pair(shard, each, layout))
     return files
 
 
@@ -217,7 +221,7 @@ def _table_file(source: pa.NativeFile, _name: str) -> _BlocksOf:
 
 
 def _dense_file(source: pa.NativeFile, name: str) -> _BlocksOf:
-    # Once for all variables of it, which may be thousands: the header describes all of them.
+    # Parsed once for all variables in the file: its header describes all of them, maybe thousands.
     found = safetensors.read(np.frombuffer(source.read_buffer(), np.uint8), name)
 
     def blocks_of(part: SavedShard) -> Iterator[_Rows]:
@@ -227,12 +231,12 @@ def _dense_file(source: pa.NativeFile, name: str) -> _BlocksOf:
     return blocks_of
 
 
-def _model(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:
-    """Of parts that a shard gets rows of, one that has the slots which all of its rows get.
+def _slot_layout(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:
+    """Returns the part whose kinds of slots all rows of the shard get, of those it gets rows from.
 
-    Shards have none before they are trained. Of several optimizers that of most rows counts: the
-    next step of another begins with slots of its own. Checkpoints of earlier versions do not say
-    what slots begin with.
+    Parts that were never trained have no slots. If the parts had several optimizers, the one of
+    most rows wins; the next step of another optimizer begins with slots of its own. A part with
+    initial values of slots is preferred, since checkpoints of earlier versions lack them.
     """
     rows: Counter[str | None] = Counter()
     for part in parts:
@@ -246,29 +250,29 @@ def _model(shard: Shard, parts: Sequence[SavedShard]) -> SavedShard:
     return next((part for part in same if part.firsts), same[0])
 
 
-def _has_slots_of(part: SavedShard, model: SavedShard) -> bool:
-    return part.optimizer == model.optimizer and part.columns == model.columns
+def _has_slots_of(part: SavedShard, layout: SavedShard) -> bool:
+    return part.optimizer == layout.optimizer and part.columns == layout.columns
 
 
 def _tell_of_lost_slots(pairs: _Pairs) -> None:
-    for shard, part, model in pairs:
-        if len(part.columns) > 1 and not _has_slots_of(part, model):
+    for shard, part, layout in pairs:
+        if len(part.columns) > 1 and not _has_slots_of(part, layout):
             logger.warning(
                 "rows [%d, %d) of variable %r were saved with optimizer slots of %s, but the "
                 "other rows of shard %d have slots of %s, so these rows start with fresh slots "
                 "of that kind",
                 part.row_start, part.row_stop, part.name, part.optimizer, shard.index,
-                model.optimizer,
+                layout.optimizer,
             )  # fmt: skip
 
 
-def _like(model: SavedShard, part: SavedShard, columns: list[Array]) -> list[Array]:
-    """Columns of ``part`` with the slots of ``model``: first values where it has no such slots."""
-    if _has_slots_of(part, model):
+def _with_slots_of(layout: SavedShard, part: SavedShard, columns: list[Array]) -> list[Array]:
+    """Returns the columns of ``part`` with the slots of ``layout``, initial ones if need be."""
+    if _has_slots_of(part, layout):
         return columns
     values = columns[0]
-    widths = [values.shape[1]] * model.slots + [1] * model.row_slots
-    firsts = model.firsts or [0.0] * len(widths)
+    widths = [values.shape[1]] * layout.slots + [1] * layout.row_slots
+    firsts = layout.firsts or [0.0] * len(widths)
     slots = [
         np.broadcast_to(values.dtype.type(first), (len(values), width))
         for first, width in zip(firsts, widths, strict=True)
@@ -277,20 +281,24 @@ def _like(model: SavedShard, part: SavedShard, columns: list[Array]) -> list[Arr
 
 
 def _restore(pairs: _Pairs, start: int, columns: list[Array]) -> None:
-    for shard, part, model in pairs:
+    for shard, part, layout in pairs:
         a, b = max(start, shard.row_start), min(start + len(columns[0]), shard.row_stop)
         if a < b:
-            rows = [column[a - start : b - start] for column in _like(model, part, columns)]
-            shard.restore(a, rows, model.optimizer, row_slots=model.row_slots, firsts=model.firsts)
+            rows = [
+                column[a - start : b - start] for column in _with_slots_of(layout, part, columns)
+            ]
+            shard.restore(
+                a, rows, layout.optimizer, row_slots=layout.row_slots, firsts=layout.firsts
+            )
 
 
 def _restore_rows(pairs: _Pairs, ids: NDArray[np.int64], columns: list[Array]) -> None:
-    for shard, part, model in pairs:
+    for shard, part, layout in pairs:
         mine = (ids >= shard.row_start) & (ids < shard.row_stop)
         if mine.any():
-            rows = [column[mine] for column in _like(model, part, columns)]
+            rows = [column[mine] for column in _with_slots_of(layout, part, columns)]
             shard.restore_rows(
-                ids[mine], rows, model.optimizer, row_slots=model.row_slots, firsts=model.firsts
+                ids[mine], rows, layout.optimizer, row_slots=layout.row_slots, firsts=layout.firsts
             )
 
 

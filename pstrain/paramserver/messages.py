@@ -1,9 +1,9 @@
 """Messages between trainers and parameter servers: a JSON header and a body of arrays.
 
 The header says which arrays follow, in order; each starts at a multiple of 64 bytes in the body.
-Large arrays may come by themselves, after the message (see ``pieces``). Knows the form of
-messages, not what servers do with them. Invariant: arrays that come out of a received body are
-aligned and read-only, however it travelled, so that kernels see one type.
+Large arrays may travel separately, after the message (see ``pieces``). Knows the form of messages,
+not what servers do with them. Invariant: the arrays of a received body are aligned and read-only,
+however the body travelled, so that kernels see one type.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pstrain.errors import DataLossError
 EXCHANGE = "parameters"
 
 LARGE_BYTES: Final = 1 << 20
-"""Arrays of so much may travel by themselves."""
+"""Arrays of at least this size may travel separately."""
 
 _ALIGNMENT = 64
 
@@ -34,14 +34,14 @@ Part = tuple[str, tuple[int, ...]]
 Fill = Callable[[int, int, int, Array], None]
 
 
-# Made once: the functions of the module make their own, and look which encoding it is.
+# Used directly, because ``json.loads`` detects the encoding of the bytes in each call.
 _DECODER = json.JSONDecoder()
 
 
 def _encoder() -> Callable[[Any, int], Sequence[str]]:
-    """What makes chunks of text of a value: by C, once for all, where ``json`` has that.
+    """Returns a function that encodes a value to chunks of text, written in C if ``json`` has it.
 
-    ``JSONEncoder.encode`` makes one for each header, which takes as long as the header.
+    ``JSONEncoder.encode`` makes such a function for each header, which takes as long as encoding.
     """
     encoder = json.JSONEncoder(separators=(",", ":"))
     by_c = getattr(json.encoder, "c_make_encoder", None)
@@ -56,12 +56,12 @@ _ENCODE = _encoder()
 
 
 def encode_header(header: dict[str, Any]) -> bytes:
-    """A header as bytes."""
+    """Encodes a header as bytes."""
     return "".join(_ENCODE(header, 0)).encode()
 
 
 def decode_header(data: bytes) -> dict[str, Any]:
-    """The header in ``data``; DataLossError if there is none."""
+    """Returns the header in ``data``; raises DataLossError if there is none."""
     try:
         text = data.decode()
         header, end = _DECODER.raw_decode(text)
@@ -73,29 +73,29 @@ def decode_header(data: bytes) -> dict[str, Any]:
 
 
 def encode_error(error: Exception) -> bytes:
-    """The reply that makes the peer raise ``error``."""
+    """Returns the reply that makes the peer raise ``error``."""
     return encode_header(refusal(error))
 
 
 def refusal(error: Exception) -> dict[str, Any]:
-    """What a reply, or a part of one, says where something could not be done."""
+    """Returns the header of a reply, or of one part of a reply, that reports ``error``."""
     return {"error": error_to_dict(error)}
 
 
 def decode_reply(data: bytes) -> dict[str, Any]:
-    """The header of a reply; raises what the server replied with."""
+    """Returns the header of a reply; raises the error that the server reported, if any."""
     return checked(decode_header(data))
 
 
 def checked(header: dict[str, Any]) -> dict[str, Any]:
-    """The header of a reply, or of a part of one; raises what the server replied with."""
+    """Returns a decoded header, or one part of it; raises the error that it reports, if any."""
     if "error" in header:
         raise error_from_dict(header["error"])
     return header
 
 
 def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
-    """A body for arrays of these (dtype, shape), and the arrays in it, to be filled in."""
+    """Allocates a body for arrays of these (dtype, shape); the caller fills the returned arrays."""
     if not parts:
         return None, []
     offsets, size = _layout(parts)
@@ -104,11 +104,11 @@ def new_body(parts: Sequence[Part]) -> tuple[pa.Buffer | None, list[Array]]:
 
 
 class LateBody:
-    """A body that is written where it is sent from.
+    """A body whose arrays are written only when it is sent, into the memory it is sent from.
 
-    ``fill(part, start, stop, target)`` writes rows ``[start, stop)`` of an array, of ``parts``; it
-    must not fail, and may be called again. Through shared memory that saves a copy. ``arrays``:
-    those, where they are there already; they can be sent from where they are.
+    ``fill(part, start, stop, target)`` writes rows ``[start, stop)`` of one of the ``parts``; it
+    must not fail, and may be called repeatedly. With shared memory this saves a copy. ``arrays``
+    has the parts that exist already, or None; these can be sent from where they are.
     """
 
     def __init__(
@@ -124,12 +124,12 @@ class LateBody:
 
     @property
     def room(self) -> int:
-        """Bytes that it takes."""
+        """The bytes that the body takes."""
         return self._places[1]
 
     @classmethod
     def of(cls, arrays: Sequence[Array]) -> LateBody | None:
-        """Of arrays that nobody changes until the reply has come; None where there are none."""
+        """Makes a body of arrays, or None; the arrays must not change until the reply comes."""
         if not arrays:
             return None
         parts = [(array.dtype.str, array.shape) for array in arrays]
@@ -137,7 +137,7 @@ class LateBody:
 
     @classmethod
     def joined(cls, bodies: Sequence[LateBody]) -> LateBody:
-        """One body with the arrays of several, in order."""
+        """Makes one body with the arrays of several bodies, in order."""
         places = [(body, part) for body in bodies for part in range(len(body.parts))]
 
         def fill(part: int, start: int, stop: int, target: Array) -> None:
@@ -148,7 +148,7 @@ class LateBody:
         return cls([part for body in bodies for part in body.parts], fill, arrays)
 
     def write_into(self, target: pa.Buffer) -> tuple[int, int]:
-        """Writes the body at the start of ``target``; first byte and size."""
+        """Writes the body at the start of ``target``; returns its first byte and its size."""
         offsets, room = self._places
         for part, place in enumerate(_views(bytes_of(target), self.parts, offsets)):
             array = self.arrays[part]
@@ -159,9 +159,9 @@ class LateBody:
         return 0, room
 
     def to_buffer(self) -> pa.Buffer:
-        """The body in one piece: a single array where it is, if it is there already.
+        """Returns the body as one buffer; a single array that exists already is not copied.
 
-        Others in memory of their own, which this thread uses again once nobody reads it.
+        Otherwise the buffer is memory that this thread reuses once nobody refers to it.
         """
         if len(self.parts) == 1 and self.arrays[0] is not None:
             return self.rows(0, 0, len(self.arrays[0]))
@@ -170,7 +170,7 @@ class LateBody:
         return buffer
 
     def rows(self, part: int, start: int, stop: int) -> pa.Buffer:
-        """Rows ``[start, stop)`` of an array; where they are, or as :meth:`to_buffer` does."""
+        """Returns rows ``[start, stop)`` of a part, in place if possible, or in reused memory."""
         array = self.arrays[part]
         if array is not None and array.flags.c_contiguous:
             return pa.py_buffer(array[start:stop])
@@ -181,7 +181,7 @@ class LateBody:
         return buffer
 
     def without(self, parts: Collection[int]) -> LateBody | None:
-        """A body of the other arrays; None where there are none."""
+        """Returns a body without these parts, or None if no part is left."""
         left = [part for part in range(len(self.parts)) if part not in parts]
         if not left:
             return None
@@ -199,12 +199,12 @@ def _copy_rows(arrays: Sequence[Array], part: int, start: int, stop: int, target
 
 
 def reused_buffer(size: int) -> pa.Buffer:
-    """Memory for ``size`` bytes, which this thread uses again once nobody refers to it."""
+    """Returns ``size`` bytes of memory that this thread reuses once nobody refers to it."""
     return pa.py_buffer(buffers.empty((-(-size // 4),))).slice(0, size)
 
 
 class SplitBody(NamedTuple):
-    """A received body whose large arrays came by themselves; ``rest`` holds the others."""
+    """A received body whose large arrays travelled separately; ``rest`` holds the others."""
 
     large: list[pa.Buffer]
     rest: pa.Buffer | None
@@ -215,12 +215,12 @@ Received: TypeAlias = "pa.Buffer | SplitBody | None"
 
 
 def is_large(part: Part) -> bool:
-    """Whether an array travels by itself, where anything does."""
+    """True if the array travels separately, over connections that send large arrays so."""
     return part_bytes(part) >= LARGE_BYTES
 
 
 def part_bytes(part: Part) -> int:
-    """Size of an array."""
+    """Returns the bytes of an array."""
     return _item_bytes(part[0]) * math.prod(part[1])
 
 
@@ -230,9 +230,9 @@ def _item_bytes(dtype: str) -> int:
 
 
 def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
-    """The arrays in a received body, without copying where it is aligned; keep it alive.
+    """Returns the arrays in a received body; an aligned body is not copied and must stay alive.
 
-    Raises DataLossError when the body has another size than the parts need.
+    Raises DataLossError if the size of the body is not what the parts need.
     """
     if not isinstance(body, SplitBody):
         return _arrays_of(body, parts)
@@ -248,14 +248,14 @@ def body_arrays(body: Received, parts: Sequence[Part]) -> list[Array]:
 
 
 def claim_parts(keys: int) -> list[Part]:
-    """The arrays of a claim of so many keys: see ``Shard.claim``."""
+    """Returns the parts in the body of a claim of so many keys: see ``Shard.claim``."""
     return [*[("int64", (keys,))] * 3, ("uint8", (keys,))]
 
 
 def split_body(body: Received, parts: Sequence[Part]) -> tuple[Received, Received]:
-    """The first arrays in a received body, which are ``parts``, and all that follow them.
+    """Splits a received body into its first arrays, which are ``parts``, and all that follow.
 
-    Raises DataLossError where the body is too short for ``parts``.
+    Raises DataLossError if the body is too short for ``parts``.
     """
     if not isinstance(body, SplitBody):
         return _split_buffer(body, parts)
@@ -314,12 +314,12 @@ def _views(data: NDArray[np.uint8], parts: Sequence[Part], offsets: Sequence[int
 
 
 def bytes_of(buffer: pa.Buffer) -> NDArray[np.uint8]:
-    """The memory of a buffer, to be written to as well; not a copy."""
+    """Returns the memory of a buffer as a writable array, not a copy."""
     return np.asarray(_Memory(buffer))
 
 
 class _Memory:
-    """Arrow's memory as NumPy sees it, also where Arrow takes it for read-only."""
+    """A writable view for NumPy of Arrow's memory, even if Arrow treats it as read-only."""
 
     __slots__ = ("__array_interface__", "_owner")
 

@@ -1,8 +1,8 @@
-"""A file that is being written: counted, checksummed, and synced when it is finished.
+"""Writes a file of a checkpoint: counts and checksums its bytes, and syncs it at the end.
 
-Knows nothing of formats. Invariant: a file that was finished is on the disk, its folder's entry
-too; one that was not is of no use to anybody and will be removed with its folder. Its checksum is
-that of the checksums of its pieces of ``PIECE_BYTES``, the last perhaps shorter.
+Knows nothing of formats. The checksum of a file is the checksum of the checksums of its pieces of
+``PIECE_BYTES``, of which the last may be shorter. Invariant: a finished file is on the disk, once
+the caller has synced its folder; an unfinished one is useless, and is removed with its folder.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from pstrain.failpoints import reached
 
 PIECE_BYTES: Final = 8 << 20
 _PIECES: Final = 3
-# Sizes of direct writes are multiples of this; disks ask for as much or less.
+# The sizes of direct writes are multiples of this; disks require this much or less.
 _SECTOR_BYTES: Final = 4096
 
 Piece = NDArray[np.uint8]
 
 
 class OutputFile:
-    """Blocks; what the disk refuses is an OSError.
+    """A file to write, as a context manager. Blocks; errors of the disk are raised as OSError.
 
-    Goes past the page cache where the file system lets it: to fill that with a table of gigabytes
-    takes longer than to write it, and pushes out what others have cached. Pieces are written by a
-    thread, which ends with the context, while the next are made.
+    Bypasses the page cache if the file system allows it: filling the cache with a table of
+    gigabytes takes longer than writing the table, and evicts what others have cached. A thread,
+    which ends with the context, writes pieces while the next ones are filled.
     """
 
     def __init__(self, path: str) -> None:
@@ -51,16 +51,16 @@ class OutputFile:
 
     @property
     def checksum(self) -> int:
-        """Of the whole file, once the context has ended."""
+        """The checksum of the whole file; valid once the context has ended."""
         return joined(self._sums)
 
     @property
     def sums(self) -> str:
-        """Checksums of its pieces, as manifests hold them."""
+        """The checksums of the pieces, in the hexadecimal form of manifests."""
         return _as_array(self._sums).tobytes().hex()
 
     def write(self, data: Any) -> int:
-        """All of ``data``, which is something with a buffer."""
+        """Writes all of ``data``, any object with a buffer; returns its size in bytes."""
         view = np.frombuffer(data, np.uint8)
 
         def copy(start: int, target: Piece) -> None:
@@ -70,7 +70,7 @@ class OutputFile:
         return int(view.size)
 
     def write_from(self, size: int, read: Callable[[int, Piece], None]) -> None:
-        """``size`` bytes, which ``read(start, target)`` puts where they are written from."""
+        """Writes ``size`` bytes; ``read(start, target)`` copies them into the piece to write."""
         reached("checkpoint_write")
         at = 0
         while at < size:
@@ -87,7 +87,7 @@ class OutputFile:
 
     def _next_piece(self) -> Piece:
         if len(self._writing) < _PIECES:
-            # Begins with a page, as direct writes ask for.
+            # Memory that begins with a page, as direct writes require.
             return np.frombuffer(mmap.mmap(-1, PIECE_BYTES, mmap.MAP_PRIVATE), np.uint8)
         written, piece = self._writing.popleft()
         written.result()
@@ -111,7 +111,7 @@ class OutputFile:
             try:
                 count = os.write(self._handle, left)
             except OSError as error:
-                # What some file systems answer only now that direct writes are not for them.
+                # Some file systems refuse direct writes only at the first write.
                 if error.errno != errno.EINVAL or not _write_through_cache(self._handle):
                     raise
                 continue
@@ -137,7 +137,7 @@ class OutputFile:
 
 
 def size_and_checksum(path: str) -> tuple[int, int]:
-    """Those of a file, as :class:`OutputFile` counts them; blocks."""
+    """Returns the size and the checksum of a file, as :class:`OutputFile` computes it; blocks."""
     size, sums = 0, []
     piece = np.empty(PIECE_BYTES, np.uint8)
     with open(path, "rb") as stream:
@@ -148,7 +148,7 @@ def size_and_checksum(path: str) -> tuple[int, int]:
 
 
 def sums_of(text: str) -> list[int]:
-    """The checksums in :attr:`OutputFile.sums`; DataLossError where there are none."""
+    """Parses :attr:`OutputFile.sums`; raises DataLossError if ``text`` has no checksums."""
     try:
         return [int(value) for value in np.frombuffer(bytes.fromhex(text), "<u8")]
     except ValueError as error:
@@ -158,7 +158,7 @@ def sums_of(text: str) -> list[int]:
 
 
 def joined(sums: list[int]) -> int:
-    """The checksum of a file, from those of its pieces."""
+    """Computes the checksum of a file from those of its pieces."""
     return checksum(_as_array(sums))
 
 
@@ -167,19 +167,20 @@ def _as_array(sums: list[int]) -> NDArray[np.uint64]:
 
 
 def _open(path: str) -> int:
-    """A new file: what is there may be another checkpoint's, by a link."""
+    """Creates a file and fails if it exists: it may be a link to another checkpoint's file."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         return os.open(path, flags | getattr(os, "O_DIRECT", 0), 0o666)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        # Some file systems have made it by then; had it been there, that would be the error.
+        # Some file systems create the file before they refuse direct writes. A file that existed
+        # before would have failed with EEXIST instead.
         return os.open(path, flags & ~os.O_EXCL, 0o666)
 
 
 def _write_through_cache(handle: int) -> bool:
-    """No direct writes from now on; False where there were none before."""
+    """Ends direct writes; returns False if they were not in use."""
     flags = fcntl.fcntl(handle, fcntl.F_GETFL)
     direct = flags & getattr(os, "O_DIRECT", 0)
     if direct:

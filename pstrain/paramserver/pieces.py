@@ -1,9 +1,9 @@
-"""Long messages over a network: one whose large arrays follow it, each by itself or in pieces.
+"""Long messages over a network: the large arrays follow the message, each whole or in pieces.
 
-So arrays that are there already are sent from where they are, and of long ones the next rows are
-looked up while others are on the wire. Knows bodies, nothing of what is in them, nor of who sends.
-Invariant: nothing of a message is there for its receiver before all of it is; a stream that breaks
-in the middle leaves nothing.
+Arrays that exist already are sent without a copy; while pieces of a long array are on the wire, its
+next rows are looked up. Knows bodies, nothing of their contents nor of who sends them. Invariant:
+the receiver gets a message only when all of it has arrived; a stream that breaks in the middle of a
+message delivers nothing of it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pstrain.paramserver.messages import (
     reused_buffer,
 )
 
-# Shorter arrays come whole, and their receiver copies nothing: that saves more than to look rows up
-# while others are on the wire.
+# Shorter arrays are sent whole, so that the receiver copies nothing. That saves more than looking
+# rows up while others are on the wire.
 PIECE_BYTES: Final = 4 << 20
 
 _HEAD: Final = b"\0head"
@@ -42,16 +42,16 @@ Send = Callable[[bytes, pa.Buffer | None], None]
 
 
 class Arrived(NamedTuple):
-    """A message that came over a network or through shared memory."""
+    """A message that arrived over a network or through shared memory."""
 
     header: bytes
     body: Received
 
 
 def send(send_one: Send, header: bytes, body: Body) -> None:
-    """Sends a message as one, or, where it is long, with its large arrays after the rest.
+    """Sends a message as one, or, if it has large arrays, sends these separately after the rest.
 
-    The first of them is on its way with the header where there is nothing else.
+    The first piece of the first large array travels with the header if there are no other arrays.
     """
     if not isinstance(body, LateBody):
         send_one(header, body)
@@ -74,7 +74,7 @@ def _head(sizes: list[int], has_rest: bool) -> bytes:
 
 
 def _pieces(body: LateBody, part: int) -> Iterator[tuple[int, pa.Buffer]]:
-    """Whole where it is there already: then its receiver uses it where it arrives."""
+    """Yields (first byte, piece); an array that exists already is one piece, so not copied."""
     size, rows = part_bytes(body.parts[part]), body.parts[part][1][0]
     pieces = 1 if body.arrays[part] is not None else -(-size // PIECE_BYTES)
     at = 0
@@ -90,7 +90,7 @@ def _even(rows: int, pieces: int) -> list[tuple[int, int]]:
 
 
 def receive(receive_one: Callable[[], Message | None]) -> Arrived | None:
-    """The next whole message; None where the stream ended before one was."""
+    """Returns the next whole message, or None if the stream ends before one is complete."""
     first = receive_one()
     if first is None:
         return None
@@ -111,7 +111,7 @@ def receive(receive_one: Callable[[], Message | None]) -> Arrived | None:
 
 
 def _read_head(data: bytes) -> tuple[list[int], bool, bytes]:
-    """Sizes of the arrays that follow, whether other arrays came with it, and the header."""
+    """Returns the sizes of the large arrays, whether small arrays came with it, and the header."""
     at = len(_HEAD)
     try:
         count, has_rest = _COUNTS.unpack_from(data, at)
@@ -129,7 +129,7 @@ def _read_head(data: bytes) -> tuple[list[int], bool, bytes]:
 
 
 def _place(header: bytes, index: int) -> int:
-    """Where in array ``index`` a piece belongs."""
+    """Returns the byte of array ``index`` at which a piece begins."""
     try:
         found, at = _PLACE.unpack(header.removeprefix(_PIECE))
     except struct.error as error:
@@ -140,7 +140,7 @@ def _place(header: bytes, index: int) -> int:
 
 
 class _Array:
-    """Pieces of one array, put together; one that came whole stays where it is."""
+    """Assembles the pieces of one array; an array that arrives whole is not copied."""
 
     def __init__(self, size: int) -> None:
         self._size = size

@@ -1,8 +1,8 @@
-"""What a parameter server does for each kind of request, over one store.
+"""The handlers of a parameter server, one for each kind of request, on top of one store.
 
-No network and no session: a request is a header and a body, and so is a reply. Invariant:
-everything in a request is checked before anything changes: first that its header has the shape of
-its kind. No Python per row.
+Knows no network and no session: a request is a header and a body, and so is a reply. Invariant:
+everything in a request is checked before anything changes, the shape of its header first. Runs no
+Python per row.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Call(NamedTuple):
 
 
 def answer(store: Store, call: Call) -> Reply:
-    """The reply to a request; raises a DataServiceError where it cannot be done."""
+    """Returns the reply to a request; raises a DataServiceError if it cannot be done."""
     kind = str(call.header.get("kind"))
     handler = _HANDLERS.get(kind)
     if handler is None:
@@ -60,9 +60,9 @@ def answer(store: Store, call: Call) -> Reply:
 
 
 def _create(store: Store, call: Call) -> Reply:
-    """Some of the work: to be asked for again until no rows are left.
+    """Does some of the work; the client repeats the request until no rows are left.
 
-    Where it ``has_values`` the body has those of each of ``shards``, which are made at once.
+    If ``has_values`` is set, the body has the values of each of ``shards``, all made at once.
     """
     spec = spec_from_json(call.header["spec"])
     for index in call.header["shards"]:
@@ -85,18 +85,21 @@ def _create(store: Store, call: Call) -> Reply:
 
 
 def _make_slots(store: Store, call: Call) -> Reply:
-    """Some of the work: to be asked for again until no rows are left."""
+    """Does some of the work; the client repeats the request until no rows are left."""
     shards = [store.shard(*key) for key in call.header["shards"]]
     optimizer = OptimizerSpec.from_text(call.header["optimizer"])
     return {"left": store.make_slots(shards, optimizer)}, None
 
 
 def _pull(store: Store, call: Call) -> Reply:
-    """Items: [variable, shard, ids or WHOLE, known version]. Unchanged wholes are left out."""
+    """Reads items [variable, shard, number of ids or WHOLE, known version].
+
+    The reply leaves out whole shards whose version the client knows.
+    """
     items = [(store.shard(v, i), count, known) for v, i, count, known in call.header["items"]]
     dtypes = named_in(call.header)
     ids = iter(all_widest(body_arrays(call.body, _ids_of(call.header)), dtypes))
-    # Each version is read once, before the rows: what is sent is at least as new as it says.
+    # Each version is read once, before the rows: the rows sent are at least as new as it says.
     versions = [shard.version for shard, _, _ in items]
     parts: list[Part] = []
     wanted: list[tuple[Shard, Array | None]] = []
@@ -128,15 +131,16 @@ def _fill(
 
 
 def _ids_of(pull: Header) -> list[Part]:
-    """The arrays in the body of a pull."""
+    """Returns the parts in the body of a pull."""
     _, dtype = named_in(pull)
     return [(dtype, (count,)) for _, _, count, _ in pull["items"] if count != WHOLE]
 
 
 def _both(store: Store, call: Call) -> Reply:
-    """``first`` decides or commits a part, ``then`` pulls; the body has the arrays of the latter,
-    then those of the former. Each is done, or refused, by itself: what is refused first is no
-    reason not to read.
+    """Decides or commits a part (``first``), and then pulls (``then``).
+
+    The body has the arrays of ``then``, followed by those of ``first``. Each of the two succeeds or
+    is refused by itself: the pull is done even if ``first`` is refused.
     """
     first, then = call.header["first"], call.header["then"]
     kinds = (first.get("kind"), then.get("kind"))
@@ -170,14 +174,16 @@ def _read(store: Store, call: Call) -> Reply:
 
 
 def _change(store: Store, call: Call) -> Reply:
-    """A change outside closures: applied at once, and again if it comes again."""
+    """Applies a change outside closures at once. Not idempotent: a repeat is applied again."""
     store.apply(read_changes(store, [call.header], call.body))
     return {}, None
 
 
 def _claim(store: Store, call: Call) -> Reply:
-    """Items: [variable, shard, keys]; body: keys, first rows of their buckets, rows after their
-    last, and whether each may claim one. Rows are in the reply; -1: there is none.
+    """Looks up, and claims, the rows of keys for items [variable, shard, number of keys].
+
+    The body has, for each item, the keys, the first rows of their buckets, the rows after the last,
+    and whether each key may claim a row. The reply has the rows, below 0 for a key without a row.
     """
     items = [(store.shard(v, i), count) for v, i, count in call.header["items"]]
     given = iter(body_arrays(call.body, [part for _, n in items for part in claim_parts(n)]))
@@ -203,13 +209,13 @@ def _prepare(store: Store, call: Call) -> Reply:
 
 
 def _check(store: Store, call: Call) -> Reply:
-    """Refuses what ``prepare`` would refuse; holds nothing."""
+    """Checks the changes as ``prepare`` does, but holds nothing."""
     _read_staged(store, call)
     return {}, None
 
 
 def _decide(store: Store, call: Call) -> Reply:
-    """``entries``: the fields of an Entry of each closure that is decided together."""
+    """Decides a part; ``entries`` has the Entry fields of each closure that it decides."""
     changes = _read_staged(store, call)
     entries = [Entry(*entry) for entry in call.header["entries"]]
     new = store.decide(*_part(store, call), changes, entries, call.header["rows"])
@@ -227,7 +233,7 @@ def _abort(store: Store, call: Call) -> Reply:
 
 
 def _apply_round(store: Store, call: Call) -> Reply:
-    """``parts``: [trainer, key] of each closure of the round, in order."""
+    """Applies a round; ``parts`` has [trainer, key] of each of its closures, in order."""
     parts = [(trainer, PartKey(*key)) for trainer, key in call.header["parts"]]
     store.apply_round(parts, call.header["gradients"])
     return {}, None
@@ -245,8 +251,11 @@ def _complete(store: Store, call: Call) -> Reply:
 
 
 def _snapshot(store: Store, call: Call) -> Reply:
-    """``since``: the snapshot since which changes are wanted, or none yet. ``ended``: others whose
-    end may not have been heard of.
+    """Takes a snapshot.
+
+    ``since``, if it is in the header, has changes tracked, and names the snapshot since which they
+    are wanted, or is None for a first one. ``ended`` lists snapshots to drop, in case the request
+    that dropped them was lost.
     """
     for ended in call.header.get("ended", ()):
         store.drop_snapshot(ended)
@@ -269,7 +278,7 @@ def _drop(store: Store, call: Call) -> Reply:
 
 
 def _verify(store: Store, call: Call) -> Reply:
-    """Whether a load can be done; tables that nobody has changed yet are read while at it."""
+    """Checks that a load can be done; already reads tables that still have initial values."""
     saved, named = Saved.from_json(call.header["saved"]), _named(store, call)
     directory = call.header["directory"]
     with store.quiet():
@@ -298,7 +307,7 @@ def _give_up_load(store: Store, call: Call) -> Reply:
 
 
 def _named(store: Store, call: Call) -> list[tuple[str, Shard]]:
-    """The shards here of the variables that a load names."""
+    """Returns the shards on this server of the variables that a load names."""
     names: dict[int, str] = {id_: name for name, id_ in call.header["variables"]}
     return [(names[s.spec.id], s) for s in store.shards() if s.spec.id in names]
 
@@ -308,7 +317,7 @@ def _shard(store: Store, call: Call) -> Shard:
 
 
 def _part(store: Store, call: Call) -> tuple[str, PartKey]:
-    """Who sends which part of a closure; it also says which closures have ended for good."""
+    """Returns the trainer and the key of a part, after advancing the low-water mark."""
     store.advance(call.header["low_water"])
     return call.header["trainer"], PartKey(*call.header["key"])
 

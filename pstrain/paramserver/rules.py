@@ -1,7 +1,7 @@
-"""Update rules by name: their kernels, and what they keep beside a value and a row.
+"""Update rules by name: their kernels, and the slots that they keep per value and per row.
 
 Knows kernels and numbers, nothing of shards or variables. Invariant: a rule's kernels read and
-write exactly the columns that its counts of slots name.
+write exactly the columns of the value and of the slots that the rule counts.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Array = NDArray[Any]
 
 
 class Rule(NamedTuple):
-    """Kernels of an optimizer, and which parameters follow rate and l2 in ``hyper``.
+    """The kernels of an optimizer, and the parameters that follow rate and l2 in ``hyper``.
 
-    ``slots`` counts values kept per value, ``row_slots`` values kept per row. ``all``, where there
-    is one, is the kernel for a gradient of every row.
+    ``slots`` counts the numbers kept per value, ``row_slots`` those kept per row. ``all``, if not
+    None, is the kernel for a gradient of every row.
     """
 
     rows: Callable[..., None]
@@ -49,7 +49,10 @@ RULES = {
 
 
 def find_rule(optimizer: OptimizerSpec) -> Rule:
-    """The rule of an optimizer; InvalidArgumentError where it is unknown or keeps other slots."""
+    """Returns the rule of an optimizer.
+
+    Raises InvalidArgumentError if the rule is unknown, has other slots or lacks a parameter.
+    """
     rule = RULES.get(optimizer.name)
     kept = (len(optimizer.slots), len(optimizer.row_slots))
     if rule is None or (rule.slots, rule.row_slots) != kept:
@@ -67,14 +70,14 @@ def find_rule(optimizer: OptimizerSpec) -> Rule:
 
 
 class BoundRule(NamedTuple):
-    """A rule with the numbers that its kernels take, for all shards of a step."""
+    """A rule with the numbers that its kernels take; serves all shards of a step."""
 
     rule: Rule
     hyper: NDArray[np.float32]
 
     @classmethod
     def of(cls, optimizer: OptimizerSpec) -> BoundRule:
-        """As :func:`find_rule`; worked out once for steps that are alike."""
+        """Finds the rule as :func:`find_rule` does; cached for optimizers with the same text."""
         return _bound(optimizer.text)
 
 
@@ -95,7 +98,7 @@ def apply_rule(
     ids: NDArray[np.int64] | None,
     gradient: Array,
 ) -> None:
-    """One step of rows ``ids`` (distinct, in range), or of all rows, of a slab with its slots."""
+    """Makes one step on rows ``ids`` (distinct, in range), or on all rows, of a slab with slots."""
     rule, hyper = bound
     if ids is None and rule.all is not None:
         rule.all(slab, width, gradient, hyper)

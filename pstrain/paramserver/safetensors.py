@@ -1,8 +1,8 @@
 """The safetensors format: 8 bytes that give the length of a JSON header, the header, raw values.
 
 Other programs read such files with the ``safetensors`` package. Knows nothing of variables.
-Invariant: tensors lie without gaps in the order of the header, their first value aligned to 8
-bytes, and what is read was checked to lie inside the file.
+Invariant: tensors are written without gaps in the order of the header, beginning at a multiple of 8
+bytes; a tensor is read only if it lies inside the file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _DTYPES: Final = {code: np.dtype(name) for name, code in _CODES.items()}
 
 
 class Tensor(NamedTuple):
-    """A tensor to be written."""
+    """The description of a tensor to write."""
 
     name: str
     dtype: str
@@ -37,7 +37,10 @@ class Tensor(NamedTuple):
 
 
 def header(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
-    """What comes before the values of ``tensors``, which follow in this order."""
+    """Returns the bytes before the values of ``tensors``, which must follow in this order.
+
+    Raises InvalidArgumentError for a dtype that the format does not have.
+    """
     described: dict[str, Any] = {_METADATA: dict(metadata)}
     at = 0
     for tensor in tensors:
@@ -58,7 +61,10 @@ def header(tensors: Sequence[Tensor], metadata: Mapping[str, str]) -> bytes:
 
 
 def read(data: NDArray[np.uint8], name: str) -> dict[str, NDArray[Any]]:
-    """Tensors by name, as views of ``data``, a whole file; DataLossError naming what is wrong."""
+    """Returns the tensors by name, as views of ``data``, the bytes of a whole file.
+
+    Raises DataLossError, saying what is wrong, if ``data`` is no such file.
+    """
     length = int.from_bytes(data[:8].tobytes(), "little")
     if len(data) < 8 or length > min(len(data) - 8, _HEADER_MAX_BYTES):
         raise DataLossError(f"{name} is no safetensors file: its header is not in it")

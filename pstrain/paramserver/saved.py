@@ -1,7 +1,7 @@
-"""What a checkpoint says of its files: which rows of which variable lie where.
+"""The description of a checkpoint's files: which rows of which variable lie where.
 
-Pure but for its errors. Invariant: what comes out of a manifest was checked, so that no file
-outside of the checkpoint's folder is ever opened.
+Pure: reads no files. Invariant: file names from a manifest are checked, so that no file outside the
+checkpoint's folder is ever opened.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pstrain.errors import DataLossError, InvalidArgumentError
 
 
 class SavedFile(NamedTuple):
-    """A file of rows of a table that replace those of the files before it."""
+    """A file with rows of a table that replace the same rows of the files before it."""
 
     file: str
     size_bytes: int
@@ -22,17 +22,17 @@ class SavedFile(NamedTuple):
 
 
 class SavedShard(NamedTuple):
-    """Where rows ``[row_start, row_stop)`` of a variable lie in a checkpoint.
+    """The place of rows ``[row_start, row_stop)`` of a variable in a checkpoint.
 
     ``name`` is the variable's name in the checkpoint, ``file`` is relative to its folder and may
     hold several shards; ``size_bytes`` and ``checksum`` are those of the file. ``slots`` counts the
-    values that the optimizer keeps for each value, ``row_slots`` those for each row, ``firsts``
-    what each of these begins with, for rows that were never trained. ``sums`` are those of the
-    pieces of a table's file, in hexadecimal. Older checkpoints have neither of the two.
-    ``changes``, oldest first, hold rows of the table that changed after ``file`` was written.
-    ``stored_as``: what the file calls the variable, where ``name`` is another of its names.
-    ``shift``: where the variable is a part of what was joined of other parts, how far its rows are
-    from those of the part in the file, which has ``stored_rows`` of them.
+    optimizer's slots per value, ``row_slots`` those per row, and ``firsts`` are their initial
+    values, for rows that were never trained. ``sums`` are the checksums of the pieces of a table's
+    file, in hexadecimal. Older checkpoints have neither ``firsts`` nor ``sums``. ``changes``,
+    oldest first, hold rows of the table that changed after ``file`` was written. ``stored_as`` is
+    the variable's name in the file, if ``name`` is another of its names. If the variable is part of
+    a joined one that was saved in other parts, its rows are ``shift`` beyond those of the part in
+    the file, and ``stored_rows`` is the number of rows of that part.
     """
 
     name: str
@@ -55,17 +55,17 @@ class SavedShard(NamedTuple):
 
     @property
     def files(self) -> list[SavedShard]:
-        """One for each file, in the order in which they are to be read."""
+        """The shard once per file, in the order in which the files must be read."""
         whole = self._replace(changes=())
         return [whole, *(whole._replace(**change._asdict()) for change in self.changes)]
 
     def inside(self, folder: str) -> SavedShard:
-        """The same as seen from the folder that holds ``folder``."""
+        """Returns the shard with file names relative to the parent of ``folder``."""
         changes = tuple(c._replace(file=f"{folder}/{c.file}") for c in self.changes)
         return self._replace(file=f"{folder}/{self.file}", changes=changes)
 
     def as_part(self, name: str, shape: tuple[int, ...], shift: int) -> SavedShard:
-        """The same rows as rows of another part of the same whole."""
+        """Returns the same rows as rows of another part, ``name``, of the same joined variable."""
         return self._replace(
             name=name,
             shape=shape,
@@ -77,11 +77,11 @@ class SavedShard(NamedTuple):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for manifests and the wire."""
+        """Returns the JSON form, for manifests and the wire."""
         changes = [change._asdict() for change in self.changes]
         lists = {"shape": list(self.shape), "changes": changes, "firsts": list(self.firsts)}
         described = {**self._asdict(), **lists}
-        # Manifests never have them: they name a value once, as it was saved.
+        # Manifests never contain these fields: they name a value once, as it was saved.
         for absent in ("stored_as", "shift", "stored_rows"):
             if not described[absent]:
                 del described[absent]
@@ -89,7 +89,7 @@ class SavedShard(NamedTuple):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SavedShard:
-        """Inverse of :meth:`to_json`; DataLossError for anything else."""
+        """Inverts :meth:`to_json`; raises DataLossError for anything else."""
         try:
             shape = tuple(map(int, value["shape"]))
             changes = tuple(SavedFile(**change) for change in value.get("changes", ()))
@@ -112,7 +112,7 @@ class SavedShard(NamedTuple):
 
     @property
     def columns(self) -> list[str]:
-        """Names of what is kept of each row: the value, its slots, the row's own."""
+        """The names of the columns of each row: the value, its slots, its row slots."""
         return [
             "values",
             *(f"slot_{index}" for index in range(self.slots)),
@@ -121,9 +121,9 @@ class SavedShard(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """What a checkpoint holds: shards, and the ledger of each server by its index.
+    """The contents of a checkpoint: shards, and the ledger of each server by its index.
 
-    Ledgers mean something to servers of the same session only.
+    Ledgers are valid only for servers of the same ``session``.
     """
 
     shards: tuple[SavedShard, ...]
@@ -131,7 +131,7 @@ class Saved(NamedTuple):
     ledgers: dict[str, Any] = {}  # noqa: RUF012
 
     def also_called(self, aliases: Mapping[str, str]) -> Saved:
-        """The same, in which variables that are stored under a name are found under others too."""
+        """Returns the contents with each stored variable listed under its aliases as well."""
         stored = {shard.name for shard in self.shards}
         others: dict[str, list[str]] = {}
         for alias, name in aliases.items():
@@ -145,12 +145,12 @@ class Saved(NamedTuple):
         return self._replace(shards=(*self.shards, *again))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for manifests and the wire."""
+        """Returns the JSON form, for manifests and the wire."""
         return {**self._asdict(), "shards": [shard.to_json() for shard in self.shards]}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Saved:
-        """Inverse of :meth:`to_json`; DataLossError for anything else."""
+        """Inverts :meth:`to_json`; raises DataLossError for anything else."""
         try:
             return cls(**{**value, "shards": tuple(map(SavedShard.from_json, value["shards"]))})
         except (KeyError, TypeError) as error:
@@ -160,13 +160,13 @@ class Saved(NamedTuple):
 
 
 class Tracking(NamedTuple):
-    """Has rows that change noted from a snapshot on, which knows those ``since`` an older one."""
+    """A request for a snapshot to track changes from now on, and know those ``since`` another."""
 
     since: str | None = None
 
 
 def check_file(name: object) -> None:
-    """DataLossError unless ``name`` is a relative path that stays inside its folder."""
+    """Raises DataLossError unless ``name`` is a relative path that stays inside its folder."""
     if isinstance(name, str) and "\\" not in name and "\0" not in name:
         parts = name.split("/")
         if all(part not in ("", ".", "..") for part in parts):
@@ -178,7 +178,7 @@ def check_file(name: object) -> None:
 
 
 def check_shape(name: str, shape: tuple[int, ...], dtype: str, saved: SavedShard) -> None:
-    """Raises InvalidArgumentError unless the variable is the one that was saved."""
+    """Raises InvalidArgumentError unless shape and dtype are those that were saved."""
     if saved.shape != shape or saved.dtype != dtype:
         raise InvalidArgumentError(
             f"variable {name!r} has shape {shape} and dtype {dtype}, but the checkpoint holds "

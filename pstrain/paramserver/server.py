@@ -1,8 +1,8 @@
-"""A parameter server: sessions and a store behind a port, and in shared memory.
+"""A parameter server: sessions and a store, reached through a port or through shared memory.
 
-It does what its one coordinator's trainers ask and decides nothing. Invariant: one session at a
-time; a request of any other session is refused, so a coordinator or trainer that was replaced
-cannot touch the values of its successor.
+Executes the requests of one coordinator and its trainers, and decides nothing itself. Invariant:
+there is one session at a time, and a request of any other session is refused, so a coordinator or
+trainer that was replaced cannot touch the values of its successor.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ _KERNELS = (
     "scatter",
 )
 _SESSIONS_REMEMBERED = 256
-# Requests take milliseconds; most of those that wait here wait for the next one.
+# Requests take milliseconds, so most threads that are still busy only wait for the next request.
 _GRACE_S = 0.1
 
 
 class ParameterServer:
-    """Serves one parameter server at ``host:port`` (0: a free port). Empty until a session begins.
+    """A parameter server at ``host:port``, on a free port for 0. Empty until a session begins.
 
-    ``token`` None: the user's own. Checkpoints are written to and read from this machine's view
-    of the file system.
+    ``token`` None uses the token of this user. Checkpoints are written to and read from this
+    machine's view of the file system.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class ParameterServer:
 
     @property
     def address(self) -> str:
-        """``host:port`` it listens on, once started."""
+        """The ``host:port`` on which the server listens, once it has started."""
         return self._server.address
 
     @property
@@ -97,9 +97,10 @@ class ParameterServer:
         return self._server.port
 
     def start(self) -> None:
-        """Binds and serves; AddressInUseError when the port is taken.
+        """Binds the port and serves; raises AddressInUseError if the port is taken.
 
-        Kernels that were never compiled here are compiled first: no request waits for that.
+        Kernels that were never compiled on this machine are compiled first, so that no request
+        waits for the compiler.
         """
         prepare_kernels(_KERNELS)
         self._server.start()
@@ -117,7 +118,7 @@ class ParameterServer:
         self._stopped.wait()
 
     def stop(self) -> None:
-        """Frees the port; values are lost. Idempotent."""
+        """Stops serving and frees the port; the values are lost. Idempotent."""
         if self._local is not None:
             self._local.stop(grace_s=_GRACE_S)
         self._server.stop(grace_s=_GRACE_S)
@@ -132,7 +133,7 @@ class ParameterServer:
         self.stop()
 
     def _serve(self, command: dict[str, Any], channel: ConnectionChannel) -> None:  # noqa: ARG002
-        # A trainer of this host needs the other cores itself.
+        # A trainer on this host needs the idle cores itself.
         working = nullcontext if channel.shares_memory else self._helpers.working
         while self._serve_one(channel, working):
             pass
@@ -140,7 +141,10 @@ class ParameterServer:
     def _serve_one(
         self, channel: ConnectionChannel, working: Callable[[], AbstractContextManager[None]]
     ) -> bool:
-        """Whether there was a request; what it held is let go before the next is awaited."""
+        """Serves one request, and returns False at the end of the stream.
+
+        The memory of the request is freed before the next one is awaited.
+        """
         message = pieces.receive(channel.recv)
         if message is None:
             return False
@@ -163,7 +167,7 @@ class ParameterServer:
         header = messages.decode_header(message.header)
         store = self._sessions.store(header.get("session"))
         reply = answer(store, Call(header, message.body))
-        # Streams count side by side; a lost count is worth less than a lock on every request.
+        # Threads count without a lock: a lost count matters less than a lock on every request.
         self._requests[str(header["kind"])] += 1
         return reply
 
@@ -190,7 +194,7 @@ class ParameterServer:
 
 
 def _request(action: str, body: bytes) -> dict[str, Any]:
-    """What an action is asked for."""
+    """Decodes and checks the request of an action."""
     request = messages.decode_header(body)
     check_header(ACTIONS, action, request)
     return request
@@ -209,12 +213,12 @@ class Sessions:
     def begin(
         self, session: str, replaced: str | None = None, incarnation: str | None = None
     ) -> None:
-        """Drops all variables and starts ``session``; the current one again changes nothing.
+        """Drops all variables and starts ``session``; does nothing if it is the current session.
 
-        Raises AbortedError for a session that was replaced, and where the current one is another
-        than ``replaced``, if that is given: a coordinator that brings back what it lost must not
-        take the place of its successor. A server without a session may have been its successor's
-        until it was started anew: ServerRestartedError unless it is the ``incarnation``, if given.
+        Raises AbortedError if ``session`` was replaced before, or if ``replaced`` is given and the
+        current session is another one: a coordinator that restores lost values must not displace
+        its successor. A server without a session may have served that successor before a restart,
+        so ServerRestartedError is raised if ``incarnation`` is given and is not this server's.
         """
         with self._lock:
             if session == self._session:
@@ -235,10 +239,10 @@ class Sessions:
             self._store = Store(first_version=secrets.randbits(52))
 
     def store(self, session: str | None) -> Store:
-        """The store of ``session``.
+        """Returns the store of ``session``.
 
-        Raises ServerRestartedError on a server without any session (it was restarted), and
-        AbortedError when another session is the current one.
+        Raises ServerRestartedError if the server has no session, as after a restart, and
+        AbortedError if another session is the current one.
         """
         with self._lock:
             if session == self._session and session is not None:
@@ -251,12 +255,12 @@ class Sessions:
         raise AbortedError(_replaced(session))
 
     def is_current(self, session: str) -> bool:
-        """Whether no other session has taken its place."""
+        """True if ``session`` is the current session."""
         with self._lock:
             return session == self._session
 
     def status(self) -> dict[str, Any]:
-        """JSON form of what the server holds."""
+        """Returns a summary, in JSON form, of what the server holds."""
         with self._lock:
             session, store = self._session, self._store
         return {

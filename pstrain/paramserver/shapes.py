@@ -1,7 +1,7 @@
-"""Shapes that JSON values may have to fit, and what says which value does not.
+"""Shapes that JSON values have to fit; each reports the first value that does not.
 
-Pure: knows JSON, no kind of request. Invariant: a shape finds the first value that does not fit,
-and reads nothing that it has not looked at before; fields that it does not name are let through.
+Pure: knows JSON, no kind of request. Invariant: a shape checks each value before it relies on it,
+and reports the first value that does not fit; fields that it does not name are allowed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ INTEGER_MAX: Final = (1 << 63) - 1
 
 
 class Fault(NamedTuple):
-    """A value that does not fit, where it is, as in ``items[0][2]``, and what was wanted there."""
+    """A value that does not fit, its place, such as ``items[0][2]``, and what was wanted there."""
 
     place: str
     value: Any
     wanted: str
 
     def inside(self, place: str) -> Fault:
-        """As seen from what holds it there."""
+        """Returns the fault as seen from the container that has the value at ``place``."""
         return self._replace(place=place + self.place)
 
 
@@ -31,7 +31,7 @@ Shape = Callable[[Any], Fault | None]
 
 
 def of_type(kind: type, wanted: str) -> Shape:
-    """Of just this type: a bool is no int."""
+    """Makes a shape for exactly this type: a bool is not an int."""
 
     def find(value: Any) -> Fault | None:
         return None if type(value) is kind else Fault("", value, wanted)
@@ -40,7 +40,7 @@ def of_type(kind: type, wanted: str) -> Shape:
 
 
 def integer(least: int) -> Shape:
-    """From ``least`` to what 64 bits hold."""
+    """Makes a shape for integers from ``least`` to the largest that 64 bits hold."""
 
     def find(value: Any) -> Fault | None:
         if type(value) is int and least <= value <= INTEGER_MAX:
@@ -51,13 +51,13 @@ def integer(least: int) -> Shape:
 
 
 def number(value: Any) -> Fault | None:
-    """A shape: an integer that 64 bits hold, a float or a bool."""
+    """Finds a fault unless ``value`` is an integer that 64 bits hold, a float or a bool."""
     is_number = type(value) in (float, bool) or (type(value) is int and abs(value) <= INTEGER_MAX)
     return None if is_number else Fault("", value, "a number")
 
 
 def one_of(*choices: str) -> Shape:
-    """One of these texts."""
+    """Makes a shape for one of these texts."""
 
     def find(value: Any) -> Fault | None:
         is_known = type(value) is str and value in choices
@@ -67,12 +67,12 @@ def one_of(*choices: str) -> Shape:
 
 
 def or_none(shape: Shape) -> Shape:
-    """The same, or null."""
+    """Makes a shape for null or a value that fits ``shape``."""
     return lambda value: None if value is None else shape(value)
 
 
 def list_of(shape: Shape) -> Shape:
-    """A list whose values all fit."""
+    """Makes a shape for lists whose values all fit ``shape``."""
 
     def find(value: Any) -> Fault | None:
         if type(value) is not list:
@@ -86,7 +86,7 @@ def list_of(shape: Shape) -> Shape:
 
 
 def row(*shapes: Shape) -> Shape:
-    """A list of as many values, each of which fits its shape."""
+    """Makes a shape for lists with one value per shape, each of which fits its own."""
 
     def find(value: Any) -> Fault | None:
         if type(value) is not list or len(value) != len(shapes):
@@ -100,7 +100,10 @@ def row(*shapes: Shape) -> Shape:
 
 
 def integer_rows(count: int, least: int = 0) -> Shape:
-    """Lists of so many integers of at least this; they are many, and come with every step."""
+    """Makes a shape for lists of lists of ``count`` integers of at least ``least``.
+
+    It is fast if all fit, because such lists are long and come with every step.
+    """
     find = list_of(row(*[integer(least)] * count))
 
     def fit(value: Any) -> bool:
@@ -118,7 +121,7 @@ def integer_rows(count: int, least: int = 0) -> Shape:
 
 
 def map_of(shape: Shape) -> Shape:
-    """An object whose values all fit, whatever their names are."""
+    """Makes a shape for objects whose values all fit ``shape``, whatever their names are."""
 
     def find(value: Any) -> Fault | None:
         if type(value) is not dict:
@@ -132,7 +135,7 @@ def map_of(shape: Shape) -> Shape:
 
 
 def object_of(needed: Mapping[str, Shape], optional: Mapping[str, Shape] | None = None) -> Shape:
-    """An object with what is ``needed``; what is ``optional`` fits where it is there."""
+    """Makes a shape for objects with all ``needed`` fields; ``optional`` ones must fit if given."""
 
     def find(value: Any) -> Fault | None:
         if type(value) is not dict:

@@ -1,6 +1,6 @@
 """One shard of one variable: its rows, their optimizer slots, and every change to them.
 
-No network, no ledger, no other shard. Invariant: every write holds the shard's lock, so no
+Knows no network, no ledger and no other shard. Invariant: every write holds the shard's lock, so no
 update is lost; reads take no lock and may see a row in the middle of a change.
 """
 
@@ -26,13 +26,12 @@ from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 
 class Shard(ShardRows):
-    """The values of these rows.
+    """The values and optimizer slots of the rows of one shard.
 
-    ``slots`` and ``row_slots`` count the optimizer's values per value and per row, ``firsts`` are
-    what each of them begins with.
-    ``version`` grows with every change. Values are [rows, width] of the variable's dtype; only
-    float32 variables can be trained and so have slots. With ``is_filled`` False nothing may be
-    asked of it before :meth:`fill` has said that no row is left.
+    ``slots`` and ``row_slots`` count the optimizer's slots per value and per row; ``firsts`` are
+    the initial values of these slots. ``version`` grows with every change. Values are [rows, width]
+    of the variable's dtype; only float32 variables can be trained and have slots. With
+    ``is_filled`` False the shard may be used only after :meth:`fill` has returned 0.
     """
 
     def __init__(
@@ -51,7 +50,7 @@ class Shard(ShardRows):
         self.row_slots = 0
         self.firsts: tuple[float, ...] = ()
         self.refused = 0
-        """How many claims have found their bucket full."""
+        """How many claims were refused because their bucket was full."""
         self._lock = threading.Lock()
         self._unfilled = self.row_start
         self._initial_version = version if value is None else None
@@ -65,16 +64,16 @@ class Shard(ShardRows):
 
     @property
     def column_widths(self) -> list[int]:
-        """Columns of the slab: the value's, each slot's, and 1 for each number kept per row."""
+        """The widths of the slab's columns: of the value, of each slot, and 1 for each row slot."""
         return [*[self.width] * (1 + self.slots), *[1] * self.row_slots]
 
     @property
     def slab(self) -> Array:
-        """Rows and slots side by side, [rows, sum of ``column_widths``]; not a copy."""
+        """The rows with their slots side by side, [rows, sum of ``column_widths``]; not a copy."""
         return self._rows.array
 
     def fill(self, most_bytes: int | None = None) -> int:
-        """Gives some rows, or all, their initial values; how many are left."""
+        """Initializes at most ``most_bytes`` of rows, or all; returns how many rows are left."""
         with self._lock:
             stop = self.row_stop
             if most_bytes is not None:
@@ -87,11 +86,11 @@ class Shard(ShardRows):
 
     @property
     def is_initial(self) -> bool:
-        """Whether all rows have the values that the initializer gives, and no slots."""
+        """Whether no row has changed since the initializer filled it, and none has slots."""
         return self.version == self._initial_version and len(self.column_widths) == 1
 
     def reset(self) -> None:
-        """Gives all rows their initial values again, and takes their slots."""
+        """Gives all rows their initial values again, and removes their slots."""
         with self._lock:
             self._watchers.tell_range(self.row_start, self.row_stop)
             self._resize_slots(0, 0)
@@ -100,12 +99,12 @@ class Shard(ShardRows):
             self.version += 1
 
     def gather(self, ids: NDArray[np.int64], out: Array) -> None:
-        """Copies rows ``ids`` into ``out`` [n, width], rounded to bfloat16 where that is uint16."""
+        """Copies rows ``ids`` into ``out`` [n, width]; rounds to bfloat16 if ``out`` is uint16."""
         self.check_ids(ids)
         self.gather_checked(ids, out)
 
     def gather_checked(self, ids: NDArray[np.int64], out: Array) -> None:
-        """The same of ids that :meth:`check_ids` has seen, and that nobody changes meanwhile."""
+        """Does the same for ids that were checked by :meth:`check_ids` and that nobody changes."""
 
         def gather(start: int, stop: int) -> None:
             self._rows.gather(self.width, ids[start:stop], self.row_start, out[start:stop])
@@ -113,7 +112,7 @@ class Shard(ShardRows):
         in_parts(len(ids), gather)
 
     def read(self, start: int, stop: int, out: Array) -> None:
-        """Copies rows ``[start, stop)`` into ``out`` [stop - start, width], as :meth:`gather`."""
+        """Copies rows ``[start, stop)`` to ``out`` [stop - start, width] as :meth:`gather` does."""
         self.check_range(start, stop)
         self._rows.read(start - self.row_start, stop - self.row_start, out)
 
@@ -124,9 +123,9 @@ class Shard(ShardRows):
         gradient: Array,
         rule: BoundRule | None = None,
     ) -> None:
-        """One optimizer step of rows ``ids`` (distinct), or of all. Arguments must be checked.
+        """Makes one optimizer step on rows ``ids`` (distinct) or on all; arguments must be checked.
 
-        ``rule``: the optimizer's, where it is at hand.
+        ``rule`` is the rule of ``optimizer``, if the caller has it at hand.
         """
         rule = rule or BoundRule.of(optimizer)
         with self._lock:
@@ -136,7 +135,7 @@ class Shard(ShardRows):
             self.version += 1
 
     def assign(self, op: str, start: int, value: Array) -> None:
-        """``set``, ``add`` or ``sub`` of ``value`` [k, width] to rows from ``start`` on."""
+        """Applies "set", "add" or "sub" with ``value`` [k, width] to rows from ``start`` on."""
         self.check_assign(op, start, len(value))
         with self._lock:
             self._rows.move()
@@ -145,7 +144,7 @@ class Shard(ShardRows):
             self.version += 1
 
     def scatter(self, op: str, ids: NDArray[np.int64], rows: Array) -> None:
-        """``op`` of ``rows`` [n, width] to rows ``ids``; repeated ids act in turn."""
+        """Applies ``op`` with ``rows`` [n, width] to rows ``ids``; repeated ids act in order."""
         self.check_scatter(op, ids)
         with self._lock:
             self._rows.move()
@@ -164,10 +163,11 @@ class Shard(ShardRows):
             ufunc.at(self.slab[:, : self.width], ids - self.row_start, rows)
 
     def claim(self, keys: Array, starts: Array, stops: Array, may_claim: Array) -> Array:
-        """Rows of keys, each in its bucket ``[starts, stops)``, or ``NO_ROW``, or ``NO_ROW_EVER``.
+        """Returns the row of each key in its bucket ``[starts, stops)``, after claiming rows.
 
-        One that has none gets a free one where it ``may_claim``, if its bucket is not full. The
-        same again gives the same. Arguments must be checked.
+        A key without a row gets a free one if it ``may_claim`` and its bucket is not full;
+        otherwise its row is ``NO_ROW``, or ``NO_ROW_EVER`` if the bucket is full. Idempotent.
+        Arguments must be checked.
         """
         rows = np.empty(len(keys), np.int64)
         place = (self.slab, self.row_start, keys, starts, stops)
@@ -189,7 +189,7 @@ class Shard(ShardRows):
         return rows
 
     def count_keys(self) -> int:
-        """Rows that have a key."""
+        """Returns how many rows have a key."""
         return int(claims.count_keys(self.slab))
 
     def restore(
@@ -201,9 +201,9 @@ class Shard(ShardRows):
         row_slots: int = 0,
         firsts: tuple[float, ...] = (),
     ) -> None:
-        """Overwrites rows from ``start`` on: values, then each slot, then each row slot.
+        """Overwrites rows from ``start`` on with values, then each slot, then each row slot.
 
-        All rows then have as many slots as these, and lose those that they had more.
+        All rows of the shard then have as many slots as these; any further slots are lost.
         """
         stop = start + len(columns[0])
         self.check_range(start, stop)
@@ -226,7 +226,7 @@ class Shard(ShardRows):
         row_slots: int,
         firsts: tuple[float, ...],
     ) -> None:
-        """Overwrites rows ``ids`` as :meth:`restore` does a range."""
+        """Overwrites rows ``ids`` as :meth:`restore` overwrites a range."""
         self.check_ids(ids)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
@@ -236,9 +236,10 @@ class Shard(ShardRows):
             self.version += 1
 
     def snapshot(self, moment: str | None = None, since: str | None = None) -> Snapshot:
-        """The rows and slots as they are now, to be read while they change; to be closed.
+        """Takes a snapshot of rows and slots, to read while they change; the caller must close it.
 
-        ``moment`` names now; a later one then knows which rows changed ``since`` it.
+        ``moment`` names the present moment, for a later snapshot to give as ``since``. The snapshot
+        then knows which rows changed after the moment ``since``.
         """
         with self._lock:
             self._rows.move()
@@ -260,22 +261,22 @@ class Shard(ShardRows):
         return self.slab[start - self.row_start : stop - self.row_start]
 
     def make_slots(self, optimizer: OptimizerSpec, most_bytes: int | None = None) -> int:
-        """Makes room for the optimizer's slots in some rows, or all; how many rows are left.
+        """Adds slots to at most ``most_bytes`` of rows, or to all; returns how many rows are left.
 
-        An update does what is left of it. Reads go on meanwhile. The rule must be checked.
+        An update does the rest of this work. Reads go on meanwhile. The rule must be checked.
         """
         with self._lock:
             return self._own_slots(optimizer, most_bytes)
 
     def make_ready(self) -> None:
-        """Ends what :meth:`make_slots` has begun, so that nobody waits for that later."""
+        """Finishes what :meth:`make_slots` has begun, so that no later caller waits for it."""
         with self._lock:
             self._rows.move()
 
     def _own_slots(self, optimizer: OptimizerSpec, most_bytes: int | None = None) -> int:
         left = self._rows.move(most_bytes)
         if self.optimizer == optimizer.name and not self.firsts:
-            # Its slots are of a checkpoint that does not say what they began with.
+            # The slots come from an older checkpoint, which does not store their initial values.
             self.firsts = (*optimizer.slots, *optimizer.row_slots)
         if left or self.optimizer == optimizer.name:
             return left

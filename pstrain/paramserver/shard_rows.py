@@ -1,7 +1,7 @@
-"""Which rows of which variable a shard has, and whether something can be done with them.
+"""The rows of a variable that a shard holds, and the checks of operations on them.
 
-Knows no values, slots or locks. Invariant: what was checked here cannot fail for its arguments when
-it is done; errors name the variable and what does not fit.
+Knows no values, slots or locks. Invariant: an operation that passes its check cannot fail because
+of its arguments; errors name the variable and the argument that does not fit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WHOLE: dict[str, Callable[[Array, Array], Any]] = {
     "add": lambda target, value: np.add(target, value, out=target, casting="same_kind"),
     "sub": lambda target, value: np.subtract(target, value, out=target, casting="same_kind"),
 }
-# For float32 rows the kernel's number, for all others NumPy's function.
+# The kernel's number, for float32 rows, and NumPy's function, for all others.
 SCATTER: dict[str, tuple[int, np.ufunc]] = {
     "add": (scatter.ADD, np.add),
     "sub": (scatter.SUB, np.subtract),
@@ -102,7 +102,7 @@ class ShardRows:
             )
 
     def check_counter(self) -> None:
-        """Raises InvalidArgumentError unless it can count steps, in its first row."""
+        """Raises InvalidArgumentError unless the shard can count steps in its first row."""
         if np.dtype(self.spec.dtype).kind != "i" or self.row_stop == self.row_start:
             raise InvalidArgumentError(
                 f"variable {self.spec.name!r} of dtype {self.spec.dtype} and shape "
@@ -111,7 +111,7 @@ class ShardRows:
 
     @property
     def holds_keys(self) -> bool:
-        """Whether its values are keys, which have their rows by :meth:`claim`."""
+        """Whether the values are keys, to which :meth:`claim` assigns rows."""
         first = self.spec.initializer.parameters.get("value")
         return self.spec.dtype == "int64" and self.width == 1 and first == NO_KEY
 

@@ -1,8 +1,9 @@
-"""Helper threads: the rows of one large request are worked on by idle cores too.
+"""Helper threads: idle cores help with the rows of one large request.
 
-Rows lie anywhere in memory, and a core waits for only so many at a time: two fetch them in half
-the time. Knows nothing of what is done with rows. Invariants: each row is worked on once, by one
-thread; no request waits for a helper that has not begun, and no core is taken from a request.
+Rows are scattered in memory, and a core can have only so many reads outstanding, so two cores fetch
+rows in half the time. Knows nothing of what is done with rows. Invariants: each row is handled
+once, by one thread; no request waits for a helper that has not begun, and helpers take no core from
+a request.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataservice.runtime.cores import available_cores
 
 __all__ = ["Helpers", "in_parts"]
 
-# Of fewer rows less is gained than waking a helper takes.
+# With fewer rows, waking a helper costs more than it gains.
 _SHARED_ROWS: Final = 16_384
 _PART_ROWS: Final = 4_096
 _HELPERS_MAX: Final = 3
@@ -28,11 +29,11 @@ _of_thread = threading.local()
 
 
 class Helpers:
-    """Threads that help those who are in :meth:`working`, where cores are left over."""
+    """Threads that help the threads inside :meth:`working`, as long as cores are idle."""
 
     def __init__(self, cores: int | None = None) -> None:
         count = available_cores() if cores is None else cores
-        # Taken and given back by single operations of a list, which need no lock.
+        # One entry per idle core; single list operations take and return cores without a lock.
         self._count = count
         self._idle_cores: list[None] = [None] * count
         self._threads = ThreadPoolExecutor(
@@ -41,7 +42,7 @@ class Helpers:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Scope in which this thread serves a request, and may be helped."""
+        """Enters a scope in which this thread serves a request, and may be helped."""
         has_core = self._take_core()
         _of_thread.helpers = self
         try:
@@ -52,8 +53,8 @@ class Helpers:
                 self._idle_cores.append(None)
 
     def share(self, rows: int, work: Work) -> None:
-        """Does ``work(start, stop)`` for parts that make up all ``rows``."""
-        # A helper that begins and then has to wait for its core would hold the request up.
+        """Calls ``work(start, stop)`` for parts that together make up all ``rows``."""
+        # A helper that has begun and then waits for a core would delay the request.
         if _running() >= self._count or not self._take_core():
             work(0, rows)
             return
@@ -79,7 +80,7 @@ class Helpers:
             self._idle_cores.append(None)
 
     def stop(self) -> None:
-        """Ends the threads; requests under way end without them. Idempotent."""
+        """Ends the threads; requests in flight finish without them. Idempotent."""
         self._threads.shutdown(cancel_futures=True)
 
     def _ask(self, take_parts: Callable[[], None]) -> Future[None] | None:
@@ -97,7 +98,7 @@ class Helpers:
 
 
 def _running() -> int:
-    """Threads of the whole machine that have a core or wait for one; 0 where nobody can say."""
+    """Returns how many threads of the machine have a core or wait for one; 0 if unknown."""
     try:
         with open("/proc/loadavg", "rb", buffering=0) as file:
             return int(file.read(128).split()[3].partition(b"/")[0])
@@ -106,7 +107,7 @@ def _running() -> int:
 
 
 def in_parts(rows: int, work: Work) -> None:
-    """Does ``work(start, stop)`` for all ``rows``, with help where this thread may have any."""
+    """Calls ``work(start, stop)`` for all ``rows``, with helpers if this thread may have them."""
     helpers: Any = getattr(_of_thread, "helpers", None)
     if helpers is None or rows < _SHARED_ROWS:
         work(0, rows)

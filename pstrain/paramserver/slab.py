@@ -1,8 +1,8 @@
-"""The memory of a shard's rows: made in one piece, made wider part by part while rows are read.
+"""The memory of a shard's rows: allocated in one piece, widened in parts while rows are read.
 
 Knows rows and columns, nothing of variables or of who writes. Invariant: a reader gets each row
-whole from where it lies, also while rows move; what was moved is given back at once, so that a
-wider table never takes the memory of two.
+whole from its present place, even while rows move; the old memory of moved rows is freed at once,
+so that widening a table never takes the memory of two tables.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ Array = NDArray[Any]
 
 _MAPPED_BYTES: Final = 4 << 20
 _HUGE_PAGE_BYTES: Final = 2 << 20
-# Moved at a time; readers wait for no more than that.
+# Rows are moved in parts of this size; a reader waits for one part at most.
 _PART_BYTES: Final = 4 << 20
 
 
 class Slab:
-    """Rows [n, columns]. One thread at a time may write or widen; any number read meanwhile."""
+    """Rows [n, columns]. One thread at a time may write or widen, while any number read."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         self._pages = _Pages(shape, dtype)
         self.array = self._pages.array
-        """All of it, not a copy. Not to be touched between :meth:`widen` and the last move."""
+        """All rows, not a copy. Must not be used between :meth:`widen` and the last move."""
         self._widening: _Widening | None = None
         self._turns = _Turns()
 
     def gather(self, width: int, rows: NDArray[np.int64], row_start: int, out: Array) -> None:
         """Copies the first ``width`` columns of ``rows``, counted from ``row_start``.
 
-        Here and in :meth:`read`, numbers are rounded to bfloat16 where ``out`` is uint16.
+        This method and :meth:`read` round numbers to bfloat16 if ``out`` is uint16.
         """
         if self._read(functools.partial(_gather, width, rows, row_start, out)):
             return
@@ -53,7 +53,7 @@ class Slab:
                 self._widening.gather(width, rows, row_start, out)
 
     def read(self, start: int, stop: int, out: Array) -> None:
-        """Copies as many columns as ``out`` has of rows ``[start, stop)``."""
+        """Copies the first columns of rows ``[start, stop)``, as many as ``out`` has."""
         if self._read(functools.partial(_copy, start, stop, out)):
             return
         with self._turns.one():
@@ -63,7 +63,7 @@ class Slab:
                 self._widening.read(start, stop, out)
 
     def _read(self, copy: Callable[[Array], None]) -> bool:
-        """Without a lock; False where rows moved meanwhile, so that zeros may have been read."""
+        """Copies without a lock; returns False if rows moved meanwhile, so zeros may be in it."""
         pages = self._pages
         if self._widening is not None:
             return False
@@ -71,16 +71,17 @@ class Slab:
         return pages is self._pages and self._widening is None
 
     def widen(self, width: int, firsts: Array, *, is_kept: bool) -> None:
-        """Begins to move the first ``width`` columns into a slab where ``firsts`` follow them.
+        """Begins to move the first ``width`` columns to a slab that has ``firsts`` after them.
 
-        ``is_kept``: somebody goes on reading the array as it was. To be followed by moves.
+        The caller must follow with :meth:`move`. ``is_kept`` keeps the old memory, for a reader
+        that still uses the old array.
         """
         shape = (len(self.array), width + len(firsts))
         new = _Pages(shape, self.array.dtype.str)
         self._widening = _Widening(self._pages, new, width, firsts, is_kept)
 
     def move(self, most_bytes: int | None = None) -> int:
-        """Moves some rows, or all; how many are left. 0 also where none have to be moved."""
+        """Moves about ``most_bytes`` of rows, or all; returns how many are left, 0 if none were."""
         moved_bytes = 0
         while (widening := self._widening) is not None:
             if most_bytes is not None and moved_bytes >= most_bytes:
@@ -88,7 +89,7 @@ class Slab:
             with self._turns.one():
                 moved_bytes += widening.move()
                 if not widening.left:
-                    # In this order: see _read.
+                    # _read relies on this order of assignments.
                     self._pages = widening.new
                     self.array = widening.new.array
                     self._widening = None
@@ -96,7 +97,7 @@ class Slab:
 
 
 class _Pages:
-    """Memory that can be given back in parts."""
+    """Memory that can be returned to the system in parts."""
 
     def __init__(self, shape: tuple[int, int], dtype: str) -> None:
         size = shape[0] * shape[1] * np.dtype(dtype).itemsize
@@ -116,7 +117,7 @@ class _Pages:
         self._given_back = 0
 
     def give_back(self, stop: int) -> None:
-        """Rows below ``stop`` are not needed any more: they read as zeros from now on."""
+        """Frees the memory of rows below ``stop``, which may read as zeros afterwards."""
         if self._memory is None or not hasattr(mmap, "MADV_DONTNEED"):
             return
         end = stop * self.array[:1].nbytes // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
@@ -140,7 +141,7 @@ class _Widening:
         return len(self._old.array) - self._moved
 
     def move(self) -> int:
-        """Moves a part; its bytes."""
+        """Moves one part of the rows; returns its bytes."""
         part = slice(self._moved, min(self._moved + self._step, len(self._old.array)))
         old, new = self._old.array[part], self.new.array[part]
         if new.dtype == np.float32:
@@ -167,7 +168,7 @@ class _Widening:
 
 
 class _Turns:
-    """A lock that those who wait for it get before the one who has it gets it again."""
+    """A fair lock: a thread that waits gets it before its present holder gets it again."""
 
     def __init__(self) -> None:
         self._next = threading.Lock()

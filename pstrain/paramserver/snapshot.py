@@ -1,8 +1,8 @@
-"""The rows of one shard as they were at one moment, while they go on changing.
+"""Copy-on-write snapshots: the rows of one shard as they were at one moment, while they change.
 
-Taking one copies nothing: whoever changes rows keeps what was there before, once, unless it has
-been read by then; what was read is let go. Knows nothing of files. Invariant: what is read is the
-moment of the snapshot, whatever changes meanwhile; each row is read once.
+Taking a snapshot copies nothing. Before a row changes, its old value is kept once, unless it has
+been read already; values that have been read are freed. Knows nothing of files. Invariant: reads
+return the rows as they were at the moment of the snapshot; each row is read once.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ Array = NDArray[Any]
 
 _GROUP_BYTES: Final = 128
 _BLOCK_BYTES: Final = 16 << 20
-# What is kept of so much is put back at a time: it stays in the processor's cache.
+# Kept rows are put back in units of this size, which stay in the processor's cache.
 _LIST_BYTES: Final = 1 << 20
 
 
 class Snapshot:
-    """Made by ``Shard.snapshot``, which tells it what is about to change, before that changes.
+    """The rows of a shard at one moment; made by ``Shard.snapshot``.
 
-    ``changed``: the rows that changed since an earlier moment; None where that is not known.
-    Its lock is held while rows are kept, not while they change or are read. Memory: what changes
-    before it is read, and a bit for every 128 bytes.
+    The shard announces every change to the snapshot before it makes the change. ``changed`` has the
+    rows that changed since an earlier moment, or is None if they are unknown. The snapshot's lock
+    is held while rows are kept, not while they change or are read. It takes the memory of the rows
+    that change before they are read, and a bit for every 128 bytes of the slab.
     """
 
     def __init__(
@@ -68,7 +69,8 @@ class Snapshot:
         self._block = listed * max(1, _BLOCK_BYTES // _LIST_BYTES)
         self._keeping: Keeping | None = Keeping(self._words, self._group, listed)
         self._read = 0
-        # Blocks that were read, and the ends of the lists of those before: not free yet.
+        # Blocks that were read, and the lists of the blocks before them, with their last runs. The
+        # memory of both is not free yet.
         self._passed: list[tuple[int, int]] = []
         self._ended: list[tuple[int, int]] = []
 
@@ -78,29 +80,29 @@ class Snapshot:
 
     @property
     def kept_bytes(self) -> int:
-        """What was copied because it changed; 0 once it is closed."""
+        """The bytes that were copied because they changed; 0 once the snapshot is closed."""
         keeping = self._keeping
         return 0 if keeping is None else keeping.copied_bytes
 
     def needs(self, slab: Array) -> bool:
-        """Whether changes of ``slab`` have to be told before they are made."""
+        """True if changes of ``slab`` have to be announced before they are made."""
         is_wanted = self._keeping is not None and self._read < self._groups
         return is_wanted and slab is self._slab
 
     def keep_rows(self, ids: NDArray[np.int64]) -> None:
-        """Rows ``ids`` (global, in range) are about to change."""
+        """Keeps rows ``ids`` (global, in range), which are about to change."""
         with self._lock:
             if self._keeping is not None:
                 self._keeping.keep_rows(self.row_start, ids, self._read)
 
     def keep_range(self, start: int, stop: int) -> None:
-        """Rows ``[start, stop)`` are about to change."""
+        """Keeps rows ``[start, stop)``, which are about to change."""
         with self._lock:
             if self._keeping is not None:
                 self._keeping.keep_range(start - self.row_start, stop - self.row_start, self._read)
 
     def blocks(self) -> Iterator[Block]:
-        """Some MB of rows at a time, to be read before the next. May be iterated once."""
+        """Yields blocks of some MB of rows; read each before the next. Can be iterated once."""
         with ThreadPoolExecutor(1, thread_name_prefix="snapshot-room") as thread:
             making_room: Future[None] | None = None
             for first_group in range(0, self._groups, self._block):
@@ -109,17 +111,17 @@ class Snapshot:
                 if last_group < self._groups and (making_room is None or making_room.done()):
                     making_room = thread.submit(self._make_room)
                 yield Block(self, first, min(last_group * self._group, len(self._slab)))
-                self._open()
+                self._keeping_unless_closed()
                 self._read = last_group
                 self._let_go(first_group, last_group)
 
     def _let_go(self, first_group: int, last_group: int) -> None:
-        """A block was read: its places are for others, as soon as nobody adds to it any more."""
+        """Frees the kept rows of a block that was read, once no thread can add to them any more."""
         self._passed.append((first_group, last_group))
         if not self._lock.acquire(blocking=False):
             return
         try:
-            keeping = self._open()
+            keeping = self._keeping_unless_closed()
             for kept, last in self._ended:
                 keeping.free(kept, last)
             lists = [kept for passed in self._passed for kept in keeping.lists(*passed)]
@@ -129,7 +131,7 @@ class Snapshot:
         self._ended = [(kept, keeping.last_of(kept)) for kept in lists]
 
     def _make_room(self) -> None:
-        """Memory for what is going to be kept."""
+        """Prepares memory for rows that will be kept."""
         with self._lock:
             keeping = self._keeping
             places = keeping.room_to_make() if keeping is not None else None
@@ -139,9 +141,9 @@ class Snapshot:
                 keeping.open_room(places[1])
 
     def read(self, first: int, column: int, start: int, target: NDArray[np.uint8]) -> None:
-        """Bytes of a column, counted from row ``first`` and there from ``start``, into ``target``.
+        """Reads a column of the rows from ``first`` on, beginning at byte ``start``, to ``target``.
 
-        For blocks: what changes is kept until their iterator goes on.
+        Called by blocks: their rows are kept until the iterator of blocks goes on.
         """
         size = self._words.itemsize
         if not len(target):
@@ -149,38 +151,38 @@ class Snapshot:
         edges = np.cumsum([0, *self.widths]) * self.dtype.itemsize // size
         a, b, word = int(edges[column]), int(edges[column + 1]), start // size
         out = target.view(self._words.dtype)
-        # Updates go on: what they change is kept before, and is put back in its place here. In
-        # this order, and without their lock, which would make it wait for each of them.
+        # Updates go on meanwhile. The old values of rows that they change were kept before, and
+        # replace the new values here. This order needs no lock, which would wait for each update.
         snapshots.read_column(self._words, first, a, b, word, out)
-        self._open().read(first, a, b, word, out)
+        self._keeping_unless_closed().read(first, a, b, word, out)
 
     def read_rows(self, rows: NDArray[np.int64]) -> list[Array]:
-        """All columns of ``rows``, which are ascending and not none, each [n, width].
+        """Returns all columns of ``rows`` (ascending, at least one), each [n, width].
 
-        For blocks, as :meth:`read`.
+        Called by blocks, as :meth:`read` is.
         """
         out = np.empty((len(rows), self._words.shape[1]), self._words.dtype)
         snapshots.read_rows(self._words, rows, out)
-        self._open().read_rows(rows, out)
+        self._keeping_unless_closed().read_rows(rows, out)
         edges = np.cumsum([0, *self.widths])
         table = out.view(self.dtype)
         return [np.ascontiguousarray(table[:, a:b]) for a, b in itertools.pairwise(edges)]
 
-    def _open(self) -> Keeping:
+    def _keeping_unless_closed(self) -> Keeping:
         keeping = self._keeping
         if keeping is None:
             raise CancelledError("this snapshot was given up while it was read")
         return keeping
 
     def close(self) -> None:
-        """Nothing is kept from now on. Idempotent."""
+        """Frees what was kept, and keeps nothing from now on. Idempotent."""
         with self._lock:
             self._read = self._groups
             self._keeping = None
 
 
 class Block:
-    """Rows ``[first, last)``, counted from the snapshot's first."""
+    """Rows ``[first, last)`` of a snapshot, counted from its first row."""
 
     def __init__(self, snapshot: Snapshot, first: int, last: int) -> None:
         self._snapshot = snapshot
@@ -188,19 +190,19 @@ class Block:
         self.rows = last - first
 
     def column_bytes(self, column: int) -> int:
-        """Size of a column: the value, a slot or a row slot."""
+        """Returns the bytes of a column: of the value, a slot or a row slot."""
         return self.rows * self._snapshot.widths[column] * self._snapshot.dtype.itemsize
 
     def read(self, column: int, start: int, target: NDArray[np.uint8]) -> None:
-        """Bytes of a column from ``start`` on; both that and the size are of whole values."""
+        """Reads bytes of a column from ``start`` on; start and size must be of whole values."""
         self._snapshot.read(self.first, column, start, target)
 
     def columns_of(self, rows: NDArray[np.int64]) -> list[Array]:
-        """All columns of some rows of it, counted from the snapshot's first, ascending."""
+        """Returns all columns of ``rows`` of the block (ascending, from the snapshot's first)."""
         return self._snapshot.read_rows(rows)
 
     def columns(self) -> list[Array]:
-        """All columns, each [rows, width], in memory of their own."""
+        """Returns copies of all columns, each [rows, width]."""
         columns = []
         for index, width in enumerate(self._snapshot.widths):
             data = np.empty(self.column_bytes(index), np.uint8)
@@ -210,7 +212,7 @@ class Block:
 
 
 def _as_words(slab: Array) -> snapshots.Words:
-    """Rows as the kernels move them: by 4 bytes where values have as many."""
+    """Returns a view of the rows as words, which the kernels copy: of 4 bytes, or else of 1."""
     word = np.dtype(np.uint32 if slab.itemsize % 4 == 0 else np.uint8)
     words = slab.shape[1] * slab.itemsize // word.itemsize
     if not slab.size:

@@ -1,8 +1,8 @@
-"""Optimizer steps on shards: one closure's, or one with the mean gradient of a round.
+"""Optimizer steps on shards: the step of one closure, or one with the mean gradient of a round.
 
-No lock but the shards' own, no session. Invariant: what a round does depends on its closures and
-their order alone, not on when they arrived: each sum runs in the closures' order. No Python per
-row.
+Takes no lock but those of the shards; knows no session. Invariant: the result of a round depends
+only on its closures and their order, not on when they arrived, because each sum runs in the order
+of the closures. Runs no Python per row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ONE: Final = np.ones((1, 1), np.int64)
 
 
 class ShardUpdate(NamedTuple):
-    """Gradient of a shard: of all its rows, or (``ids``, int64, distinct) of some of them."""
+    """The gradient of a shard: of all its rows, or of rows ``ids`` (int64, distinct)."""
 
     shard: Shard
     ids: NDArray[np.int64] | None
@@ -34,9 +34,9 @@ class ShardUpdate(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GradientStep:
-    """A step that was checked; calling it makes it. ``iterations``, if here, grows by 1.
+    """A checked optimizer step; calling it makes the step, and adds 1 to ``iterations`` if given.
 
-    ``owner`` tells optimizers apart: the id of their counter, wherever that is.
+    ``owner`` tells optimizers apart: it is the id of their counter, on whichever server that is.
     """
 
     updates: list[ShardUpdate]
@@ -53,9 +53,9 @@ class GradientStep:
 
 
 def check_round(parts: Sequence[Sequence[Change]], gradients: int) -> None:
-    """InvalidArgumentError where the parts of a round have more gradients than it is said to have.
+    """Raises InvalidArgumentError if more parts of the round have gradients than ``gradients``.
 
-    It may have others elsewhere.
+    They may be fewer, because other parts may have their gradients on other servers.
     """
     count = sum(any(isinstance(change, GradientStep) for change in part) for part in parts)
     if gradients < count:
@@ -66,11 +66,11 @@ def check_round(parts: Sequence[Sequence[Change]], gradients: int) -> None:
 
 
 def changes_of_round(parts: Sequence[Sequence[Change]], gradients: int) -> list[Change]:
-    """Changes of the closures of a round, each in its order, as those of one step.
+    """Merges the changes of a round's closures, each list in order, into those of one step.
 
-    First the steps, each optimizer's once with the mean over ``gradients`` closures; then whatever
-    else was changed, closure by closure. Steps of different closures are one where they are the
-    same optimizer's and come in the same place in each closure.
+    Returns the optimizer steps first, each with the mean over ``gradients`` closures, and then all
+    other changes, closure by closure. Steps of different closures are merged if they are steps of
+    the same optimizer and have the same position among its steps in their closures.
     """
     steps: dict[tuple[Any, ...], list[GradientStep]] = {}
     others: list[Change] = []
@@ -98,7 +98,7 @@ def _mean_step(steps: Sequence[GradientStep], gradients: int) -> GradientStep:
 
 
 def _mean_update(updates: Sequence[ShardUpdate], gradients: int) -> ShardUpdate:
-    """The sum, in order, divided by ``gradients``."""
+    """Sums the gradients in order, and divides the sum by ``gradients``."""
     shard = updates[0].shard
     ids: NDArray[np.int64] | None = None
     first, rows = shard.row_start, shard.row_stop - shard.row_start

@@ -1,8 +1,8 @@
 """The shards of one parameter server, and the parts of closures that change them.
 
-No network: the server and ``LocalParameters`` both stand on it. Thread-safe. Invariant: a part is
-applied to all of its shards or to none, because everything is checked before it is held or
-decided; a checkpoint sees whole parts only.
+Knows no network: the server and ``LocalParameters`` both use it. Thread-safe. Invariant: a part is
+applied to all of its shards or to none, because everything is checked before the part is held or
+decided; a checkpoint contains only whole parts.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from pstrain.vocabulary import OptimizerSpec, VariableSpec
 Array = NDArray[Any]
 ShardKey = tuple[int, int]
 
-# What a request does of work that takes long, and what is done between two looks at the clock.
+# How long a request works on a long task, and how much it does between two looks at the clock.
 _WORK_S = 1.0
 _WORK_BYTES = 16 << 20
 
 
 class Store:
-    """Shards by (variable id, shard index), and what is known of closures.
+    """The shards by (variable id, shard index), and the commits of closures.
 
-    ``first_version`` starts every shard's version; servers draw it at random so that a version
-    a client remembers from before a restart never matches.
+    ``first_version`` is the initial version of every shard; servers draw it at random so that a
+    version that a client remembers from before a restart never matches.
     """
 
     def __init__(self, *, first_version: int = 0) -> None:
@@ -58,13 +58,13 @@ class Store:
         self._changes = Gate()
         self._snapshots = HeldSnapshots()
         self.staged: tuple[str, Staged] = ("", NOTHING)
-        """What was read ahead for a load, which is named by an id."""
+        """The id of a load, and the tables that were read ahead for it."""
 
     def create(self, spec: VariableSpec, index: int, value: NDArray[Any] | None = None) -> Shard:
         """Adds shard ``index`` of ``spec``, filled with ``value`` or by its initializer.
 
-        Raises AlreadyExistsError if the id is taken by a variable of another name or shape; the
-        same variable again is left as it is, so that a repeated request is harmless.
+        Raises AlreadyExistsError if the id is taken by a variable with another spec. A shard that
+        exists already is left as it is, so that a repeated request is harmless.
         """
         if value is not None and (spec.id, index) not in self._shards:
             with self._lock:
@@ -75,9 +75,9 @@ class Store:
         return self._shards[spec.id, index]
 
     def make(self, spec: VariableSpec, index: int) -> int:
-        """Works on :meth:`create` for a second or so; how many rows are left.
+        """Works on :meth:`create` for about a second, and returns how many rows are left.
 
-        The shard is not here before none is.
+        The shard can be used only once no row is left.
         """
         key = (spec.id, index)
         with self._lock:
@@ -93,7 +93,7 @@ class Store:
         try:
             left = _work(shard.fill)
         except BaseException:
-            # Else its id were taken, by what can never be made.
+            # Otherwise a shard that cannot be made would keep its id taken.
             with self._lock:
                 self._unfilled.pop(key, None)
             raise
@@ -104,9 +104,10 @@ class Store:
         return left
 
     def make_slots(self, shards: Sequence[Shard], optimizer: OptimizerSpec) -> int:
-        """Works on the slots of shards for a second or so; how many rows are left.
+        """Works on the slots of ``shards`` for about a second, and returns how many rows are left.
 
-        Updates make them too: this is for tables for which that would take them too long.
+        Updates make missing slots too; this is for tables so large that an update would take too
+        long.
         """
         for shard in shards:
             shard.check_rule(optimizer)
@@ -117,7 +118,7 @@ class Store:
         return 0
 
     def shard(self, variable: int, index: int) -> Shard:
-        """The shard, or NotFoundError saying what usually explains its absence."""
+        """Returns the shard; raises NotFoundError, with the usual reason, if it is not here."""
         try:
             return self._shards[variable, index]
         except KeyError:
@@ -127,7 +128,7 @@ class Store:
             ) from None
 
     def shards(self) -> list[Shard]:
-        """All shards, in order of (variable id, shard index)."""
+        """Returns all shards in the order of (variable id, shard index)."""
         with self._lock:
             return [self._shards[key] for key in sorted(self._shards)]
 
@@ -138,7 +139,7 @@ class Store:
         iterations: Shard | None,
         owner: int | None = None,
     ) -> GradientStep:
-        """One optimizer step, to be done by calling it; raises where that cannot be done."""
+        """Checks an optimizer step and returns it; the caller makes the step by calling it."""
         BoundRule.of(optimizer)
         if iterations is not None:
             iterations.check_counter()
@@ -148,7 +149,7 @@ class Store:
         return GradientStep(list(updates), optimizer, iterations, owner)
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Makes changes that were checked, of no closure. Checkpoints wait for all of them."""
+        """Makes checked changes that belong to no closure. A checkpoint waits for all of them."""
         with self._changes:
             for change in changes:
                 change()
@@ -156,7 +157,7 @@ class Store:
     def claim(
         self, shard: Shard, keys: Array, starts: Array, stops: Array, may_claim: Array
     ) -> Array:
-        """See :meth:`Shard.claim`. Of no closure, and a checkpoint sees it whole."""
+        """Claims rows outside closures, see :meth:`Shard.claim`; a checkpoint sees all or none."""
         shard.check_claim(keys, starts, stops)
         with self._changes:
             return shard.claim(keys, starts, stops, may_claim)
@@ -174,7 +175,7 @@ class Store:
         entries: Sequence[Entry],
         rows: Sequence[dict[str, Any]],
     ) -> bool:
-        """Decides and applies a part; False if it was decided before (nothing changes then)."""
+        """Decides and applies a part; False, without any change, if it was decided before."""
         with self._changes:
             with self._lock:
                 new = self._commits.decide(trainer, key, entries, rows)
@@ -183,7 +184,7 @@ class Store:
         return new
 
     def commit(self, trainer: str, key: PartKey) -> None:
-        """Applies what is held of a part, unless it was applied."""
+        """Applies the changes held for a part, unless they have been applied."""
         with self._changes:
             with self._lock:
                 changes = self._commits.commit(trainer, key)
@@ -191,7 +192,7 @@ class Store:
                 change()
 
     def apply_round(self, parts: Sequence[tuple[str, PartKey]], gradients: int) -> None:
-        """Applies what is held of a round: one step with the mean of so many gradients."""
+        """Applies the held parts of a round as one step with the mean of so many ``gradients``."""
         with self._changes:
             with self._lock:
                 check = functools.partial(check_round, gradients=gradients)
@@ -200,17 +201,17 @@ class Store:
                 change()
 
     def abort(self, trainer: str, key: PartKey, tries: int = 0) -> None:
-        """Drops what is held of a part since this try, or before."""
+        """Drops the changes held for a part from this try, or from an earlier one."""
         with self._lock:
             self._commits.abort(trainer, key, tries)
 
     def fence(self, trainer: str) -> Report:
-        """Accepts nothing more of a trainer, and says what it left."""
+        """Refuses all further requests of ``trainer``; returns what it left behind here."""
         with self._lock:
             return self._commits.fence(trainer)
 
     def complete(self, trainer: str, decided: Iterable[PartKey]) -> None:
-        """Applies what a fenced trainer's decided parts change here, and drops the others."""
+        """Applies the decided parts of a fenced trainer, and drops its other parts."""
         with self._changes:
             with self._lock:
                 parts = self._commits.complete(trainer, decided)
@@ -220,11 +221,11 @@ class Store:
     def take_snapshot(
         self, snapshot: str, names: Mapping[int, str], tracking: Tracking | None
     ) -> tuple[Named, dict[str, Any]]:
-        """All shards of the variables in ``names`` (by id), and the ledger, at one moment.
+        """Takes a snapshot of all shards of the variables in ``names`` (by id), with the ledger.
 
-        They keep what changes until :meth:`drop_snapshot`. The same again gives the same, and other
-        variables are added to those of before; NotFoundError for one that was dropped, as a request
-        that was held up may be.
+        Rows that change are kept until :meth:`drop_snapshot`. A repeated request returns the same
+        snapshot, with any further variables added. Raises NotFoundError for a snapshot that was
+        dropped, as can happen if the request was delayed.
         """
         moment, since = (None, None) if tracking is None else (snapshot, tracking.since)
         for shard in self.shards():
@@ -238,14 +239,14 @@ class Store:
                 for shard in shards:
                     new.append((names[shard.spec.id], shard.snapshot(moment, since)))
             except BaseException:
-                # Else rows were kept for what nobody can drop.
+                # Otherwise rows would be kept for a snapshot that nobody can drop.
                 for _, taken in new:
                     taken.close()
                 raise
             return self._snapshots.hold(snapshot, [*held, *new]), self.ledger_state()
 
     def snapshot(self, snapshot: str) -> Named:
-        """One that was taken; NotFoundError where it was dropped."""
+        """Returns a held snapshot; raises NotFoundError if it is not here or was dropped."""
         taken = self._snapshots.find(snapshot)
         if taken is None:
             raise NotFoundError(
@@ -255,22 +256,22 @@ class Store:
         return taken
 
     def drop_snapshot(self, snapshot: str) -> None:
-        """Nothing is kept for it any more. Idempotent."""
+        """Releases everything that is kept for the snapshot. Idempotent."""
         self._snapshots.drop(snapshot)
 
     @property
     def snapshots(self) -> int:
-        """How many are kept."""
+        """The number of snapshots that are held."""
         return len(self._snapshots)
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Scope in which no change is half done and none begins; reads go on."""
+        """Enters a scope in which no change is in progress and none begins; reads go on."""
         with self._changes.exclusive():
             yield
 
     def take_staged(self, load: str) -> Staged:
-        """What was read ahead for ``load``, once. To be asked for while it is quiet."""
+        """Returns, once, what was read ahead for ``load``. Must be called inside :meth:`quiet`."""
         name, staged = self.staged
         if name != load:
             return NOTHING
@@ -278,34 +279,34 @@ class Store:
         return staged
 
     def advance(self, low_water: int) -> None:
-        """All closures below ``low_water`` are finished: their changes need no memory."""
+        """Forgets the closures below ``low_water``, which have all ended."""
         if low_water > self._low_water:
             with self._lock:
                 self._low_water = low_water
                 self._commits.advance(low_water)
 
     def ledger_state(self) -> dict[str, Any]:
-        """JSON form of the ledger, for checkpoints."""
+        """Returns the ledger in JSON form, for checkpoints."""
         with self._lock:
             return self._commits.state()
 
     def restore_ledger(self, state: dict[str, Any]) -> None:
-        """Takes over the applied changes of a checkpoint."""
+        """Adds the changes that a checkpoint's ledger lists as applied."""
         with self._lock:
             self._commits.restore(state)
 
     def commit_counts(self) -> dict[str, int]:
-        """What is remembered of closures."""
+        """Returns how many parts are held, aborted and decided, and the size of the ledger."""
         with self._lock:
             return self._commits.counts()
 
     def size_bytes(self) -> int:
-        """Memory of all slabs."""
+        """Returns the bytes of all slabs."""
         return sum(shard.slab.nbytes for shard in self.shards())
 
 
 def _work(some: Callable[[int], int]) -> int:
-    """Calls ``some``, with as much as it should do, until it has left nothing or time is up."""
+    """Calls ``some(bytes to handle)`` until it has nothing left to do or the time is up."""
     end_s = time.monotonic() + _WORK_S
     left = some(_WORK_BYTES)
     while left and time.monotonic() < end_s:

@@ -1,8 +1,8 @@
-"""Tables as Arrow IPC files, each column read from the slab to where the file is written from.
+"""Writes tables as Arrow IPC files; columns go from the slab directly to the file's write buffer.
 
-Arrow decides what lies where in the file; of a whole table it never sees a value. Knows snapshots
-and open files, nothing of checkpoints. Invariant: what stands in a column's place in the file was
-read from its block, or the write fails.
+Arrow decides on the layout of the file, but never sees the values of a whole table. Knows snapshots
+and open files, nothing of checkpoints. Invariant: the bytes of a column in the file were read from
+its block, or the write fails.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pstrain.paramserver.output import OutputFile
 from pstrain.paramserver.snapshot import Block, Snapshot
 
 ROW = "row"
-"""The first column of a file of single rows: their numbers in the variable, int64."""
+"""The first column of a file of single rows: the row numbers in the variable, int64."""
 
 
 def write_blocks(output: OutputFile, schema: pa.Schema, blocks: Iterable[Block]) -> None:
-    """Each block as a record batch; columns of ``schema`` are lists of fixed size."""
+    """Writes each block as a record batch; the columns of ``schema`` are fixed-size lists."""
     sink = _Sink(output)
     with pa.ipc.new_file(pa.PythonFile(sink, mode="w"), schema) as writing:
         for block in blocks:
@@ -34,7 +34,7 @@ def write_blocks(output: OutputFile, schema: pa.Schema, blocks: Iterable[Block])
 
 
 def write_rows(output: OutputFile, schema: pa.Schema, snapshot: Snapshot) -> None:
-    """The rows that changed, each after its number; ``schema`` is that of the whole table."""
+    """Writes the changed rows, each after its number; ``schema`` is that of the whole table."""
     assert snapshot.changed is not None
     numbered = pa.schema([pa.field(ROW, pa.int64(), nullable=False), *schema], schema.metadata)
     with pa.ipc.new_file(pa.PythonFile(_Sink(output), mode="w"), numbered) as writing:
@@ -55,10 +55,10 @@ def _rows_of(
 
 
 class _Sink:
-    """Where Arrow writes: also batches whose columns are not there before they are written.
+    """The file object for Arrow; it also takes batches whose columns are read only when written.
 
-    Arrow is given memory that nobody fills, and decides what lies where; when it comes to write
-    that memory, the column is read from the block to where the file is written from.
+    Arrow gets unfilled memory for such a batch, and decides on its layout. When Arrow writes that
+    memory, the sink reads the column from the block directly into the file's write buffer instead.
     """
 
     def __init__(self, output: OutputFile) -> None:
@@ -69,7 +69,7 @@ class _Sink:
         self.closed = False
 
     def promise(self, block: Block, schema: pa.Schema) -> pa.RecordBatch:
-        """A batch that stands for a block."""
+        """Returns a batch of unfilled memory that stands for a block."""
         sizes = [block.column_bytes(index) for index in range(len(schema))]
         if self._memory.size < sum(sizes):
             self._memory = np.empty(sum(sizes), np.uint8)
@@ -85,7 +85,7 @@ class _Sink:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
     def check(self) -> None:
-        """All columns of the block were written as such, not as the memory they were promised."""
+        """Raises InternalError if a column of the block was not written from the block itself."""
         if self._promised:
             raise InternalError(f"Arrow copied columns {sorted(self._promised.values())}")
 
@@ -111,7 +111,7 @@ class _Sink:
         return self._output.size_bytes
 
     def flush(self) -> None:
-        """What is written is on the disk when the file is finished, not before."""
+        """Does nothing: the bytes are on the disk only when the file is finished."""
 
     def close(self) -> None:
         self.closed = True

@@ -1,9 +1,9 @@
-"""In which dtypes the values and ids of a training step travel: their own, or narrower ones.
+"""The dtypes in which the values and ids of a training step travel: their own, or narrower ones.
 
-Rows and whole variables that a step pulls and gradients that it pushes are rounded to bfloat16
-where they are written into a message, and are float32 again where they are taken out of it; ids
-that fit are int32 meanwhile. All else travels as it is. Invariant: a request names its dtypes where
-they are narrower, and its reply has the same.
+With bfloat16 transport, the rows and whole variables that a step pulls and the gradients that it
+pushes are rounded to bfloat16 when they are written into a message, and are widened to float32 when
+they are taken out; ids that fit travel as int32. All else travels as it is. Knows nothing of shards
+or steps. Invariant: a request names its dtypes if they are narrower, and its reply uses the same.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ _WIDEST: Final = (FLOAT32, INT64)
 
 
 def check_transport_dtype(value: Any) -> str:
-    """``value``; InvalidArgumentError, naming the choices, where it is none of them."""
+    """Returns ``value``; raises InvalidArgumentError, naming the choices, if it is not one."""
     check_choice("transport_dtype", value, (FLOAT32, BFLOAT16))
     return str(value)
 
 
 def ids_dtype(rows: int, transport_dtype: str) -> str:
-    """Of ids of variables that have at most so many rows."""
+    """Returns the dtype in which ids travel, for variables that have at most so many rows."""
     return INT32 if transport_dtype == BFLOAT16 and rows <= _INT32_ROWS else INT64
 
 
 def named(transport_dtype: str, ids: str = INT64) -> dict[str, str]:
-    """What a request says of the dtypes of values and ids."""
+    """Returns the header fields by which a request names the dtypes of values and ids."""
     values = {} if transport_dtype == FLOAT32 else {"transport_dtype": transport_dtype}
     return values if ids == INT64 else {**values, "ids_dtype": ids}
 
 
 def named_in(request: Mapping[str, Any]) -> tuple[str, str]:
-    """What a request, whose header was checked, says of the dtypes of values and ids."""
+    """Returns the dtypes of values and ids that a request names; its header must be checked."""
     return request.get("transport_dtype", FLOAT32), request.get("ids_dtype", INT64)
 
 
 def wire_dtype(dtype: str, transport_dtype: str) -> str:
-    """Of an array in a body, of values of a ``dtype``."""
+    """Returns the dtype in which values of ``dtype`` lie in a body."""
     return STORED_AS if transport_dtype == BFLOAT16 and dtype == FLOAT32 else dtype
 
 
 def body_of(arrays: Sequence[Array], transport_dtype: str, ids: str = INT64) -> LateBody | None:
-    """As :meth:`LateBody.of`, of ids and float32 rows, which are converted as they are written."""
+    """Makes a body as :meth:`LateBody.of` does, converting ids and float32 rows when written."""
     if transport_dtype == FLOAT32 or not arrays:
         return LateBody.of(arrays)
     kinds = [ids if array.dtype == np.int64 else STORED_AS for array in arrays]
@@ -72,17 +72,17 @@ def body_of(arrays: Sequence[Array], transport_dtype: str, ids: str = INT64) -> 
 
 
 def float32_of(array: Array) -> Array:
-    """What was received; rounded rows as float32, and as read-only as all that is received."""
+    """Returns a received array, widened from bfloat16 to read-only float32 if it was rounded."""
     return buffers.read_only(widened(array)) if array.dtype == np.uint16 else array
 
 
 def widest(array: Array) -> Array:
-    """The same of ids, which come out as int64, and of gradients."""
+    """Returns a received array, with int32 ids widened to int64, and gradients to float32."""
     if array.dtype == np.int32:
         return buffers.read_only(array.astype(np.int64))
     return float32_of(array)
 
 
 def all_widest(arrays: list[Array], dtypes: tuple[str, str]) -> list[Array]:
-    """The same of all arrays of a request that names these ``dtypes``."""
+    """Widens all arrays of a request that names these ``dtypes``."""
     return arrays if dtypes == _WIDEST else [widest(array) for array in arrays]

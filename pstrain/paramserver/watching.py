@@ -1,7 +1,7 @@
 """Notifies snapshots and the bitmap of changes before rows of a shard change.
 
-Knows rows by number, not what changes them. Invariant: whoever changes rows says so before; so a
-snapshot has what was there at its moment, and a moment what has changed since.
+Knows rows by number, not what changes them. Invariant: every change is announced before it is made,
+so a snapshot has the rows as they were at its moment, and a moment has all rows changed since.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from pstrain.paramserver.snapshot import Snapshot
 
 
 class Watchers:
-    """Of rows ``[row_start, row_stop)``, numbered globally. The shard's lock guards it."""
+    """The watchers of rows ``[row_start, row_stop)``, numbered globally.
+
+    Not thread-safe: the shard's lock guards it.
+    """
 
     def __init__(self, slab: Slab, row_start: int, row_stop: int) -> None:
         self._slab = slab
@@ -24,7 +27,7 @@ class Watchers:
         self._changed: ChangedRows | None = None
 
     def tell(self, ids: NDArray[np.int64] | None) -> None:
-        """These rows are about to change; None: all."""
+        """Announces that rows ``ids``, or all rows for None, are about to change."""
         if self._changed is None and not self._snapshots:
             return
         if ids is None:
@@ -37,7 +40,7 @@ class Watchers:
                 snapshot.keep_rows(ids)
 
     def tell_range(self, start: int, stop: int) -> None:
-        """Rows ``[start, stop)`` are about to change."""
+        """Announces that rows ``[start, stop)`` are about to change."""
         if self._changed is not None:
             self._changed.add_range(start, stop)
         if self._snapshots:
@@ -45,26 +48,26 @@ class Watchers:
                 snapshot.keep_range(start, stop)
 
     def are_reading(self) -> bool:
-        """Whether a snapshot still reads rows where they are."""
+        """True if a snapshot still reads rows from the slab."""
         return bool(self._needing())
 
     def forget_moments(self) -> None:
-        """All rows have other columns than at any moment before."""
+        """Forgets all moments, after the columns of all rows have changed."""
         self._changed = None
 
     def next_moment(self, moment: str, since: str | None) -> MarkedRows | None:
-        """Gives now a name; what changed ``since`` another, None where that is not known."""
+        """Names this moment; returns the rows changed ``since`` another, or None if unknown."""
         if self._changed is None:
             self._changed = ChangedRows(self._row_start, self._row_stop - self._row_start)
         return self._changed.next_moment(moment, since)
 
     def add(self, snapshot: Snapshot) -> None:
-        """It is told from now on, until it has been read or closed."""
+        """Notifies ``snapshot`` from now on, until it has been read or closed."""
         self._snapshots.append(snapshot)
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
-        """Those that may still have to be told."""
+        """The snapshots that may still have to be notified."""
         return tuple(self._snapshots)
 
     def _needing(self) -> list[Snapshot]:

@@ -1,7 +1,7 @@
-"""Runs at a trainer whose end is not told yet, and which of them may still be cancelled.
+"""Open runs at a trainer, whose end is not reported yet, and which of them may be cancelled.
 
-Commits nothing and knows no server. Invariant: a run that was cancelled commits nothing, for it is
-cancelled before it begins to, or not at all; what is remembered of a run is forgotten with its end.
+Commits nothing and knows no server. Invariant: a run is cancelled before it begins to commit or not
+at all, so a cancelled run commits nothing; the record of a run is dropped when its end is reported.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from pstrain.wire import trainer_pb2 as pb
 Send = Callable[[list[pb.ClosureResult]], None]
 Fail = Callable[[pb.ClosureResult, Exception], pb.ClosureResult]
 Key = tuple[int, int]
-"""A closure, and the attempt at it."""
+"""(closure, attempt): identifies a run."""
 
 
 class OpenRuns:
-    """Of one session. Not thread-safe."""
+    """The open runs of one session. Not thread-safe."""
 
     def __init__(self) -> None:
         self._begun: dict[Key, ClosureRun | None] = {}
         self._cancelled: set[Key] = set()
 
     def admit(self, keys: Iterable[Key]) -> None:
-        """They were ordered, and wait here for a thread."""
+        """Adds runs that were ordered and wait for a thread."""
         self._begun.update(dict.fromkeys(keys))
 
     def begin(self, run: ClosureRun) -> None:
-        """A thread runs it."""
+        """Notes that a thread has begun a run."""
         self._begun[run.token.closure, run.token.attempt] = run
 
     def end(self, key: Key) -> ClosureRun | None:
-        """Its end is told."""
+        """Removes a run whose end is reported; returns it if it had begun."""
         if self._cancelled:
             self._cancelled.discard(key)
         return self._begun.pop(key, None)
@@ -49,11 +49,11 @@ class OpenRuns:
         return key in self._begun
 
     def run(self, key: Key) -> ClosureRun | None:
-        """None where it has not begun."""
+        """Returns the run; None if it has not begun or is not open."""
         return self._begun.get(key)
 
     def cancel(self, key: Key) -> None:
-        """Nothing of it is to be committed."""
+        """Marks a run as cancelled: nothing of it may be committed."""
         self._cancelled.add(key)
 
     def is_cancelled(self, run: ClosureRun) -> bool:
@@ -62,16 +62,16 @@ class OpenRuns:
 
 
 def cancelled_error(run: ClosureRun) -> CancelledError:
-    """What a cancelled run ends with."""
+    """Returns the error of a cancelled run."""
     return CancelledError(f"closure {run.token.closure} was cancelled while it ran")
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
-    """A part that waits for its turn. ``result`` None: its closure goes on.
+    """A part that waits for its turn. ``result``: None if its closure goes on.
 
-    ``note``: what the closure says of this part, for the case that its end is not heard.
-    ``held_s``: since when nobody has waited for it; None where a thread does.
+    ``note``: the closure's notes on this part, used if its trainer is lost before its end.
+    ``held_s``: since when it is held back with no thread waiting for it; None if a thread waits.
     """
 
     run: ClosureRun
@@ -84,14 +84,14 @@ class Pending:
 
 
 class Cancelling(ABC):
-    """What of a committer is about runs that nobody wants any more. Thread-safe."""
+    """The part of a committer that cancels runs. Thread-safe."""
 
     _overdue: Overdue
 
     def __init__(self, send: Send, fail: Fail) -> None:
         self._send = send
         self._fail = fail
-        # Taken by itself where nobody waits: a condition takes its lock by calls of Python.
+        # Code that does not wait takes the lock itself: a Condition takes it by Python calls.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._open = OpenRuns()
@@ -99,14 +99,14 @@ class Cancelling(ABC):
         self._pending: dict[ClosureRun, Pending] = {}
 
     def admit(self, keys: Iterable[Key]) -> None:
-        """These were ordered: from now on they can be cancelled."""
-        # Without the lock: nobody can cancel what is not ordered, and who orders is who cancels.
+        """Adds runs that were ordered; from now on they can be cancelled."""
+        # Without the lock: the thread that admits runs is the one that cancels them.
         self._open.admit(keys)
 
     def cancel(self, key: Key) -> bool:
-        """True if nothing of a run is committed, nor will be: it ends as one that failed.
+        """Cancels a run, which then fails; True if nothing of it is or will be committed.
 
-        False where it has begun to commit, or its end is told.
+        False if the run has begun to commit, or its end is reported.
         """
         with self._lock:
             run = self._open.run(key)
@@ -121,21 +121,21 @@ class Cancelling(ABC):
             return True
 
     def check_wanted(self, run: ClosureRun) -> None:
-        """CancelledError where a run was cancelled that has yet to begin."""
-        # Without the lock: its last word is what counts.
+        """Raises CancelledError if a run was cancelled before it began."""
+        # Without the lock: a later cancel is still noticed at the run's end.
         if self._open.is_cancelled(run):
             raise cancelled_error(run)
 
     def _tell(self, results: list[pb.ClosureResult]) -> None:
-        """Their closures have ended here."""
+        """Reports results of closures that have ended here."""
         for result in results:
             run = self._open.end((result.id, result.attempt))
             if run is not None and self.is_traced:
                 result.commit_seconds = time.perf_counter() - run.ran_s
         self._send(results)
 
-    def _last_word(self, run: ClosureRun, result: pb.ClosureResult) -> pb.ClosureResult:
-        """The result that is told of a run, which nobody can cancel from now on."""
+    def _final_result(self, run: ClosureRun, result: pb.ClosureResult) -> pb.ClosureResult:
+        """Returns the result to report of a run, which cannot be cancelled from now on."""
         with self._lock:
             if self._open.is_cancelled(run):
                 run.drop_changes()
@@ -144,7 +144,7 @@ class Cancelling(ABC):
             return result
 
     def _refuse(self, pending: Pending) -> None:
-        """With the lock: nothing of what waits is committed, because its closure was cancelled."""
+        """Drops the changes of a cancelled closure's part. Callers hold the lock."""
         error = cancelled_error(pending.run)
         if pending.result is None:
             pending.error, pending.is_done = error, True

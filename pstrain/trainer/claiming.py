@@ -1,6 +1,7 @@
-"""Claims of rows for keys, as messages to the servers that hold a mapping, and their replies.
+"""Claims of rows for keys, as messages to the servers that hold a key mapping, and their replies.
 
-No network. Invariant: one message for each server, whatever shards of the mapping it has.
+Knows no network. Invariant: each server gets one message, however many shards of the mapping it
+holds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Ask = Callable[[Mapping[int, Message]], Answers]
 
 
 class KeyClaims(ABC):
-    """What parameters on servers do for variables whose values are keys."""
+    """The requests of parameters on servers for variables whose values are keys."""
 
     session: str
     outlast: Outlast
@@ -34,24 +35,27 @@ class KeyClaims(ABC):
     @property
     @abstractmethod
     def config(self) -> ParameterConfig:
-        """How long to wait for servers."""
+        """The time-outs of requests to servers."""
 
     @abstractmethod
     def _answers(self, messages_by_ps: Mapping[int, Message]) -> Answers:
-        """Replies to one message to each of some servers."""
+        """Sends one message to each of some servers; returns the replies."""
 
     @abstractmethod
     def ask_all(self, headers: Mapping[int, Header], *, timeout_s: float) -> dict[int, Header]:
-        """Replies to messages without a body."""
+        """Sends messages without a body; returns the headers of the replies."""
 
     @outlasting
     def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
-        """Rows of keys, -1 where there is none. At once, of no closure; again is harmless."""
+        """Returns the rows of keys; below 0 for a key without a row (``NO_ROW``, ``NO_ROW_EVER``).
+
+        Claims are made at once, apart from the changes of closures, and are idempotent.
+        """
         return _claim(self._answers, spec, asked)
 
     @outlasting
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:
-        """Rows that are ``used``, and how many claims were ``refused``."""
+        """Counts the rows that are ``used`` and the claims that were ``refused``."""
         headers: dict[int, Header] = {}
         for index, shard in enumerate(spec.shards):
             header = headers.setdefault(shard.ps, {"kind": "count_keys", "shards": []})
@@ -61,8 +65,11 @@ class KeyClaims(ABC):
 
     @contextmanager
     def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
-        """Scope that changes values at once; if they are keys, no closure knows whose rows were
-        whose: those that run end first, others wait, and what is known is forgotten."""
+        """Opens a scope that changes values at once.
+
+        If they are keys, no closure may use the old rows of keys: running closures end first,
+        others wait, and cached rows are forgotten.
+        """
         hold = self.hold_closures if self.key_maps.are_in(variables) else nullcontext
         with hold():
             try:

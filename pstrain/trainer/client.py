@@ -1,8 +1,8 @@
 """Parameters that live on parameter servers: pulls, pushes and everything else, over the network.
 
-Turns requests about variables into one message per server and puts the answers together. Must not
-know of closures, but for where their changes wait. Invariant: a message that changes values at once
-is never sent twice.
+Turns requests about variables into one message per server, and combines the replies. Knows nothing
+of closures except the staging of their changes. Invariant: a message that changes values at once is
+never sent twice.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ _KEPT_MAX_BYTES = 64 << 10
 class RemoteParameters(ServerSession, KeyClaims):
     """Variables on the parameter servers at ``addresses``, in a session. Thread-safe.
 
-    Changes of a closure wait in its staging; outside closures they are made at once: one whose
+    Changes of a closure are staged; outside closures changes are made at once, and a change whose
     reply was lost with its connection raises instead of being repeated. ``transport_dtype``:
-    "float32" or "bfloat16", of what :meth:`fetch` brings and gradients.
+    "float32" or "bfloat16", for the values of :meth:`fetch` and for gradients.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class RemoteParameters(ServerSession, KeyClaims):
             if value is not None:
                 self.give_first(spec, value)
             return
-        # In one message: making many small variables is all messages.
+        # One message: the cost of making many small variables is that of their messages.
         rows = as_rows(spec, value, spec.rows)
         self._answers({ps: _with_rows(header, spec, rows) for ps, header in headers.items()})
         self._first_values[spec.id] = [(0, value.copy())]
@@ -115,9 +115,9 @@ class RemoteParameters(ServerSession, KeyClaims):
             kept.append((start, value.copy()))
 
     def begin_again(self, spec: VariableSpec) -> bool:
-        """Gives a variable that was created anew the values that it was made of.
+        """Gives a variable that was created again its first values.
 
-        False where they are known no more, for they were large.
+        False if they were too large to be kept.
         """
         parts = self._first_values.get(spec.id)
         for start, value in parts or ():
@@ -259,12 +259,12 @@ class RemoteParameters(ServerSession, KeyClaims):
             load(self, directory, specs, saved, agree)
 
     def change_session(self, session: str) -> None:
-        """All that is asked from now on is of another session; nothing is known of its values."""
+        """Sends all further requests in another session, and forgets what is known of values."""
         super().change_session(session)
         self.forget_values()
 
     def forget_values(self) -> None:
-        """Nothing is known of what servers hold: some may have been started anew."""
+        """Forgets what is known of servers' contents: some may have been started anew."""
         self._wholes.clear()
         self._has_slots.clear()
         self.key_maps.forget()
@@ -275,7 +275,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         )
 
     def _make_slots(self, updates: Sequence[Update], optimizer: OptimizerSpec) -> None:
-        """Before a large table's first step, which would else take as long as its slots do."""
+        """Makes optimizer slots before a first step, which a large table's slots would delay."""
         for spec, _, _ in updates:
             key = (spec.id, optimizer.name)
             if key in self._has_slots:
@@ -289,7 +289,7 @@ class RemoteParameters(ServerSession, KeyClaims):
             self._has_slots.add(key)
 
     def _change(self, variables: Sequence[int], changes: Mapping[int, tuple[Header, Any]]) -> None:
-        """Changes values, by server: now, or with the other changes of the running closure."""
+        """Makes changes, by server: at once, or staged with those of the running closure."""
         staging = current_staging()
         if staging is None:
             with self.giving_rows_anew(variables):
@@ -301,21 +301,21 @@ class RemoteParameters(ServerSession, KeyClaims):
 
 
 def _with_rows(create: Header, spec: VariableSpec, rows: Array) -> Message:
-    """What makes shards of a variable, with the values that they begin with."""
+    """Returns the message that creates shards of a variable, with their first values."""
     mine = [spec.shards[index] for index in create["shards"]]
     body = LateBody.of([rows[shard.row_start : shard.row_stop] for shard in mine])
     return {**create, "has_values": True}, body
 
 
 def _before_read(specs: Iterable[VariableSpec]) -> None:
-    """A closure sees its own changes."""
+    """Commits staged changes of ``specs`` before a read: a closure sees its own changes."""
     staging = current_staging()
     if staging is not None:
         staging.before_read(spec.id for spec in specs)
 
 
 def _read_with(variables: Sequence[VariableSpec], pulls: Pulls) -> Answers:
-    """Replies to those pulls that went along with changes that they have to come after."""
+    """Commits staged changes of ``variables``; returns replies to pulls that went along."""
     staging = current_staging()
     return {} if staging is None else staging.read_with([v.id for v in variables], pulls)
 

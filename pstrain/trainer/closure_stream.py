@@ -1,8 +1,8 @@
 """One stream of closures from a coordinator: read by one thread, run by a few.
 
-Knows the order of things: what is defined before what is run, what is given back after it. What is
-done is the session's business. Invariant: however a stream ends, its threads end, and so does who
-waits for its results.
+Knows the order of operations: definitions come before the runs that use them, giving back comes
+after. Must not know what the operations do: the session carries them out. Invariant: however a
+stream ends, its threads end, and so does the iterator over its results.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ from pstrain.wire import trainer_pb2 as pb
 logger = logging.getLogger(__name__)
 
 Order: TypeAlias = "ClosureOrder | pb.RunId"
-"""A closure to be run, or a run that was late and is to be given back."""
+"""A closure to run, or a late run whose elements have to be given back."""
 
 
 class ClosureStream:
-    """``session_of`` finds the session of a message; ``note_run`` hears of each run's end."""
+    """A stream of closures. ``session_of`` returns a message's session.
+
+    ``note_run`` is called at the end of each run.
+    """
 
     def __init__(
         self,
@@ -43,7 +46,7 @@ class ClosureStream:
         self._session: TrainerSession | None = None
 
     def replies(self) -> Iterator[pb.RunReply]:
-        """Results in the order in which closures end, until the coordinator closes the stream."""
+        """Yields results in the order in which closures end, until the stream is closed."""
         threading.Thread(target=self._read, name="closures", daemon=True).start()
         while (message := self._ended.take()) is not None:
             if isinstance(message, Exception):
@@ -51,7 +54,7 @@ class ClosureStream:
             yield message
 
     def _read(self) -> None:
-        """Feeds the runner threads; always ends by ending them and the results."""
+        """Feeds the runner threads; at its end, always ends them and the results."""
         try:
             for request in self._requests:
                 self._obey(request)
@@ -107,7 +110,7 @@ class ClosureStream:
                 self._note_run()
 
     def _next(self, session: TrainerSession, held: Held | None) -> Order | None:
-        """What to do next; nothing is held while a thread waits for that."""
+        """Returns the next order; before waiting for one, commits what the thread held back."""
         try:
             return self._waiting.get_nowait()
         except queue.Empty:

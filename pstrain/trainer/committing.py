@@ -1,12 +1,11 @@
-"""Commits what closures changed, in the order of their elements: when, and what with what.
+"""Decides when closures commit their changes, and which commit together: in element order.
 
-The end of a closure with changes is held back for a moment: its thread goes on, and what the next
-closure pulls goes along with the decision and the commits, which saves a message to each server. It
-is not held for long: a thread that has nothing else to do commits it, and what is overdue is
-committed by a thread of its own. What servers refuse fails the closure that wanted it; those that
-would commit with it are committed again without its changes. How a group is committed is in
-``deciding``. Invariant: a thread that waits for a turn has no element in a part that is not ready,
-so nobody waits for ever.
+The end of a closure with changes is held back briefly: its thread goes on, and the pull of the next
+closure travels with the decision and the commits, which saves a message to each server. A thread
+that has nothing else to do commits what it held back, and a thread of its own commits what is
+overdue. Changes that servers refuse fail their closure; the others of the group are committed again
+without them. Must not know how a group is committed: that is ``deciding``. Invariant: a thread that
+waits for a turn has no element in a part that is not ready, so no wait is endless.
 """
 
 from __future__ import annotations
@@ -31,21 +30,22 @@ from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
 HELD_S: Final = 0.05
-"""The end of a closure is held back for so long, up to twice, for the next pull of its thread.
+"""How long the end of a closure is held back, up to twice, for the next pull of its thread.
 
-Who looks for what is overdue takes the interpreter from steps each time.
+Each look for what is overdue takes the interpreter from the steps, so it must not be too short.
 """
 
-_LOOK_AROUND_S: Final = 1.0
+_RECHECK_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class Committer(Deciding):
-    """Of one trainer in one session. Thread-safe; ``send`` carries results to the coordinator.
+    """Commits the closures of one trainer in one session. Thread-safe.
 
-    ``trainer`` names this incarnation, by which servers fence it. ``give_up`` ends the stream to
-    the coordinator, which then takes the trainer for lost and settles what it left. ``fail`` makes
-    a result into that of a closure that failed with an error.
+    ``trainer`` names this incarnation, by which servers fence it. ``send`` sends results to the
+    coordinator. ``give_up`` ends the stream to the coordinator, which then takes the trainer for
+    lost and settles what it left. ``fail`` turns a result into that of a closure that failed with
+    an error.
     """
 
     def __init__(
@@ -60,21 +60,21 @@ class Committer(Deciding):
         self._overdue = Overdue(self._commit_overdue, HELD_S)
 
     def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
-        """A run that commits here; so many parts of earlier runs were decided.
+        """Begins a run that commits here.
 
-        ``held`` is what the last run of the same thread left.
+        ``parts_decided``: as in ClosureRun. ``held``: what the last run of the same thread left.
         """
         run = ClosureRun(token, self, parts_decided, held)
         self._open.begin(run)
         return run
 
     def take(self, run: ClosureRun, source: int, receipt: Receipt) -> None:
-        """A closure took an element; in the order in which the source gave them."""
+        """Notes that a closure took an element; callers keep to the order of the source."""
         with self._lock:
             run.take(self._turns.take(source, receipt, run))
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
-        """Makes the changes of a closure that goes on; pulls may go along."""
+        """Commits the current part of a closure that goes on; pulls may go along."""
         self.commit_held(run, {})
         if run.was_decided:
             run.next_part()
@@ -82,10 +82,11 @@ class Committer(Deciding):
         return self._commit(run, None, pulls)
 
     def commit_held(self, run: ClosureRun, pulls: Pulls) -> Answers:
-        """Commits what the run's thread held back, unless others have to be committed before.
+        """Commits what the run's thread held back, if its turn has come.
 
-        To wait for them is not for a run that has taken elements: they may wait for those. One
-        without any does, so that what a thread does without elements stays in its order.
+        A run that has taken no element waits for the turn, so that changes of a thread stay in
+        order. A run that has taken elements does not, because closures whose turn is earlier may
+        wait for these elements.
         """
         answers: Answers = {}
         held = run.held
@@ -97,16 +98,16 @@ class Committer(Deciding):
         return answers
 
     def end(self, run: ClosureRun, result: pb.ClosureResult) -> Held | None:
-        """Ends a closure; what its thread has to commit with its next pull is given back.
+        """Ends a closure; returns what its thread has to commit with its next pull, if anything.
 
-        Without changes, or where it failed, its result is sent now. CancelledError once this
-        trainer counts for nothing: nobody must hear of an end then.
+        The result of a closure that failed or made no changes is sent at once. Raises
+        CancelledError once the trainer was given up, because no end may be reported then.
         """
         self._check_open()
         if result.WhichOneof("outcome") == "error_json":
             run.drop_changes()
         if not run.tickets and (not run.has_changes or run.was_decided):
-            # Without the lock: there is nothing to commit, whoever cancels it meanwhile.
+            # Without the lock: there is nothing to commit, even if it is cancelled meanwhile.
             is_cancelled = self._open.is_cancelled(run)
             self._tell([self._fail(result, cancelled_error(run)) if is_cancelled else result])
         elif run.has_changes:
@@ -116,14 +117,14 @@ class Committer(Deciding):
         return run.held
 
     def flush(self, held: Held) -> None:
-        """Commits what a thread held back that runs no closure now."""
+        """Commits what was held back by a thread that runs no closure now."""
         while isinstance(held, Pending) and not held.is_done:
             group = self._wait_for_turn(held, patiently=True)
             if group:
                 self._commit_group(group, {})
 
     def close(self) -> None:
-        """Commits nothing more; waits, bounded, for what is being committed. Idempotent."""
+        """Stops committing; waits, bounded, for commits under way. Idempotent."""
         until_s = time.monotonic() + _CLOSE_TIMEOUT_S
         with self._lock:
             self._closed = True
@@ -131,14 +132,14 @@ class Committer(Deciding):
             self._changed.wait_for(
                 lambda: not any(p.is_busy for p in self._pending.values()), _CLOSE_TIMEOUT_S
             )
-        # That thread does no more than was waited for.
+        # The timer thread commits nothing beyond what was waited for above.
         self._overdue.close(max(0.0, until_s - time.monotonic()))
 
     def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> Pending:
-        """One part for a thread: what it held before is committed first."""
+        """Holds back the end of a closure, one per thread: commits what was held before."""
         earlier, run.held = run.held, None
         pending = Pending(run, result, held_s=time.monotonic())
-        # One with elements may be what the earlier one waits for: it is ready first then.
+        # The earlier closure may wait for elements of this one, which must be pending by then.
         if earlier is not None and not run.tickets:
             self.flush(earlier)
         self._add(pending)
@@ -152,11 +153,11 @@ class Committer(Deciding):
             self._pending[pending.run] = pending
             if self._open.is_cancelled(pending.run):
                 self._refuse(pending)
-            # Others may wait for this one, to commit with it.
+            # Other threads may wait for this part, to commit with it.
             self._changed.notify_all()
 
     def _commit_overdue(self) -> bool:
-        """Commits what was held for too long, where its turn has come; whether any is left."""
+        """Commits what was held for too long, if its turn has come; True if any is left."""
         until_s = time.monotonic() - HELD_S
         with self._lock:
             held = [p for p in self._pending.values() if p.held_s is not None]
@@ -169,8 +170,8 @@ class Committer(Deciding):
         return any(not pending.is_done for pending in held)
 
     def _commit(self, run: ClosureRun, result: pb.ClosureResult | None, pulls: Pulls) -> Answers:
-        """Returns once the part is decided and applied everywhere, alone or in a group."""
-        # Whoever hears of the end needs no notes.
+        """Commits a part, alone or in a group; blocks until it is decided and fully applied."""
+        # A closure that ends here has a result and needs no notes.
         note = encoded_notes(run) if result is None else None
         pending = Pending(run, result, note=note)
         self._add(pending)
@@ -184,9 +185,10 @@ class Committer(Deciding):
         return answers
 
     def _wait_for_turn(self, pending: Pending, *, patiently: bool) -> list[Pending]:
-        """Those to commit with it, once it may; none where another thread has done it.
+        """Waits until ``pending`` may commit and returns the group that commits with it.
 
-        Or where it may not commit now, and is not to be waited for ``patiently``.
+        Returns an empty list if another thread has committed it meanwhile, or, unless
+        ``patiently``, if its turn has not come yet.
         """
         with self._lock:
             while not pending.is_done:
@@ -200,7 +202,7 @@ class Committer(Deciding):
                     return group
                 if not patiently and not pending.is_busy:
                     break
-                self._changed.wait(_LOOK_AROUND_S)
+                self._changed.wait(_RECHECK_S)
             return []
 
     def _group(self, run: ClosureRun) -> list[Pending] | None:
@@ -209,16 +211,17 @@ class Committer(Deciding):
         return None if members is None else [self._pending[member] for member in members]
 
     def _commit_group(self, group: list[Pending], pulls: Pulls) -> Answers:
-        """Whoever waits for a member hears what came of it; CancelledError where nobody may.
+        """Commits a group and tells the threads that wait for its members.
 
-        Where a server refuses what some have changed, the others are left to be committed again.
+        If a server refuses changes of some members, the others stay pending, to be committed again.
+        Raises CancelledError if the trainer was given up.
         """
         answers: Answers = {}
         errors: dict[Pending, Exception] = {}
         try:
             self._perform(group, pulls, answers)
         except Exception as raised:
-            errors = self._whose(group, raised)
+            errors = self._failed_members(group, raised)
         failed = self._end_group(group, errors)
         if failed:
             self._tell(failed)
@@ -230,7 +233,10 @@ class Committer(Deciding):
     def _end_group(
         self, group: list[Pending], errors: dict[Pending, Exception]
     ) -> list[pb.ClosureResult]:
-        """Results of closures that have failed by that, and have used nothing up."""
+        """Marks members as committed, failed, or pending again.
+
+        Returns the results of failed closures that took no element, which can be sent at once.
+        """
         failed = []
         with self._lock:
             self._tries += bool(errors)
@@ -251,9 +257,9 @@ class Committer(Deciding):
         return failed
 
     def _hold_as_failed(self, member: Pending, error: Exception) -> bool:
-        """Its result says so; what it took is used up once that is heard, when its turn comes.
+        """Makes a held member one that failed; its elements are used up when its turn comes.
 
-        False if it took nothing.
+        False if it took no element.
         """
         assert member.result is not None
         member.result = self._fail(member.result, error)

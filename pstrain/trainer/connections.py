@@ -1,9 +1,9 @@
 """Open message streams to every parameter server, lent to one thread at a time.
 
-Sends to all servers first and then receives from all, so they work side by side without a thread
-for each; a server of this host and user is met in shared memory. Knows nothing of what messages
-mean. Invariant: a stream is lent again only when every
-reply it owed has been read; after any failure it is closed instead.
+Sends to all servers first and then receives from all, so that they work in parallel without a
+thread for each; shared memory connects a server of the same host and user. Knows nothing of what
+messages mean. Invariant: a stream is lent again only when every reply it owed has been read; after
+any failure it is closed instead.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from pstrain.paramserver.pieces import Arrived
 Streams = dict[int, ConnectionExchange]
 
 
-# Between tries to reach a server whose connection broke: a network that was away for a moment must
-# not count as the loss of what the server holds.
+# Pauses between attempts to reach a server whose connection broke: a short interruption of the
+# network must not count as the loss of what the server holds.
 _PAUSES_S = (0.02, 0.1, 0.5)
 
 
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 class Connections:
     """Streams to the servers at ``addresses``; opened on first use. Thread-safe.
 
-    ``remedy``: what users do about a lost server after they have started it again.
+    ``remedy``: completes error texts; what users have to do once they started a lost server again.
     """
 
     def __init__(
@@ -66,17 +66,17 @@ class Connections:
         self._lock = threading.Lock()
         self._free: list[Streams] = []
         self._closed = False
-        # Streams hold a socket and a thread of their server until they are closed.
+        # A stream occupies a socket, and a thread of its server, until it is closed.
         self._finalizer = weakref.finalize(self, _close_all, self._free)
 
     def ask(
         self, requests: Mapping[int, Request], timeout_s: float, *, repeat: bool
     ) -> dict[int, Arrived]:
-        """Replies by server index.
+        """Sends requests, and returns the replies by server index.
 
-        Where a stream breaks it is opened anew, a few times within a second, and with ``repeat``
-        the request is sent again: it may then arrive twice. Raises ServerLostError naming the
-        server when the reply cannot be had, DeadlineExceededError when not within ``timeout_s``.
+        A stream that breaks is opened again, a few times within a second. With ``repeat`` its
+        request is then sent again even if it may have arrived. Raises ServerLostError, naming the
+        server, if a reply cannot be had, DeadlineExceededError if not within ``timeout_s``.
         """
         deadline_s = time.monotonic() + timeout_s
         streams = self._take()
@@ -91,7 +91,7 @@ class Connections:
                     reply = self._reply(streams, server, deadline_s, may_fail=repeat)
                 if reply is None:
                     _close_one(streams, server)
-                    reply = self._again(streams, server, request, deadline_s, repeat=repeat)
+                    reply = self._retry(streams, server, request, deadline_s, repeat=repeat)
                 replies[server] = reply
         except DeadlineExceededError as error:
             _close(streams)
@@ -117,7 +117,7 @@ class Connections:
             raise DeadlineExceededError(f"parameter server {server}: {error}") from error
 
     def close(self) -> None:
-        """Closes the free streams; one that is in use, when its call ends. Idempotent."""
+        """Closes the free streams; a stream in use is closed when its call ends. Idempotent."""
         with self._lock:
             self._closed = True
         self._finalizer()
@@ -136,7 +136,7 @@ class Connections:
         _close(streams)
 
     def _send(self, streams: Streams, server: int, request: Request, deadline_s: float) -> bool:
-        """False if the stream turned out to be broken."""
+        """Sends a request, opening the stream if needed; False if the stream is broken."""
         try:
             self._send_or_fail(streams, server, request, deadline_s)
         except UnavailableError:
@@ -150,10 +150,10 @@ class Connections:
             self._open(streams, server, deadline_s)
         _send(streams[server], request, deadline_s, self.addresses[server])
 
-    def _again(
+    def _retry(
         self, streams: Streams, server: int, request: Request, deadline_s: float, *, repeat: bool
     ) -> Arrived:
-        """The reply over a new stream."""
+        """Sends a request over new streams, with pauses, and returns the reply."""
         for pause_s in _PAUSES_S:
             if self._send(streams, server, request, deadline_s):
                 reply = self._reply(streams, server, deadline_s, may_fail=repeat)
@@ -172,7 +172,7 @@ class Connections:
     def _reply(
         self, streams: Streams, server: int, deadline_s: float, *, may_fail: bool
     ) -> Arrived | None:
-        """The next message; None if ``may_fail`` and the stream is broken."""
+        """Returns the next message; None if ``may_fail`` and the stream is broken."""
         error: Exception | None = None
         try:
             address, stream = self.addresses[server], streams[server]

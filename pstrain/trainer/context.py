@@ -1,4 +1,4 @@
-"""What a function that runs in a trainer can know of its place.
+"""The place of a running function: which trainer runs it, and which input pipeline it builds.
 
 Knows nothing of connections. Invariant: outside a scheduled function there is no place, and
 asking for it is an error rather than a guess.
@@ -28,8 +28,8 @@ _place: ContextVar[_Place | None] = ContextVar("trainer_place", default=None)
 class InputContext:
     """Which of how many input pipelines a dataset function builds.
 
-    ``num_replicas_in_sync``: as the strategy's; of the batches of so many closures one step is
-    made.
+    ``num_replicas_in_sync``: that of the strategy; one step learns from the batches of so many
+    closures.
     """
 
     num_input_pipelines: int = 1
@@ -37,9 +37,9 @@ class InputContext:
     num_replicas_in_sync: int = 1
 
     def get_per_replica_batch_size(self, global_batch_size: int) -> int:
-        """What to ``batch`` by, so that one step learns from ``global_batch_size`` rows.
+        """Returns the batch size with which one step learns from ``global_batch_size`` rows.
 
-        ValueError where it does not divide by the replicas.
+        Raises ValueError if that is no multiple of the number of replicas.
         """
         if global_batch_size % self.num_replicas_in_sync:
             raise InvalidArgumentError(
@@ -59,7 +59,7 @@ def call_with_context(function: Callable[..., Any], context: InputContext) -> An
 
 
 def get_current_worker_index() -> int:
-    """Index of the trainer this scheduled function runs on; elsewhere a RuntimeError."""
+    """Returns the index of the trainer that runs this function; RuntimeError elsewhere."""
     place = _place.get()
     if place is None:
         raise FailedPreconditionError(
@@ -72,9 +72,9 @@ experimental_get_current_worker_index = get_current_worker_index  # as TensorFlo
 
 
 def current_position() -> int | None:
-    """Where the trainer that runs this stands among all, from 0; None elsewhere.
+    """Returns the running trainer's position among all trainers, from 0; None elsewhere.
 
-    Its index is higher where the cluster's job has holes.
+    Its index is higher than that if indices are missing in the cluster's job.
     """
     place = _place.get()
     return None if place is None else place.position
@@ -82,7 +82,7 @@ def current_position() -> int | None:
 
 @contextmanager
 def trainer_scope(index: int, position: int | None = None) -> Iterator[None]:
-    """Marks the calling thread as running a closure of a trainer; ``position``: as its index."""
+    """Marks the thread as running a closure of trainer ``index``, by default also its position."""
     token = _place.set(_Place(index, index if position is None else position))
     try:
         yield

@@ -1,11 +1,11 @@
-"""How parts of closures that commit together are committed: at all servers or at none.
+"""Commits the parts of closures that commit together, at all servers or at none.
 
-Parts that change one server are one message to it. Those that change several are prepared at all
-but their home, decided at their home, then committed at the others. Parts that change nothing are
-decided by the coordinator's hearing of their end. What an element made counts as consumed, and is
-acknowledged, only then. Must not know when a part's turn comes, nor who waits for it. Invariant: no
-reply that was lost, no repeat and no end of this process leaves a part half applied: what was
-decided, somebody completes.
+Changes to one server take one message. Changes to several are committed in two phases: prepared at
+all servers but their home, decided at their home, then committed at the others. Parts without
+changes are decided when their end reaches the coordinator. Only a decision uses elements up, and
+has them acknowledged. Must not know when a part's turn comes, nor who waits for it. Invariant: no
+lost reply, repeat or crash of this process leaves a part half applied: a decided part is completed,
+by this process or by the coordinator.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pstrain.trainer.outgoing import Answers, Header, Message, Pulls
 from pstrain.trainer.turns import Phase, Ticket, Turns
 from pstrain.wire import trainer_pb2 as pb
 
-# What servers say that is not about what somebody has changed.
+# Errors of servers that are not about the changes in a request.
 _NO_REFUSALS: Final = (UnavailableError, DeadlineExceededError, AbortedError, CancelledError)
 
 GiveUp = Callable[[Exception], None]
@@ -40,8 +40,8 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(error, DataServiceError) and not isinstance(error, _NO_REFUSALS)
 
 
-class _Telling(AbstractContextManager[None]):
-    """Scope of which ``tell`` hears how it failed, and may raise something else."""
+class _OnError(AbstractContextManager[None]):
+    """A scope that calls ``tell`` with the error if it fails; ``tell`` may raise another."""
 
     def __init__(self, tell: Callable[[BaseException], None]) -> None:
         self._tell = tell
@@ -52,7 +52,7 @@ class _Telling(AbstractContextManager[None]):
 
 
 class Deciding(Cancelling):
-    """What of a committer is about servers, and who decides. Thread-safe.
+    """The part of a committer that talks to servers and decides. Thread-safe.
 
     ``trainer`` names this incarnation, by which servers fence it. ``give_up`` ends the stream to
     the coordinator, which then takes the trainer for lost and settles what it left.
@@ -71,14 +71,14 @@ class Deciding(Cancelling):
         self.low_water = 0
         self._parameters = parameters
         self._give_up = give_up
-        self._giving_up = _Telling(self._leave)
+        self._giving_up = _OnError(self._leave)
         self._turns = Turns()
         self._sent: dict[int, list[Ticket]] = {}
         self._tries = 0
         self._closed = False
 
     def settle(self, closures: Iterable[int]) -> None:
-        """The coordinator has heard of the end of these."""
+        """Uses up the elements of closures whose end has reached the coordinator."""
         with self._lock:
             tickets = [ticket for c in closures for ticket in self._sent.pop(c, ())]
         self._use_up(tickets)
@@ -87,8 +87,8 @@ class Deciding(Cancelling):
         if self._closed:
             raise CancelledError("this trainer's coordinator left, or took it for lost")
 
-    def _whose(self, group: list[Pending], error: Exception) -> dict[Pending, Exception]:
-        """Members that fail by ``error``: those whose changes servers refuse, or all of them."""
+    def _failed_members(self, group: list[Pending], error: Exception) -> dict[Pending, Exception]:
+        """Returns members that fail by ``error``: those whose changes are refused, or all."""
         changing = [member for member in group if member.run.has_changes]
         if not changing or not _is_refusal(error):
             return dict.fromkeys(group, error)
@@ -105,7 +105,7 @@ class Deciding(Cancelling):
         return refused or dict.fromkeys(group, error)
 
     def _check(self, member: Pending) -> None:
-        """Raises what servers refuse of it; nothing is held there."""
+        """Raises the servers' refusal of a member's changes, if any; nothing is kept there."""
         check: Header = {"kind": "check"}
         changes = by_server([member])
         with self._giving_up:
@@ -116,12 +116,15 @@ class Deciding(Cancelling):
         if any(member.run.has_changes for member in group):
             self._decide(group, pulls, answers)
         else:
-            self._let_decide(group, ended)
+            self._leave_decision(group, ended)
         if ended:
             self._tell(ended)
 
-    def _let_decide(self, group: list[Pending], ended: list[pb.ClosureResult]) -> None:
-        """The coordinator's hearing decides; until it says so the elements are not used up."""
+    def _leave_decision(self, group: list[Pending], ended: list[pb.ClosureResult]) -> None:
+        """Leaves the decision to the arrival of the ends at the coordinator.
+
+        The elements are used up once :meth:`settle` confirms the arrival.
+        """
         tickets = tickets_of(group)
         ended[-1].rows_json = encoded_marks(tickets)
         for result in ended:
@@ -133,7 +136,7 @@ class Deciding(Cancelling):
                 ticket.phase = Phase.SENT
 
     def _decide(self, group: list[Pending], pulls: Pulls, answers: Answers) -> None:
-        """Adds to ``answers`` those to pulls from servers that the group changes."""
+        """Commits a group in two phases; adds replies to pulls that went along to ``answers``."""
         tickets = tickets_of(group)
         messages = by_server(group)
         first = group[0].run
@@ -163,9 +166,10 @@ class Deciding(Cancelling):
                 answers |= self._parameters.exchange_with(dict.fromkeys(others, commit), pulls)
 
     def _leave(self, error: BaseException) -> None:
-        """Who cannot know what was decided, or complete it, leaves both to the coordinator.
+        """Leaves the group to the coordinator if a server cannot be reached.
 
-        Nothing more is said then, of these closures or others, as if this trainer were lost.
+        This trainer cannot know then what was decided, or cannot complete it. It reports no more
+        ends, of these closures or others, as if it were lost; raises CancelledError.
         """
         if not isinstance(error, UnavailableError | DeadlineExceededError):
             return
@@ -180,11 +184,11 @@ class Deciding(Cancelling):
         with self._aborting(servers, header):
             self._parameters.exchange({ps: with_changes(prepare, messages[ps]) for ps in servers})
 
-    def _aborting(self, servers: list[int], header: Header) -> _Telling:
-        return _Telling(functools.partial(self._abort, servers, header))
+    def _aborting(self, servers: list[int], header: Header) -> _OnError:
+        return _OnError(functools.partial(self._abort, servers, header))
 
     def _abort(self, servers: list[int], header: Header, error: BaseException) -> None:
-        """Where one refuses what the user asked for, these need not keep what they prepared."""
+        """Has ``servers`` drop what they prepared if ``error`` is a refusal of the changes."""
         if _is_refusal(error):
             abort: Message = ({**header, "kind": "abort"}, None)
             self._parameters.exchange(dict.fromkeys(servers, abort))

@@ -1,7 +1,7 @@
-"""What servers and the coordinator are told of parts that commit together.
+"""Encodes what servers and the coordinator are told of parts that commit together.
 
-Pure. Invariant: a decision says all that the coordinator would have to know of the closures, for
-whoever decides may not live to tell it.
+Pure. Invariant: a decision contains all that the coordinator has to know of the closures, because
+the trainer that decides may be lost before it reports them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pstrain.trainer.turns import Ticket, last_receipts
 from pstrain.wire import trainer_pb2 as pb
 
 OUTCOME_MAX_BYTES: Final = 1 << 20
-"""A result that a server keeps with its decision; the value of a larger one may be lost."""
+"""The largest result that a server keeps with its decision; a larger value may be lost."""
 
 
 class Member(Protocol):
-    """A part of a group. ``result`` None: its closure goes on. ``note``: what it said of itself."""
+    """A part in a group. ``result``: None if its closure goes on. ``note``: its encoded notes."""
 
     run: ClosureRun
     result: pb.ClosureResult | None
@@ -30,7 +30,7 @@ class Member(Protocol):
 
 
 def by_server(group: Iterable[Member]) -> dict[int, tuple[list[Header], Any]]:
-    """Changes of all members: their headers, and one body."""
+    """Returns the changes of all members by server: their headers, and one body."""
     changes: dict[int, list[tuple[Header, Any]]] = {}
     for member in group:
         for ps, mine in member.run.changes().items():
@@ -74,7 +74,7 @@ def _outcome(result: pb.ClosureResult | None) -> dict[str, Any] | None:
 
 
 def encoded_notes(run: ClosureRun) -> str | None:
-    """What a closure that goes on has noted of its present part, if it has."""
+    """Encodes the notes that a closure which goes on made on its current part; None if none."""
     if not run.notes:
         return None
     note = base64.b64encode(results.encode(run.notes)).decode()
@@ -87,5 +87,5 @@ def _marks(tickets: Iterable[Ticket]) -> list[dict[str, Any]]:
 
 
 def encoded_marks(tickets: Iterable[Ticket]) -> str:
-    """What is to be told to the data services once these elements are used up, as JSON."""
+    """Returns, as JSON, the reader marks for the data services once these elements are used up."""
     return json.dumps(_marks(tickets))

@@ -1,7 +1,7 @@
-"""Values of a checkpoint, read by the parameter servers that hold them.
+"""Loads the values of a checkpoint: each parameter server reads those of its own shards.
 
 Knows what a checkpoint says of its files, not how servers read them. Invariant: no server changes
-anything before all have said that they can, or those that did go back to initial values.
+anything before all have said that they can load, or those that did return to initial values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def load(
     saved: Saved,
     agree: Callable[[], None],
 ) -> None:
-    """Overwrites ``specs``, by name in the checkpoint, on all servers, where others ``agree``."""
+    """Overwrites ``specs``, by name in the checkpoint, on all servers.
+
+    ``agree`` is called once all servers have verified the files; if it raises, nothing changes.
+    """
     load_id = new_id("load")
     timeout_s = servers.config.transfer_timeout_s
     headers = {
@@ -43,7 +46,7 @@ def load(
         servers.ask_all(headers, timeout_s=timeout_s)
         agree()
     except BaseException:
-        # Some servers may have read ahead what another cannot read.
+        # Some servers may have read values ahead, and another may be unable to read its own.
         give_up = {"kind": "give_up_load", "load": load_id}
         with contextlib.suppress(DataServiceError):
             servers.ask_all(
@@ -62,9 +65,9 @@ def load(
 def parts_for(
     ps: int, specs: Mapping[str, VariableSpec], parts: Iterable[SavedShard]
 ) -> list[SavedShard]:
-    """What a server needs to know: the parts with rows of its shards.
+    """Returns the saved parts that a server needs: those with rows of its shards.
 
-    All parts of a variable where none has such rows, for the server to say what is missing.
+    If no part of a variable has such rows, returns all, so that the server says what is missing.
     """
     by_name: dict[str, list[SavedShard]] = {}
     for part in parts:
@@ -79,6 +82,6 @@ def parts_for(
 
 
 def _has_rows_of(part: SavedShard, shards: Sequence[ShardSpec]) -> bool:
-    """Of one of ``shards``, which are in row order."""
+    """True if ``part`` has rows of one of ``shards``, which are in row order."""
     first = bisect.bisect_right(shards, part.row_start, key=lambda shard: shard.row_stop)
     return first < len(shards) and shards[first].row_start < part.row_stop

@@ -1,7 +1,7 @@
 """Builds the messages that trainers send to parameter servers.
 
-No network. Invariant: two requests in one message are the same requests, in order; each is done,
-or refused, by itself.
+No network. Invariant: two requests that share a message have the same effect as two messages in
+that order; each is done, or refused, by itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Message = tuple[Header, Any]
 
 
 class Answer(NamedTuple):
-    """A reply."""
+    """The reply of a server."""
 
     header: Header
     body: Received
@@ -34,7 +34,7 @@ Answers = dict[int, Answer]
 
 
 class Push:
-    """Updates for one server, gathered into one body. What they hold must not change any more.
+    """Updates for one server, gathered into one body. Added arrays must not change afterwards.
 
     Gradients travel as ``transport_dtype``.
     """
@@ -42,7 +42,7 @@ class Push:
     def __init__(self, transport_dtype: str = FLOAT32) -> None:
         self._transport_dtype = transport_dtype
         self._items: list[list[int]] = []
-        self._rows = 0  # of the longest variable
+        self._rows = 0  # the number of rows of the longest variable
         self._arrays: list[Array] = []
 
     def add(
@@ -54,14 +54,14 @@ class Push:
         self._arrays += [gradient] if ids is None else [ids, gradient]
 
     def message(self, **details: Any) -> Message:
-        """With what else the header says."""
+        """Returns the message, with ``details`` in its header."""
         dtypes = self._transport_dtype, ids_dtype(self._rows, self._transport_dtype)
         header = {"kind": "push", "items": self._items, **named(*dtypes), **details}
         return header, body_of(self._arrays, *dtypes)
 
 
 def pull_messages(pull: Pull) -> dict[int, Message]:
-    """By server."""
+    """Returns the messages of a pull, by server."""
     details = named(*pull.dtypes)
     return {
         ps: ({"kind": "pull", "items": items, **details}, body)
@@ -70,8 +70,8 @@ def pull_messages(pull: Pull) -> dict[int, Message]:
 
 
 def both(first: Message, then: Message) -> Message:
-    """One message for a decision or a commit, and the pull that comes after it."""
-    # The server knows from a pull alone where its arrays end.
+    """Joins a decision or a commit and the pull that follows it into one message."""
+    # The pull's arrays come first, because the server can tell from the pull where they end.
     bodies = [body for body in (then[1], first[1]) if body is not None]
     body = LateBody.joined(bodies) if len(bodies) > 1 else next(iter(bodies), None)
     return {"kind": "both", "first": first[0], "then": then[0]}, body

@@ -1,8 +1,8 @@
-"""Consistent reads across a restore: from before it or from after it, never from between.
+"""Consistent reads across a restore: from before it or from after it, never from during it.
 
 While a lost parameter server is replaced, servers hold initial values for a while, or nothing.
-Knows nothing of who restores, or why: the parameters say when that is over. Invariant: what is
-returned was read in one session, with no restore under way when it began.
+Knows nothing of who restores, or why: the parameters' ``outlast`` waits for the end. Invariant:
+what is returned was read in one session, with no restore under way when the read began.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 
 Outlast = Callable[[Exception | None], bool]
-"""Waits until no restore is under way, or until what an error tells of is restored: whether it is.
+"""Waits until no restore is under way; given an error, returns whether the loss is restored.
 
-Raises DeadlineExceededError where that takes too long.
+Raises DeadlineExceededError if that takes too long.
 """
 
 
 def never(_error: Exception | None) -> bool:
-    """An `Outlast` where nobody restores."""
+    """An `Outlast` for parameters that are never restored."""
     return False
 
 
@@ -42,7 +42,7 @@ Self = TypeVar("Self", bound=Restored)
 def outlasting(
     read: Callable[Concatenate[Self, Given], Result],
 ) -> Callable[Concatenate[Self, Given], Result]:
-    """A read that is made again where a restore came between; closures run again as a whole."""
+    """Has a read repeat if a restore came between; not in closures, which run again whole."""
 
     @functools.wraps(read)
     def read_steadily(parameters: Self, /, *args: Given.args, **kwargs: Given.kwargs) -> Result:
@@ -54,7 +54,7 @@ def outlasting(
             try:
                 found = read(parameters, *args, **kwargs)
             except DataServiceError as error:
-                # What is being restored already must not take everything back once more.
+                # If a restore is under way already, this error must not cause another one.
                 parameters.outlast(None)
                 if parameters.session == session and not parameters.outlast(error):
                     raise

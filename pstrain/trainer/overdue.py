@@ -1,8 +1,8 @@
-"""A timer thread, which wakes now and then while something is held back.
+"""A timer thread, which wakes periodically while something is held back.
 
-Knows nothing of what that is. Invariant: it sleeps until it is woken where nothing is left and
-nothing was held back since it looked last, so nothing costs nothing; and wakes no more often than
-once a period, however much is held back meanwhile.
+Knows nothing of what is held back. Invariant: while nothing is left and nothing was held back since
+the last look, the thread sleeps and costs nothing; otherwise it wakes at most once a period,
+however much is held back meanwhile.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Overdue:
     def __init__(self, look: Callable[[], bool], period_s: float) -> None:
         self._look = look
         self._period_s = period_s
-        # Taken by itself where nobody waits: a condition takes its lock by calls of Python.
+        # Code that does not wait takes the lock itself: a Condition takes it by Python calls.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._noted = self._seen = 0
@@ -25,7 +25,7 @@ class Overdue:
         self._thread: threading.Thread | None = None
 
     def note(self) -> None:
-        """Something is held back. From the first time on there is the thread."""
+        """Notes that something is held back; the first call starts the thread."""
         with self._lock:
             self._noted += 1
             if self._is_idle:
@@ -35,7 +35,7 @@ class Overdue:
                 self._thread.start()
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread; waits at most ``timeout_s`` for what it does. Idempotent."""
+        """Ends the thread; waits at most ``timeout_s`` for a look under way. Idempotent."""
         with self._lock:
             self._is_closed = True
             self._changed.notify_all()
@@ -49,7 +49,7 @@ class Overdue:
             is_left = self._look()
 
     def _is_over(self, is_left: bool) -> bool:
-        """Waits until it is time to look again, or the end."""
+        """Waits until it is time to look again; True once closed."""
         with self._lock:
             self._is_idle = not is_left and self._noted == self._seen
             if self._is_idle:

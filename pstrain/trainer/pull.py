@@ -1,7 +1,7 @@
-"""One pull: the messages of a list of fetches, and the values put together from the replies.
+"""One pull: the messages for a list of fetches, and the values combined from the replies.
 
-No network. Invariant: a whole variable is taken from what was received before when its server
-says that its version is still the same; rows are never remembered.
+No network. Invariant: a whole variable is taken from the cache if its server says that the version
+is unchanged; rows are never cached.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Known = dict[tuple[int, int], tuple[int, Array]]
 
 
 class Pull:
-    """Fetches of one step, by server.
+    """The fetches of one step, by server.
 
-    ``known``: version and rows of whole shards, by (variable id, shard index); read and updated.
-    Whole variables above ``whole_bytes`` are left out: their value is None. float32 values travel
-    as ``transport_dtype``; ``dtypes`` are those of values and ids.
+    ``known``: the cache, read and updated: version and rows of whole shards, by (variable id, shard
+    index). Whole variables above ``whole_bytes`` are left out: their value is None. float32 values
+    travel as ``transport_dtype``; ``dtypes``: the dtypes of values and ids on the wire.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Pull:
             for request in requests
         ]
         self._wholes: list[dict[int, Array] | None] = [None] * len(requests)
-        # By server: position, shard and rows of what is asked of it.
+        # By server: (position of the request, shard index, number of rows) of each fetch.
         self._asked: dict[int, list[tuple[int, int, int]]] = {}
         self._offered: dict[tuple[int, int], tuple[int, Array]] = {}
         for position, (spec, lookup) in enumerate(zip(self._specs, self._lookups, strict=True)):
@@ -60,7 +60,7 @@ class Pull:
 
     @classmethod
     def of_rows(cls, spec: VariableSpec, lookup: Lookup, dtype: Any) -> Pull:
-        """A pull of the rows of a lookup that was made already, of any dtype."""
+        """Makes a pull of the rows of an existing lookup, of any dtype."""
         pull = cls([], {}, 0)
         rows = np.empty((len(lookup.unique), spec.width), dtype)
         pull._specs, pull._lookups, pull._wholes = [spec], [lookup._replace(rows=rows)], [None]
@@ -68,14 +68,14 @@ class Pull:
         return pull
 
     def messages(self) -> Iterator[tuple[int, list[list[int]], LateBody | None]]:
-        """(server, items, body of ids) of each server that holds something asked for."""
+        """Yields (server, items, body of ids) for each server that holds something asked for."""
         for ps, asked in self._asked.items():
             items, ids = [], []
             for position, index, rows in asked:
                 spec, lookup = self._specs[position], self._lookups[position]
                 if lookup is None:
                     known = self._known.get((spec.id, index), _UNKNOWN)
-                    # It must not change until the reply.
+                    # Another pull may replace the cache entry before the reply arrives.
                     self._offered[spec.id, index] = known
                     items.append([spec.id, index, WHOLE, known[0]])
                 else:
@@ -84,7 +84,7 @@ class Pull:
             yield ps, items, body_of(ids, *self.dtypes)
 
     def receive(self, ps: int, versions: Sequence[int], body: Received) -> None:
-        """Takes one server's reply."""
+        """Takes in one server's reply."""
         asked = self._asked[ps]
         parts: list[Part] = []
         fresh = []
@@ -102,12 +102,12 @@ class Pull:
             if whole is None:
                 self._keep_rows(position, index, came)
             else:
-                # A copy: the body holds the rows of all other variables in memory too.
+                # A copy: a view would keep the body, with all other variables, in memory.
                 whole[index] = _copy(came)
                 self._known[self._specs[position].id, index] = (version, whole[index])
 
     def values(self) -> list[Any]:
-        """An array, a Lookup, or None (too large to be pulled whole) for each request."""
+        """Returns for each request an array, a Lookup, or None (too large to be pulled whole)."""
         return [self._value(position) for position in range(len(self._specs))]
 
     def _value(self, position: int) -> Any:

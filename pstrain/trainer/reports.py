@@ -1,9 +1,9 @@
-"""Batches results for the coordinator: those that end at about the same time travel together.
+"""Batches results for the coordinator: those of about the same time travel in one message.
 
-A message and its answer take two processes a third of the time of a small step. Knows nothing of
-gRPC, nor of what closures do. Invariants: what was put is taken in its order; nobody waits for what
-lies here: what the coordinator decides by hearing is taken at once, and so is all once as many
-have ended as are left to do, so that the trainer never runs out of work meanwhile.
+A message and its reply cost the two processes a third of the time of a small step. Knows nothing of
+gRPC, nor of what closures do. Invariant: messages are taken in the order in which they were put,
+and delay no work: a result by which the coordinator decides is taken at once, and so are all once
+as many have ended as are left to do, so that the trainer never runs out of work meanwhile.
 """
 
 from __future__ import annotations
@@ -16,26 +16,27 @@ from typing import Final, TypeAlias
 from pstrain.wire import trainer_pb2 as pb
 
 HOLD_S: Final = 0.005
-"""How long a result may lie here, for each closure that waits when it comes."""
+"""How long a result may be delayed for each closure that waits when it is put."""
 HOLD_MAX_S: Final = 0.1
-"""As long as half of the work takes that may wait here: that half have ended comes first."""
+"""The longest delay: the time of half the work that may wait at a trainer. Usually as many closures
+have ended by then as are left, which ends the delay earlier."""
 RESULTS_PER_MESSAGE: Final = 64
 _MESSAGE_BYTES: Final = 1 << 20
 
 Ended: TypeAlias = "pb.RunReply | Exception | None"
-"""Something to tell; the error that ends the stream; None: its end."""
+"""A message to send; the error that ends the stream; None for its regular end."""
 
 
 class Reports:
-    """Between the threads that run closures and the one that tells of them. Thread-safe.
+    """A queue from the threads that run closures to the one that sends results. Thread-safe.
 
-    ``to_do``: how many closures wait here to be run. The thread that takes is woken twice for a
-    message, however many results are in it.
+    ``to_do`` returns how many closures wait at this trainer. The sending thread is woken at most
+    twice for a message, however many results are in it.
     """
 
     def __init__(self, to_do: Callable[[], int]) -> None:
         self._to_do = to_do
-        # Taken by itself where nobody waits: a condition takes its lock by calls of Python.
+        # Code that does not wait takes the lock itself: a Condition takes it by Python calls.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._messages: deque[Ended] = deque()
@@ -43,7 +44,7 @@ class Reports:
         self._is_urgent = False
 
     def put(self, ended: Ended) -> None:
-        """Gives it away: it may be made part of another message."""
+        """Adds a message, which may be merged into another; the caller must not use it again."""
         with self._lock:
             is_first = not self._messages
             self._add(ended)
@@ -51,7 +52,7 @@ class Reports:
                 self._changed.notify()
 
     def take(self) -> Ended:
-        """The next message; blocks until there is one, and while others may join it."""
+        """Returns the next message; blocks until there is one, and while others may join it."""
         with self._lock:
             self._changed.wait_for(lambda: self._messages)
             self._changed.wait_for(self._is_due, min(HOLD_S * self._to_do(), HOLD_MAX_S))
@@ -81,7 +82,7 @@ class Reports:
 
 
 def _is_urgent(ended: Ended) -> bool:
-    """Whether somebody may wait for it, whatever there is to do."""
+    """True if the coordinator may be waiting for it, whatever work is left here."""
     if not isinstance(ended, pb.RunReply) or ended.services or ended.positions:
         return True
     if ended.cancels:

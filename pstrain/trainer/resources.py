@@ -1,8 +1,8 @@
 """Per-trainer iterators: made on first use from a dataset function, shared by the closures.
 
 Knows nothing of gRPC. Invariant: one iterator per resource and session, whose ``next`` is safe
-from several closures at a time; a dataset function that fails is reported by each closure that
-uses it, never by one that does not; one that is closed reads no more, and opens nothing.
+from several closures at a time; the error of a dataset function is raised in each closure that uses
+the iterator, and in no other; a closed iterator reads no more, and opens nothing.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _sources = itertools.count()
 _CLOSED = "this per-worker iterator was closed: make another with iter()"
 
 Taken = Callable[[int, Any], None]
-"""Told of each element that was taken: the number of its iterator, and its receipt."""
+"""Is called for each element that was taken: with the number of its iterator, and its receipt."""
 
 
 class Kept(NamedTuple):
-    """An element as it was taken, and the position before it where that is known."""
+    """An element as it was taken, with its receipt, and the position before it if known."""
 
     element: Any
     receipt: Any
@@ -45,7 +45,7 @@ class Kept(NamedTuple):
 
 
 class _Alone(AbstractContextManager[None]):
-    """Scope of one thread at a time, after which ``left`` is called. Each element needs two."""
+    """A lock scope that calls ``left`` after its end; a class, for each element enters two."""
 
     def __init__(self, lock: threading.Lock, left: Callable[[], None]) -> None:
         self._lock, self._left = lock, left
@@ -61,8 +61,9 @@ class _Alone(AbstractContextManager[None]):
 class TrainerIterator:
     """An iterator over this trainer's dataset. ``next`` blocks until there is an element.
 
-    ``wait_s`` is the time all callers together have waited in ``next``. ``taken`` is told of what
-    has a receipt, in order; of the end too, which may use up rows that made no element.
+    ``wait_s``: the time that all callers together have waited in ``next``. ``taken`` is called, in
+    order, for each element that has a receipt, and for the end, which may use up rows that made no
+    element.
     """
 
     def __init__(self, make: Callable[[], Iterator[Any]], taken: Taken | None = None) -> None:
@@ -74,7 +75,7 @@ class TrainerIterator:
         self._returned: deque[Kept] = deque()
         self._lock = threading.Lock()
         self._alone = _Alone(self._lock, self._close_left_open)
-        self._closing = threading.Lock()  # short, also while another thread is in `next`
+        self._closing = threading.Lock()  # held briefly, also while another thread is in `next`
         self._is_closed = False
         self._left_open: Any = None
         self.wait_s = 0.0
@@ -118,7 +119,7 @@ class TrainerIterator:
         return Kept(element, self._receipt(iterator), position)
 
     def give_back(self, element: Kept) -> None:
-        """What was taken last is the next element again."""
+        """Makes the element that was taken last the next one again."""
         with self._alone:
             self._returned.appendleft(element)
 
@@ -137,7 +138,7 @@ class TrainerIterator:
             self._taken(self._source, receipt)
 
     def position(self) -> dict[str, Any] | None:
-        """The position, if an element was asked for already; UnimplementedError without any."""
+        """Returns the position; None before the first use. UnimplementedError if it has none."""
         with self._alone:
             iterator: Any = self._iterator
             if iterator is None:
@@ -152,7 +153,7 @@ class TrainerIterator:
             return iterator.state_dict()  # type: ignore[no-any-return]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as the dataset's own iterator gives it."""
+        """Returns the position, as the dataset's own iterator gives it."""
         with self._alone:
             if self._returned and self._returned[0].position is not None:
                 return self._returned[0].position
@@ -167,8 +168,8 @@ class TrainerIterator:
     def close(self) -> None:
         """Ends the iterator for good, without waiting for a closure that is inside ``next``.
 
-        Who uses it from then on gets CancelledError: a closure of a session that is over must not
-        read on as somebody whom nobody answers for. Idempotent.
+        Any later use raises CancelledError: a closure of a session that is over must not read on in
+        the name of a reader that nothing settles. Idempotent.
         """
         with self._closing:
             self._is_closed = True
@@ -176,13 +177,13 @@ class TrainerIterator:
         if not _close(iterator):
             with self._closing:
                 self._left_open = iterator
-            # Whoever is in there closes it then; nobody may be by now.
+            # A thread inside `next` closes it when it leaves; if none is inside, close it here.
             if self._lock.acquire(blocking=False):
                 self._lock.release()
                 self._close_left_open()
 
     def _close_left_open(self) -> None:
-        """What another thread could not close, which was inside of it."""
+        """Closes the iterator that :meth:`close` could not, because a thread was inside of it."""
         if not self._is_closed:
             return
         with self._closing:
@@ -191,7 +192,7 @@ class TrainerIterator:
 
     def _open(self) -> Iterator[Any]:
         if self._failure is not None:
-            # Without what was added each time that it was raised before: it travels to the program.
+            # Each raise adds to the traceback, which travels to the program: drop what was added.
             raise self._failure.with_traceback(None)
         with self._closing:
             iterator = self._iterator
@@ -200,7 +201,7 @@ class TrainerIterator:
         return self._made() if iterator is None else iterator
 
     def _made(self) -> Iterator[Any]:
-        """A new one; it is closed where this was closed meanwhile."""
+        """Makes the iterator; closes it again if this object was closed meanwhile."""
         try:
             iterator = self._make()
         except Exception as error:
@@ -217,9 +218,9 @@ class TrainerIterator:
 
 
 def _close(iterator: Any) -> bool:
-    """Whether it is closed; False where it is made of a generator that another thread is inside of.
+    """Closes an iterator; False if it is based on a generator that another thread is inside of.
 
-    What else goes wrong in a user's ``close`` is told to the log: nobody waits for it.
+    Other errors of a user's ``close`` are logged, because no caller waits for them.
     """
     try:
         if iterator is not None and hasattr(iterator, "close"):
@@ -239,11 +240,11 @@ def open_dataset(
     *,
     restores: bool = False,
 ) -> Iterator[Any]:
-    """An iterator over ``source``: a dataset, or a function of no or one argument that makes one.
+    """Opens ``source``: a dataset, or a function of no or one argument that makes one.
 
-    ``epoch`` is the repetition to read; datasets that do not know epochs are read from the start.
-    With an ``owner``, rows of a data service count as consumed when they are acknowledged;
-    ``restores``: none are read before a position is loaded.
+    ``epoch``: the repetition to read; datasets without epochs are read from the start. With an
+    ``owner``, rows of a data service count as consumed when they are acknowledged. ``restores``: no
+    rows are read before a position is loaded.
     """
     dataset = source
     while callable(dataset):  # a function may return what distribute_datasets_from_function gave

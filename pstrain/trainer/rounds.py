@@ -1,8 +1,8 @@
 """The committer of synchronous rounds: prepares changes, which the coordinator has applied.
 
-What a closure changed is prepared at the servers, all of it, and its end is said; the coordinator
-decides which closures make the round. A run that was late for it is undone: its changes are
-dropped, its elements go back to where they were taken, for the next run here. Invariant: a closure
+All changes of a closure are prepared at the servers, then its end is reported; the coordinator
+decides which closures make the round. A run that was late for the round is undone: its changes are
+dropped, and its elements go back to their iterators, for the next run here. Invariant: a closure
 reads no value and takes no element after its changes, so its round is one step.
 """
 
@@ -28,9 +28,9 @@ logger = logging.getLogger(__name__)
 
 
 class RoundCommitter(Committer):
-    """Of a trainer that runs one closure at a time.
+    """The committer of a trainer that runs one closure at a time.
 
-    ``keeps_elements``: runs may be late, so what they took is kept until they have ended.
+    ``keeps_elements``: runs may be late, so their elements are kept until they have ended.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class RoundCommitter(Committer):
         """Prepares the changes of a closure, unless it failed or is late, and sends its result."""
         if self.is_late(run.token):
             return None
-        result = self._last_word(run, result)
+        result = self._final_result(run, result)
         if result.WhichOneof("outcome") == "error_json":
             return super().end(run, result)
         self._check_open()
@@ -87,17 +87,17 @@ class RoundCommitter(Committer):
         return None
 
     def is_late(self, token: StepToken) -> bool:
-        """Whether its round was decided without it."""
+        """True if a run's round was decided without it."""
         with self._lock:
             return token in self._late
 
     def note_late(self, token: StepToken) -> None:
-        """A run is late; :meth:`give_back` follows when it has ended."""
+        """Marks a run as late; :meth:`give_back` follows when it has ended."""
         with self._lock:
             self._late.add(token)
 
     def give_back(self, token: StepToken) -> None:
-        """Undoes a run that has ended, and says so."""
+        """Undoes a late run that has ended, and reports that."""
         run = self._latest
         if run is not None and run.token == token:
             self._undo(run)
@@ -116,7 +116,7 @@ class RoundCommitter(Committer):
         try:
             self._parameters.exchange(dict.fromkeys(run.changes(), (abort, None)))
         except DataServiceError as error:
-            # They forget it when the closure has ended for good.
+            # The servers drop it when the closure has ended for good (the low-water mark).
             logger.warning("servers keep what closure %d prepared: %s", run.token.closure, error)
 
     def _header(self, run: ClosureRun) -> Header:

@@ -1,4 +1,8 @@
-"""The trainer's gRPC server."""
+"""The trainer's gRPC server.
+
+Connects the rpcs of `service` to a port and to parameter servers; knows nothing of closures.
+Invariant: a coordinator counts as present exactly while its stream of closures is open.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +25,11 @@ _CONFIG_NAMES = tuple(field.name for field in dataclasses.fields(ParameterConfig
 
 
 class TrainerServer:
-    """Serves one trainer at ``host:port`` (0: a free port). Idle until a coordinator comes.
+    """Serves one trainer at ``host:port`` (0: a free port). Idle until a coordinator connects.
 
-    ``token`` None: the user's own. ``tls``: what it shows the coordinator, and whom it trusts as
-    parameter servers. A port in use raises AddressInUseError.
+    ``token`` None: the user's own token. ``tls``: the certificate that it shows to the coordinator,
+    and the authority that it trusts for parameter servers. Raises AddressInUseError if the port is
+    in use.
     """
 
     def __init__(
@@ -44,7 +49,7 @@ class TrainerServer:
 
     def start(self) -> None:
         self._server.start()
-        # The first step then finds its kernels compiled, or waits for what is under way.
+        # The first step then finds its kernels compiled, or waits for the compilation under way.
         threading.Thread(target=prepare_kernels, name="kernel-warm-up", daemon=True).start()
 
     def join(self) -> None:
@@ -54,7 +59,7 @@ class TrainerServer:
             pass
 
     def stop(self) -> None:
-        """Frees the port; a running closure is not waited for. Idempotent."""
+        """Frees the port; does not wait for a running closure. Idempotent."""
         self._service.close()
         self._server.stop()
         self._stopped.set()

@@ -1,7 +1,8 @@
 """Requests to all parameter servers of a session, and their replies.
 
-Knows no variables, and nothing of what messages change. Invariant: all that is asked is of one
-session, in which servers serve nobody else; who does not answer a plain request in time is lost.
+Knows no variables, and nothing of what messages change. Invariant: every request names the session,
+and servers serve one session at a time; a server that does not answer a plain request in time is
+lost.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pstrain.trainer.outgoing import Answer, Answers, Header, Message, Pulls, bo
 
 
 class ServerSession:
-    """Of the servers at ``addresses``, which are connected to on first use. Thread-safe.
+    """A session on the servers at ``addresses``, connected to on first use. Thread-safe.
 
-    Threads that call at the same time use streams of their own, so their requests run side by side.
+    Threads that call at the same time use separate streams, so their requests run in parallel.
     """
 
-    # What users do about a lost server, besides starting it again.
+    # What users have to do about a lost server, besides starting it again.
     remedy: ClassVar[str] = (
         ", call strategy.begin(), restore a checkpoint and go on, with a new "
         "ClusterCoordinator(strategy) if you have one; with ClusterCoordinator(strategy, "
@@ -52,13 +53,13 @@ class ServerSession:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of the parameter servers, by index."""
+        """The addresses of the parameter servers, by index."""
         return self._connections.addresses
 
     def ask_all(
         self, headers: Mapping[int, Header], *, timeout_s: float, repeat: bool = True
     ) -> dict[int, Header]:
-        """Replies of servers to messages without a body."""
+        """Sends messages without a body; returns the headers of the replies."""
         requests = {ps: self._request(header) for ps, header in headers.items()}
         replies = self._ask(requests, timeout_s=timeout_s, repeat=repeat)
         return {ps: reply.header for ps, reply in replies.items()}
@@ -68,7 +69,7 @@ class ServerSession:
         return self._config
 
     def change_session(self, session: str) -> None:
-        """All that is asked from now on is of another session."""
+        """Sends all further requests in another session."""
         self.session = session
 
     def begin_session(
@@ -76,9 +77,9 @@ class ServerSession:
     ) -> bool:
         """Makes this session the current one of a server, which drops all variables of others.
 
-        Whether the server wants to be told when the program has ended. ``replaced``: the only one
-        that it may take the place of; AbortedError where there is another. ``incarnation``: the
-        only one that may be without a session; ServerRestartedError for another.
+        Returns whether the server wants to be told when the program has ended. ``replaced``: the
+        only session whose place it may take; AbortedError if the server has another. A server
+        without a session must have ``incarnation``; ServerRestartedError if it has another.
         """
         named = {"session": self.session, "replaced": replaced, "incarnation": incarnation}
         reply = self._action(ps, "reset", named)
@@ -90,17 +91,17 @@ class ServerSession:
             self._action(ps, "advance", {"session": self.session, "low_water": low_water})
 
     def fence(self, trainer: str) -> dict[int, Header]:
-        """Has all servers listen no more to a trainer; what each of them had of it."""
+        """Refuses all further requests of ``trainer``; returns, by server, what it left there."""
         message: Message = ({"kind": "fence", "trainer": trainer}, None)
         return self.exchange(dict.fromkeys(range(len(self.addresses)), message))
 
     def complete(self, trainer: str, keys: Mapping[int, list[list[int]]]) -> None:
-        """Has servers apply what they hold of a fenced trainer's parts ``keys``, and no more."""
+        """Has servers apply the parts ``keys`` that they hold of a fenced trainer, and no more."""
         header = {"kind": "complete", "trainer": trainer}
         self.exchange({ps: ({**header, "keys": mine}, None) for ps, mine in keys.items()})
 
     def status(self, ps: int, *, timeout_s: float | None = None) -> dict[str, Any]:
-        """What a server says of itself: session, incarnation, shards, requests, ..."""
+        """Returns a server's status: session, incarnation, shards, requests, ..."""
         status: dict[str, Any] = json.loads(self._action(ps, "status", {}, timeout_s))
         return status
 
@@ -121,10 +122,10 @@ class ServerSession:
         repeat: bool = True,
         timeout_s: float | None = None,
     ) -> Answers:
-        """Replies by server; raises the first error among them once all have been read.
+        """Returns replies by server; raises the first error among them once all have been read.
 
-        Who does not answer a plain request in time is lost: it is frozen or cut off. Only what has
-        a ``timeout_s`` of its own, such as a part of a checkpoint, may just take too long.
+        A server that does not answer a plain request in time is lost: it is frozen or cut off.
+        Only a request with its own ``timeout_s``, such as a part of a checkpoint, may be just slow.
         """
         try:
             replies = self._connections.ask(
@@ -140,22 +141,22 @@ class ServerSession:
         }
 
     def _work_through(self, headers: Mapping[int, Header]) -> None:
-        """Asks servers for what takes them long until nothing is left: each time for a bit of it.
+        """Repeats requests for a long task, a piece of it each time, until nothing is left.
 
-        So no request takes long, however large a table is.
+        So no single request takes long, however large a table is.
         """
         while headers:
             replies = self._ask({ps: self._request(header) for ps, header in headers.items()})
             headers = {ps: header for ps, header in headers.items() if replies[ps].header["left"]}
 
     def exchange(self, messages_by_ps: Mapping[int, Message]) -> dict[int, Header]:
-        """One message to each of some servers, sent again where its reply may be lost; replies."""
+        """Sends a message to each of some servers, again if a reply may be lost; gives replies."""
         return {ps: reply.header for ps, reply in self._answers(messages_by_ps).items()}
 
     def exchange_with(self, messages_by_ps: Mapping[int, Message], pulls: Pulls) -> Answers:
-        """The same, and in one message with each the pull from that server, which is done after it.
+        """As :meth:`exchange`, with the pull from the same server, done afterwards, in one message.
 
-        Replies to the pulls that went along; one that was refused says so in its header.
+        Returns replies to those pulls; a pull that was refused says so in its header.
         """
         replies = self._ask(
             {

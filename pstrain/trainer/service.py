@@ -1,8 +1,8 @@
-"""The rpcs of a trainer: which coordinator it belongs to, and what it says of itself.
+"""The rpcs of a trainer: sessions of coordinators, streams of closures, and its status.
 
 Knows nothing of the gRPC server around it, nor of how closures run. Invariant: at most one session
-lives; closures of an older one may finish, but the parameter servers refuse what they commit and
-nobody hears their results.
+is alive; closures of an older session may finish, but the parameter servers refuse their commits
+and their results are dropped.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from pstrain.wire import trainer_pb2 as pb
 logger = logging.getLogger(__name__)
 
 Connect = Callable[[pb.ConfigureRequest], RemoteParameters]
-"""With the parameter servers of a session."""
+"""Connects to the parameter servers of a session."""
 
 
 class TrainerService:
     """Implements the rpcs of trainer.proto. Thread-safe.
 
-    ``note_end`` is called when the program of the present session has ended.
+    ``note_end`` is called when the program of the current session has ended.
     """
 
     def __init__(self, connect: Connect, note_end: Callable[[], None] = lambda: None) -> None:
@@ -58,7 +58,7 @@ class TrainerService:
         return pb.ConfigureReply(incarnation=self._incarnation, pid=os.getpid())
 
     def _refuse_older(self, request: pb.ConfigureRequest) -> None:
-        """Sessions are named by when they began: an older one never comes back."""
+        """Raises for a session older than the current one: session ids are ordered by time."""
         current = self._session
         if current is not None and request.session < current.id:
             raise FailedPreconditionError(
@@ -72,14 +72,14 @@ class TrainerService:
             raise CancelledError("a later Configure of the same session has come before this one")
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:
-        """Results in the order in which closures end, until the coordinator closes the stream."""
+        """Yields results in the order in which closures end, until the stream is closed."""
         return ClosureStream(requests, self._current, self._note_run).replies()
 
     def _note_run(self) -> None:
         self._closures_run += 1
 
     def leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
-        """The program of a session has ended; that of a session that was replaced is ignored."""
+        """Notes that a session's program has ended; ignored if the session was replaced."""
         current = self._session
         if current is not None and current.id == request.session:
             self._note_end()
@@ -98,7 +98,7 @@ class TrainerService:
             old.close()
 
     def _current(self, request: pb.RunRequest) -> TrainerSession:
-        """The session that a message belongs to; an old stream may speak up after a standstill."""
+        """Returns the session of a message; raises for an old stream that comes back to life."""
         current = self._session
         if current is None:
             raise CancelledError(

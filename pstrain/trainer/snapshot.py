@@ -1,7 +1,7 @@
-"""Values on parameter servers at one moment, written by the servers while they change.
+"""Snapshots of values on parameter servers, which the servers write while the values change.
 
 Knows nothing of checkpoints' names or manifests. Invariant: all servers take their part before
-any writes it, keys are as new as the rows that are theirs, and none keeps anything for a snapshot
+any writes it, keys are at least as new as their rows, and no server keeps anything for a snapshot
 that was closed.
 """
 
@@ -24,17 +24,17 @@ from pstrain.vocabulary import VariableSpec
 logger = logging.getLogger(__name__)
 
 _DROP_TIMEOUT_S: Final = 5.0
-# Servers that hear of nothing for so long are lost, and begin anew.
+# A server that misses the ends of more snapshots than this is lost, and starts anew anyway.
 _UNTOLD_MAX: Final = 64
 
 
 class Servers(Protocol):
-    """The parameter servers of a session."""
+    """What snapshots need of the parameter servers of a session."""
 
     session: str
     key_maps: KeyMaps
     untold: list[str]
-    """Snapshots whose end some server may not have heard of."""
+    """Ids of snapshots whose end may not have reached every server."""
 
     @property
     def addresses(self) -> tuple[str, ...]: ...
@@ -48,7 +48,7 @@ class Servers(Protocol):
 
 
 class RemoteSnapshot:
-    """Taken when it is made. Its methods may be called by any thread, one at a time."""
+    """A snapshot, taken by its constructor. Any thread may call its methods, one at a time."""
 
     def __init__(
         self, servers: Servers, specs: Mapping[str, VariableSpec], tracking: Tracking | None
@@ -59,8 +59,9 @@ class RemoteSnapshot:
         header: dict[str, Any] = {"kind": "snapshot"}
         if tracking is not None:
             header["since"] = tracking.since
-        # Where claims and steps go on, rows come first: a row whose key is not saved would be given
-        # to another key, a key whose row was not trained yet has lost no more than other rows.
+        # Claims and steps may go on meanwhile, so rows are taken before keys: a trained row whose
+        # key is missing would be given to another key; a key whose row is older loses no more than
+        # other rows do.
         keys = [name for name, spec in specs.items() if servers.key_maps.are_in([spec.id])]
         rows = [name for name in specs if name not in keys]
         try:
@@ -87,7 +88,7 @@ class RemoteSnapshot:
         return replies
 
     def write(self, directory: str, base: Base | None = None) -> Saved:
-        """Each server its part; not repeated where a reply is lost, for rows are read once."""
+        """Has each server write its part; not repeated if a reply is lost: rows are read once."""
         replies = self._ask(
             {"kind": "write", "directory": os.path.abspath(directory)},
             self._servers.config.transfer_timeout_s,
@@ -102,7 +103,7 @@ class RemoteSnapshot:
         )
 
     def close(self) -> None:
-        """A server that cannot be told hears of it with the next one, or ends the session."""
+        """Has servers drop the snapshot; one that misses this is told with the next, or is lost."""
         try:
             self._ask({"kind": "drop"}, _DROP_TIMEOUT_S)
         except DataServiceError as error:
@@ -118,7 +119,7 @@ class RemoteSnapshot:
         repeat: bool = True,
         base: Base | None = None,
     ) -> dict[int, dict[str, Any]]:
-        # Of the session that it was taken in, also once another has begun.
+        # In the session in which the snapshot was taken, even if another has begun.
         request = {**header, "snapshot": self.moment, "session": self._session}
         headers = {
             ps: {**request, "writer": f"ps{ps}"} for ps in range(len(self._servers.addresses))

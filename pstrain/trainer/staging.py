@@ -1,8 +1,9 @@
-"""The uncommitted work of one run of a closure: the elements it took, the changes it made.
+"""The uncommitted work of one run of a closure: the elements it took, the changes it staged.
 
-Knows nothing of servers' answers; a committer makes the changes. Invariant: no element is taken
-while changes wait, so that a part's changes rest on its own elements and on parts before it, and
-a run that waits for its turn holds up nobody by elements of a later part.
+Knows nothing of servers' replies: a committer makes the changes. A *part* is what commits at once:
+some elements and the changes staged after them. Invariant: no element is taken while changes are
+staged, so a part's changes depend only on its own elements and on earlier parts, and a run that
+waits for its turn holds up no other by elements of a later part.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pstrain.variables.parameters import current_staging
 from pstrain.vocabulary import StepToken
 
 NOTED_MAX_BYTES: Final = 2 << 20
-"""Servers keep what a closure notes until it ends, and tell all that they have in one header."""
+"""The limit of a run's notes: servers keep them until it ends, and report them in one header."""
 
 _USED_UP: Final = (
     "the step had taken elements before it met the end of its trainer's data: those whose changes "
@@ -28,38 +29,38 @@ _USED_UP: Final = (
 
 
 class Held(Protocol):
-    """The end of an earlier closure of the same thread, which is to be committed with a pull."""
+    """The end of an earlier closure of the same thread, held back to be committed with a pull."""
 
     @property
     def is_done(self) -> bool: ...
 
 
 class Commits(Protocol):
-    """Makes the changes of a run. Pulls, by server, may go along: replies to those that did."""
+    """Commits the changes of a run. Pulls, by server, may go along; returns replies to those."""
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
-        """What waits in a run that goes on."""
+        """Commits the current part of a run that goes on."""
 
     def commit_held(self, run: ClosureRun, pulls: Pulls) -> Answers:
-        """What the run's thread held back, if its turn has come."""
+        """Commits what the run's thread held back, if its turn has come."""
 
 
 class Origin(Protocol):
-    """Where elements come from, and can go back to."""
+    """A source of elements, to which they can be given back."""
 
     def give_back(self, element: Any) -> None:
-        """This is the next element again."""
+        """Makes ``element`` the next element again."""
 
 
 class ClosureRun:
-    """One run of a closure, for the thread that runs it.
+    """One run of a closure, used by the thread that runs it.
 
-    Parts that took no element are numbered among themselves, for a run may get fewer elements than
-    an earlier one. ``parts_decided``: so many of them were decided in earlier runs, and are not
-    made again; what was made of an element then is another element's now. ``held``: what the
-    thread still has to commit of an earlier closure.
-    ``keeps_elements``: elements may have to be given back. ``notes``: what the closure has said of
-    the present part, which is known with its decision.
+    Parts that took no element are numbered among themselves (``plain``), because a run may get
+    fewer elements than an earlier one. ``parts_decided``: how many of these were decided in earlier
+    runs and are not made again. Parts with elements are, because each run takes other elements.
+    ``held``: the end of the thread's earlier closure, still to be committed. ``keeps_elements``:
+    elements may have to be given back. ``notes``: those on the current part, which are stored with
+    its decision.
     """
 
     def __init__(
@@ -74,14 +75,14 @@ class ClosureRun:
         self.held = held
         self.keeps_elements = keeps_elements
         self.is_prepared = False
-        self.is_of_round = False  # no value changes until it has ended
-        self.ran_s = 0.0  # when its function had ended
-        self.is_ending = False  # its end is what it is: nobody can cancel it any more
-        self.has_taken = self.has_met_end = False  # an element; the end of some
+        self.is_of_round = False  # its changes are applied only after its end
+        self.ran_s = 0.0  # the time at which its function had ended
+        self.is_ending = False  # its end is fixed: it cannot be cancelled any more
+        self.has_taken = self.has_met_end = False  # took an element; met the end of an iterator
         self.part = self.plain = 0
         self.tickets: list[Ticket] = []
         self.notes: list[Any] = []
-        self.noted_bytes = 0  # of earlier parts
+        self.noted_bytes = 0  # the encoded size of the notes on earlier parts
         self._commits = commits
         self._parts_decided = parts_decided
         self._changes: dict[int, list[tuple[Header, Any]]] = {}
@@ -93,35 +94,35 @@ class ClosureRun:
         return bool(self._changes)
 
     def only_met_end(self, error: BaseException) -> bool:
-        """Whether a run that ends with this did nothing but meet the end of its data."""
+        """True if a run that ends with ``error`` did nothing but meet the end of its data."""
         is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
         return is_end and not self.has_taken and not self.part
 
     def tell_of_taken(self, error: BaseException) -> None:
-        """Adds to an error by which data end inside a step what becomes of what the step took."""
+        """Adds a note to an error if data ended inside a step that had taken elements."""
         is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
         if is_end and self.has_taken:
             error.add_note(_USED_UP)
 
     @property
     def was_decided(self) -> bool:
-        """Whether the present part was made by an earlier run."""
+        """True if the current part was committed by an earlier run."""
         return self.plain < self._parts_decided and not self.tickets
 
     def add(self, ps: int, header: Header, body: Any) -> None:
-        """One more change; it rests on all elements taken so far."""
+        """Stages a change for server ``ps``; it depends on every element taken so far."""
         self._changes.setdefault(ps, []).append((header, body))
 
     def touch(self, variables: Iterable[int]) -> None:
-        """These variables (ids) have changes that wait."""
+        """Marks variables (by id) as having staged changes."""
         self._touched.update(variables)
 
     def before_read(self, variables: Iterable[int]) -> None:
-        """Commits what waits if it would change what is about to be read."""
+        """Commits the staged changes if they affect the variables that are about to be read."""
         self.read_with(variables, {})
 
     def read_with(self, variables: Iterable[int], pulls: Pulls) -> Answers:
-        """The same, with the pulls that this is for; replies to those that went along."""
+        """As :meth:`before_read`, for ``pulls``; returns replies to those that went along."""
         if self._touched and not self._touched.isdisjoint(variables):
             return self._commits.commit_part(self, pulls)
         if self.held is not None and not self.held.is_done:
@@ -129,45 +130,45 @@ class ClosureRun:
         return {}
 
     def before_take(self) -> None:
-        """Commits what waits: the next element belongs to the next part."""
+        """Commits the staged changes: the next element belongs to the next part."""
         if self._changes:
             self._commits.commit_part(self, {})
 
     def take(self, ticket: Ticket) -> None:
-        """An element was taken."""
+        """Adds the ticket of an element that was taken."""
         self.tickets.append(ticket)
 
     def keep(self, origin: Origin, element: Any) -> None:
-        """What was taken, and where it can be given back."""
+        """Keeps an element that was taken, to be given back to ``origin``."""
         self._kept.append((origin, element))
 
     def give_back(self) -> None:
-        """Returns all that was kept to its origins; they hand it out again in the old order."""
+        """Gives kept elements back to their origins, which hand them out again in order."""
         for origin, element in reversed(self._kept):
             origin.give_back(element)
         self._kept = []
 
     def drop_changes(self) -> None:
-        """The closure has failed."""
+        """Drops the staged changes, because the closure failed or was cancelled."""
         self._changes, self._touched = {}, set()
 
     def next_part(self) -> None:
-        """The present part was committed."""
+        """Begins the next part, because the current one was committed."""
         self.part += 1
         self.plain += not self.tickets
         self.tickets, self._changes, self._touched = [], {}, set()
         self.notes = []
 
     def changes(self) -> dict[int, list[tuple[Header, Any]]]:
-        """Changes that wait, in order, by parameter server."""
+        """Returns the staged changes by parameter server, in order."""
         return self._changes
 
 
 def note(value: Any) -> bool:
-    """What the closure that this thread runs has to say of what it has done since it said so last.
+    """Notes, for the closure that this thread runs, the result of what it did since its last note.
 
-    It has ended with what it noted, if its trainer is lost, for as much as is committed by then.
-    False once it has noted so much that it should end.
+    If its trainer is lost, the closure ends with the notes on the parts that were committed.
+    Returns False once the notes are so large that the closure should end.
     """
     run = current_staging()
     if not isinstance(run, ClosureRun):
@@ -179,7 +180,7 @@ def note(value: Any) -> bool:
 def one_message(
     changes: list[tuple[Header, LateBody | None]],
 ) -> tuple[list[Header], LateBody | None]:
-    """Headers of changes and one body with all their arrays."""
+    """Returns the headers of changes, and one body with all their arrays."""
     headers = [header for header, _ in changes]
     bodies = [body for _, body in changes if body is not None]
     if len(bodies) <= 1:

@@ -1,8 +1,8 @@
-"""What one coordinator has defined on a trainer, and how one closure runs there.
+"""One coordinator's session on a trainer: its functions and iterators, and how one closure runs.
 
-Finds what closures refer to and encodes what they return; what a closure does is the user's
-business, when it runs that of the stream it came by. Invariant: every closure that is run has a
-result, which its committer sends, unless the session is over.
+Resolves what closures refer to and encodes what they return. Must not know what a closure does, nor
+when it runs (the closure stream decides that). Invariant: every closure that is run has a result,
+which its committer sends, unless the session is over.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 class SentFunction:
-    """A function as it came, unpickled when it is first called."""
+    """A function as it arrived; it is unpickled when it is first called."""
 
     __slots__ = ("_load", "_loaded", "_pickled")
 
@@ -53,14 +53,14 @@ class SentFunction:
 
 
 class ClosureOrder(NamedTuple):
-    """A closure with its function, which the coordinator may have forgotten meanwhile."""
+    """A closure with its function, which may be evicted before the closure runs."""
 
     closure: pb.Closure
     function: SentFunction
 
 
 class TrainerSession:
-    """What one coordinator has defined on this trainer."""
+    """The functions, iterators and committer of one coordinator's session on this trainer."""
 
     def __init__(self, request: pb.ConfigureRequest, parameters: RemoteParameters) -> None:
         self.id = request.session
@@ -73,7 +73,7 @@ class TrainerSession:
         self._scope = contextvars.Context().run(self._entered)
         self._parameters = parameters
         self.incarnation = request.incarnation
-        # Also the owner of what it reads from data services.
+        # Also names the owner of its readers at data services.
         self._name = trainer_name(request.session, request.trainer_index, request.incarnation)
         self.outlet = Reports(lambda: 0)
         self.committer = self._new_committer(request)
@@ -94,7 +94,7 @@ class TrainerSession:
         return Committer(*common)
 
     def token(self, closure: int, attempt: int) -> StepToken:
-        """Names a run."""
+        """Returns the token that identifies a run."""
         return StepToken(self.id, closure, attempt)
 
     def define(self, request: pb.RunRequest) -> None:
@@ -115,7 +115,7 @@ class TrainerSession:
                 dropped.close()
 
     def position(self, resource_id: str) -> pb.Position:
-        """How far an iterator is; null where it was not used yet."""
+        """Returns an iterator's position; null if it was not used yet, or the error it met."""
         position = pb.Position(resource_id=resource_id)
         resource = self._resources.get(resource_id)
         try:
@@ -125,13 +125,13 @@ class TrainerSession:
         return position
 
     def order(self, closure: pb.Closure) -> ClosureOrder:
-        """A closure of the message that was defined last, as it is to be run."""
+        """Pairs a closure with its function, as defined when its message arrived."""
         return ClosureOrder(closure, self._functions[closure.function_id])
 
     def run(self, order: ClosureOrder, held: Held | None = None) -> Held | None:
         """Runs one closure to its end; whatever it raises becomes its result, which is sent.
 
-        What it leaves held goes to the next run of the same thread, or to :meth:`flush`.
+        Returns what is held back, for the next run of the same thread or for :meth:`flush`.
         """
         closure = order.closure
         started_s = time.perf_counter()
@@ -140,7 +140,7 @@ class TrainerSession:
         run = self.committer.new_run(token, closure.parts_decided, held)
         try:
             self.committer.check_wanted(run)
-            # A copy: what a closure sets in its context, the next one does not find.
+            # In a copy: the next closure must not see what this one sets in its context.
             result.value = self._scope.copy().run(self._value_of, order, run)
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
             run.tell_of_taken(error)
@@ -157,32 +157,32 @@ class TrainerSession:
         return run.held
 
     def _entered(self) -> contextvars.Context:
-        """The context of closures; made once: each would enter the same two scopes."""
+        """Returns the context of closures, made once, because all enter the same two scopes."""
         place = trainer_scope(self.trainer_index, self._context.input_pipeline_id)
         with place, entered_scope(self._strategy):
             return contextvars.copy_context()
 
     def _value_of(self, order: ClosureOrder, run: ClosureRun) -> bytes:
-        # Modules that it is imported from may make variables, which are no step's.
+        # Outside the step: importing the function's modules may create variables.
         function = order.function.get()
         with step_scope(run.token, run):
             args, kwargs = self._arguments(order.closure)
             return _bounded(results.encode(function(*args, **kwargs)))
 
     def flush(self, held: Held) -> None:
-        """Commits what a thread holds that has no closure to run now."""
+        """Commits what was held back by a thread that has no closure to run now."""
         try:
             self.committer.flush(held)
         except CancelledError:
             logger.debug("nobody hears of the end of what was held")
 
     def cancel(self, run: pb.RunId) -> pb.CancelAnswer:
-        """Whether nothing of a run is committed, nor will be."""
+        """Cancels a run; the answer grants it if nothing of the run is or will be committed."""
         is_granted = self.committer.cancel((run.id, run.attempt))
         return pb.CancelAnswer(id=run.id, attempt=run.attempt, is_granted=is_granted)
 
     def note_late(self, late: pb.RunId) -> None:
-        """Its round was decided without this run; :meth:`give_back` follows when it has ended."""
+        """Notes that a run's round was decided without it; :meth:`give_back` follows its end."""
         if isinstance(self.committer, RoundCommitter):
             self.committer.note_late(self.token(late.id, late.attempt))
 
@@ -192,7 +192,7 @@ class TrainerSession:
             self.committer.give_back(self.token(late.id, late.attempt))
 
     def _end_failed(self, run: ClosureRun, result: pb.ClosureResult, error: Exception) -> None:
-        """A closure whose commit failed has failed."""
+        """Ends a closure whose commit failed as one that failed."""
         try:
             self.committer.end(run, self._failed(result, error))
         except CancelledError:
@@ -218,7 +218,7 @@ class TrainerSession:
         return session.loads(pickled, self._resolve)
 
     def _arguments(self, closure: pb.Closure) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Nothing is how no arguments travel."""
+        """Returns (args, kwargs) of a closure; an empty message stands for no arguments."""
         if not closure.inputs:
             pickled = closure.pickled_arguments
             return self._loads(pickled) if pickled else ((), {})
@@ -237,11 +237,11 @@ class TrainerSession:
         iterator: Any = open_dataset(source, epoch, self._context, self._name)
         services = getattr(iterator, "services", None)
         position = positions.get(str(self.trainer_index))
-        # What readers share, the coordinator loads into the service.
+        # A position in a data service is shared: the coordinator loads it into the service.
         if position is not None and not dataservice.is_service_state(position):
             iterator.load_state_dict(position)
         if services:
-            # Before the first element is used: the coordinator answers for it then.
+            # Told before the first element is used: the coordinator settles it after a loss.
             self.outlet.put(pb.RunReply(services=services))
         return iterator
 

@@ -1,9 +1,9 @@
-"""The commit order of a trainer's closures: that in which they took their elements.
+"""The commit order of a trainer's closures: the order in which they took their elements.
 
-Pure: no threads, no network. A ticket stands for an element that was taken from a source. What is
-committed is then always a prefix of what was taken, so a few marks tell it. Closures whose
-elements lie between each other's commit together; what took nothing waits for nobody. Invariant:
-when a group may commit, every element that was taken before one of its own is committed or its own.
+Pure: no threads, no network. A ticket stands for an element that was taken from a source. Committed
+elements are always a prefix of those taken, so a few marks describe them. Closures whose elements
+interleave commit together; a closure without elements waits for no other. Invariant: when a group
+may commit, every element that was taken before one of its own is committed or belongs to the group.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import Any, Protocol, TypeVar
 
 
 class Phase(Enum):
-    """Where a ticket is."""
+    """The state of a ticket."""
 
     TAKEN = "taken"
-    SENT = "sent"  # its closure's end is on its way to the coordinator, which decides by hearing
+    SENT = "sent"  # its closure's end is sent; it is decided once the coordinator receives it
     DONE = "done"
 
 
 class Receipt(Protocol):
-    """Says that the rows of an element, and of all before it, are used up."""
+    """Acknowledges that the rows of an element, and of all before it, are used up."""
 
     def acknowledge(self) -> None: ...
     def marks(self) -> list[dict[str, Any]]: ...
 
 
 class Run(Protocol):
-    """A run of a closure, and the tickets of the part that it wants to commit next."""
+    """What this module needs of a run: the tickets of the part that it wants to commit next."""
 
     tickets: list[Ticket]
 
@@ -45,7 +45,7 @@ RunT = TypeVar("RunT", bound=Run)
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """An element; numbers count up in the order in which elements were taken."""
+    """A taken element; numbers increase in the order in which elements were taken."""
 
     source: int
     number: int
@@ -55,9 +55,9 @@ class Ticket:
 
 
 class Turns:
-    """Tickets of all sources. Not thread-safe. Holds nothing of sources without a ticket.
+    """The tickets of all sources. Not thread-safe. Keeps nothing for a source without tickets.
 
-    A trainer that lives for long sees one source after the other: each epoch is one.
+    A long-lived trainer has many sources, because each epoch's iterator is one.
     """
 
     def __init__(self) -> None:
@@ -65,15 +65,15 @@ class Turns:
         self._waiting: dict[int, deque[Ticket]] = {}
 
     def take(self, source: int, receipt: Receipt, run: Run) -> Ticket:
-        """A ticket for the next element of a source."""
+        """Returns a ticket for the next element of a source."""
         ticket = Ticket(source, next(self._numbers), receipt, run)
         self._waiting.setdefault(source, deque()).append(ticket)
         return ticket
 
     def group(self, run: RunT, ready: Collection[RunT]) -> list[RunT] | None:
-        """Those that may commit now, together with ``run``; None while it has to wait.
+        """Returns the runs that may commit together with ``run``; None while it has to wait.
 
-        ``ready`` want to commit too. In the order of their first tickets.
+        ``ready``: the runs that want to commit too. The result is in the order of first tickets.
         """
         members = [run]
         while blocking := list(self._before(members)):
@@ -94,7 +94,7 @@ class Turns:
         return members
 
     def _before(self, members: Sequence[Run]) -> Iterable[Ticket]:
-        """Tickets of others, on the same sources, that come before one of the members'."""
+        """Yields tickets of other runs that come before a ticket of ``members`` on its source."""
         mine = [ticket for member in members for ticket in member.tickets]
         last: dict[int, int] = {}
         for ticket in mine:
@@ -105,13 +105,13 @@ class Turns:
                     yield ticket
 
     def withdraw(self, tickets: Iterable[Ticket]) -> None:
-        """Their elements, the last that were taken of their sources, are given back."""
+        """Removes tickets of elements that are given back, the last taken of their sources."""
         for ticket in tickets:
             self._waiting[ticket.source].remove(ticket)
         self._forget_empty()
 
     def finish(self, tickets: Iterable[Ticket]) -> list[Receipt]:
-        """Their elements are used up; what may be acknowledged by that."""
+        """Marks elements as used up; returns the receipts that may be acknowledged by that."""
         for ticket in tickets:
             ticket.phase = Phase.DONE
         receipts = []
@@ -130,7 +130,7 @@ class Turns:
 
 
 def last_receipts(tickets: Iterable[Ticket]) -> list[Receipt]:
-    """The receipt of the last of the tickets of each source."""
+    """Returns, for each source, the receipt of the last of its tickets."""
     last: dict[int, Ticket] = {}
     for ticket in tickets:
         known = last.get(ticket.source)

@@ -1,1 +1,1 @@
-"""Variables: how they are made, named, cut into shards, placed, and asked for their values."""
+"""Variables: how they are created, named, cut into shards, placed, read and changed."""

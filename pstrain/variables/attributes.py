@@ -1,6 +1,6 @@
-"""The variables that an object reaches by its attributes, as Keras finds those of a model.
+"""Finds the variables that an object reaches through its attributes, as Keras does for a model.
 
-Reads no values. Invariant: a variable comes once, where it is reached first.
+Reads no values. Invariant: each variable is listed once, at the place where it is reached first.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pstrain.variables.names import Key, has_variables, key_of
 
 
 def reached(start: Any) -> list[BaseVariable]:
-    """Of variables, and of what has ``saved_variables``, as layers do, in lists and dicts too."""
+    """Returns variables in ``start``: in objects with ``saved_variables``, lists and dicts."""
     found: dict[Key, BaseVariable] = {}
     for variable in _walk(start):
         found.setdefault(key_of(variable), variable)
@@ -21,7 +21,10 @@ def reached(start: Any) -> list[BaseVariable]:
 
 
 def has_within(value: Any, sought: object) -> bool:
-    """Whether ``sought`` is among the attributes of an object of variables, or of such in it."""
+    """True if ``value`` holds ``sought``: in its attributes, or in those of objects it holds.
+
+    Looks only into objects that have variables, and into lists, tuples and mappings.
+    """
     seen: set[int] = set()
     left = [value]
     while left:
@@ -44,7 +47,7 @@ def _parts(value: Any) -> list[Any]:
 
 def _walk(value: Any) -> Iterator[BaseVariable]:
     if isinstance(value, BaseVariable):
-        # What others were joined to is a view of them.
+        # A joined variable is a view of its parts.
         yield from getattr(value.parameters, "parts", (value,))
     elif hasattr(type(value), "saved_variables"):
         yield from value.saved_variables

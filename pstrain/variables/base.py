@@ -1,8 +1,9 @@
-"""What every variable can do: read, assign, scatter, index, add up.
+"""The operations that all variables share: read, assign, scatter, index and arithmetic.
 
-A variable object is a handle: a spec, the parameters that hold the values, and the rows it stands
-for. It pickles as that, so in a trainer it speaks to the servers through the trainer's own
-parameters. Must not know how values travel. Invariant: a handle never caches values.
+A variable object is a handle: a spec, the parameters that hold the values, and the range of rows
+that the handle covers. A handle pickles as these three, so in a trainer it reaches the servers
+through the trainer's own parameters. Must not know how values travel. Invariant: a handle never
+caches values.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def _changes(name: str) -> Callable[[Called], Called]:
 
 
 class BaseVariable(ValueOperators, Telling):
-    """What whole, cut and part variables have in common."""
+    """The base class of whole, sharded and per-worker variables, and of parts of sharded ones."""
 
     _foreign = foreign_names.VARIABLE
     spec: VariableSpec
@@ -60,7 +61,7 @@ class BaseVariable(ValueOperators, Telling):
 
     @property
     def size(self) -> int:
-        """Values in all."""
+        """The number of values in the variable."""
         return math.prod(self.shape)
 
     @property
@@ -69,7 +70,7 @@ class BaseVariable(ValueOperators, Telling):
 
     @property
     def first_row(self) -> int:
-        """Where this variable begins in that of which it is a part; 0 for a whole one."""
+        """The row of the whole variable at which this part begins; 0 for a whole variable."""
         return self._start
 
     @property
@@ -77,47 +78,48 @@ class BaseVariable(ValueOperators, Telling):
         return self.spec.trainable
 
     def to_be_trained(self, trainable: bool) -> Self:
-        """The same variable, which steps that read it through this handle train, or do not."""
+        """Returns a handle through which steps train the variable, or leave it as it is."""
         spec = replace(self.spec, trainable=trainable)
         handle: Self = new_handle(type(self), spec, self.parameters, self._start, self._stop)
         return handle
 
     def numpy(self) -> Array:
-        """All values, as a new array; one read from each server that holds some."""
+        """Returns all values as a new array, read from every server that holds a shard."""
         return self.parameters.read(self.spec, self._start, self._stop)
 
     def read_value(self) -> Array:
-        """The same as :meth:`numpy`."""
+        """Returns the same as :meth:`numpy`."""
         return self.numpy()
 
     @_changes("assign")
     def assign(self, value: Any) -> Any:
         """Sets all values; a scalar is broadcast, any other shape must be the variable's.
 
-        All ``assign*`` return the variable, whose value is read where it is used. In a scheduled
-        function they return None: what such a function returns would be read back.
+        All ``assign*`` methods return the variable, whose value is read only where it is used. In a
+        scheduled function they return None: a variable that such a function returns is read and
+        sent back as an array.
         """
         self._assign("set", value)
         return self._unless_scheduled()
 
     @_changes("assign_add")
     def assign_add(self, delta: Any) -> Any:
-        """Adds to all values, at the servers: concurrent additions are all kept."""
+        """Adds to all values. The servers do the addition, so no concurrent addition is lost."""
         self._assign("add", delta)
         return self._unless_scheduled()
 
     @_changes("assign_sub")
     def assign_sub(self, delta: Any) -> Any:
-        """Subtracts from all values, at the servers."""
+        """Subtracts from all values. The servers do the subtraction, as in :meth:`assign_add`."""
         self._assign("sub", delta)
         return self._unless_scheduled()
 
     @_changes("scatter_update")
     def scatter_update(self, ids: Any, rows: Any = None) -> Any:
-        """Sets rows ``ids``; where an id repeats, its last row stays.
+        """Sets rows ``ids``; where an id repeats, the last of its rows wins.
 
-        All ``scatter_*`` take ids and rows, or ``IndexedSlices`` of both, and return the variable,
-        as ``assign*`` do.
+        All ``scatter_*`` methods take ids and rows, or one ``IndexedSlices`` with both, and return
+        the variable, or None in a scheduled function, as ``assign*`` do.
         """
         self.scatter("set", ids, rows)
         return self._unless_scheduled()
@@ -148,22 +150,22 @@ class BaseVariable(ValueOperators, Telling):
 
     @_changes("scatter_min")
     def scatter_min(self, ids: Any, rows: Any = None) -> Any:
-        """Takes the smaller of present and given values of rows ``ids``."""
+        """Sets each value of rows ``ids`` to the smaller of the present and the given value."""
         self.scatter("min", ids, rows)
         return self._unless_scheduled()
 
     @_changes("scatter_max")
     def scatter_max(self, ids: Any, rows: Any = None) -> Any:
-        """Takes the larger of present and given values of rows ``ids``."""
+        """Sets each value of rows ``ids`` to the larger of the present and the given value."""
         self.scatter("max", ids, rows)
         return self._unless_scheduled()
 
     @_changes("batch_scatter_update")
     def batch_scatter_update(self, ids: Any, rows: Any = None) -> Any:
-        """Sets rows; ids of several axes say which rows within each element of the axes before.
+        """Sets rows; the last axis of ``ids`` selects rows within each element of the axes before.
 
-        With ids of one axis the same as :meth:`scatter_update`; with more, whole elements of the
-        first axis are read, changed and written, so nobody else should write them meanwhile.
+        With ids of one axis it is the same as :meth:`scatter_update`. With more axes the whole
+        variable is read, changed and written, so concurrent writes would be lost.
         """
         where, values = taken_apart(ids, rows, self.name)
         if where.ndim == 1:
@@ -175,10 +177,10 @@ class BaseVariable(ValueOperators, Telling):
 
     @instead_of("sparse_read", foreign_arguments.READ_OF_VARIABLE)
     def sparse_read(self, ids: Any) -> Any:
-        """Rows [n, *shape[1:]] in the order of ``ids`` (rank 1), reading only those rows.
+        """Returns rows [n, *shape[1:]] in the order of ``ids`` (rank 1); reads only those rows.
 
-        An array; of a variable that is trained, under a GradientTape, a tensor, whose gradient
-        goes to these rows.
+        Returns an array. For a trainable variable under a GradientTape it returns a tensor, whose
+        gradient goes to these rows.
         """
         array = self._ids(ids)
         if array.ndim != 1:
@@ -189,15 +191,15 @@ class BaseVariable(ValueOperators, Telling):
 
     @instead_of("embedding_lookup", foreign_arguments.READ_OF_VARIABLE)
     def embedding_lookup(self, ids: Any) -> Any:
-        """Rows [*ids.shape, *shape[1:]] in the order of ``ids`` of any rank, as `sparse_read`."""
+        """Returns rows [*ids.shape, *shape[1:]]: :meth:`sparse_read` for ``ids`` of any rank."""
         array = self._ids(ids)
         return self.sparse_read(array.reshape(-1)).reshape(array.shape + self.shape[1:])
 
     def __getitem__(self, key: Any) -> Any:
-        """Indexes as NumPy does, reading only the rows asked for where the first index tells.
+        """Indexes as NumPy does; reads only the needed rows where the first index names them.
 
-        An array; of a variable that is trained, under a GradientTape, a tensor, whose gradient
-        goes to what was asked for.
+        Returns an array. For a trainable variable under a GradientTape it returns a tensor, whose
+        gradient goes to the indexed values.
         """
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) and key else (key, ())
         listed = self._listed(first)
@@ -266,7 +268,7 @@ class BaseVariable(ValueOperators, Telling):
         return self if current_step() is None else None
 
     def scatter(self, op: str, ids: Any, rows: Any = None) -> None:
-        """By name: "set", "add", "sub", "mul", "div", "min" or "max"."""
+        """Changes rows ``ids`` by ``op``: "set", "add", "sub", "mul", "div", "min" or "max"."""
         where, values = taken_apart(ids, rows, self.name)
         self._check_operation(op)
         if op == "div" and self.dtype.kind in "iu" and not np.all(values):
@@ -283,7 +285,7 @@ class BaseVariable(ValueOperators, Telling):
             )
 
     def global_ids(self, ids: Array) -> NDArray[np.int64]:
-        """The rows of ``spec`` that ``ids`` of this variable, or part of one, are."""
+        """Converts ``ids`` of this variable, which may be a part, to rows of ``spec``."""
         if ids.size and not np.issubdtype(ids.dtype, np.integer):
             raise InvalidArgumentError(
                 f"ids for variable {self.name!r} must be integers, got {ids.dtype}"
@@ -320,7 +322,7 @@ class BaseVariable(ValueOperators, Telling):
         return self.parameters.read_rows(self.spec, ids)
 
     def _listed(self, index: Any) -> Array | None:
-        """Row numbers, where a first index is an array of them or a mask of rows."""
+        """Returns row numbers if ``index`` is an array of them or a mask of rows, else None."""
         if not self.shape or not isinstance(index, list | np.ndarray):
             return None
         array = np.asarray(index)
@@ -330,21 +332,21 @@ class BaseVariable(ValueOperators, Telling):
 
     def _indexed(self, rows: Array, rest: tuple[Any, ...]) -> Any:
         if rest:
-            # The other indices go along with these, so each row keeps its place among them.
+            # NumPy broadcasts the other indices against this one, so it must keep its shape.
             distinct, places = np.unique(rows, return_inverse=True)
             return self._taken(distinct)[(places.reshape(rows.shape), *rest)]
         found = self._taken(rows.reshape(-1))
         return found if rows.ndim == 1 else found.reshape(rows.shape + self.shape[1:])
 
     def _places(self, index: Array) -> Array:
-        """Row numbers of indices, of which those below 0 count from the end."""
+        """Converts indices to row numbers; an index below 0 counts from the end."""
         rows = self.shape[0]
         outside = (index < -rows) | (index >= rows)
         if outside.any():
             raise IndexError(
                 f"index {index[outside].flat[0]} is outside variable {self.name!r} with {rows} rows"
             )
-        # Their own dtype, such as uint8, may not hold the number of rows.
+        # The dtype of the indices, such as uint8, may be too narrow for the number of rows.
         places = index.astype(np.int64)
         return np.where(places < 0, places + rows, places)
 
@@ -352,7 +354,7 @@ class BaseVariable(ValueOperators, Telling):
 def new_handle(
     kind: type[Any], spec: VariableSpec, parameters: Parameters, start: int, stop: int
 ) -> Any:
-    """A variable of this kind: rows ``[start, stop)`` of ``spec``. Reads and creates nothing."""
+    """Returns a ``kind`` that covers rows ``[start, stop)`` of ``spec``; creates no values."""
     variable = object.__new__(kind)
     variable.spec = spec
     variable.parameters = parameters

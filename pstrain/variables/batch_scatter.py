@@ -1,4 +1,4 @@
-"""Rows of several axes: which rows to set within each element of the axes before.
+"""Sets rows by ids of several axes: the last axis selects rows within each element of the others.
 
 Reads and writes no variable. Invariant: ids and values that ``scatter_update`` would refuse are
 refused here too, before anything changes.
@@ -18,7 +18,10 @@ Array = NDArray[Any]
 
 
 def set_rows(current: Array, ids: Array, values: Any, name: str) -> None:
-    """Sets rows ``ids``, of all axes but the last those of ``current``, of a variable's values."""
+    """Sets rows ``ids`` of ``current``, the values of variable ``name``, in place.
+
+    All axes of ``ids`` but the last must be the first axes of ``current``.
+    """
     batch = ids.shape[:-1]
     if batch != current.shape[: len(batch)] or current.ndim < ids.ndim:
         raise InvalidArgumentError(

@@ -1,4 +1,4 @@
-"""What making any variable takes: its spec, and telling whoever waits that it is there.
+"""The steps of creating any variable: making its spec, and announcing it to registered callbacks.
 
 Knows no kind of variable. Invariant: a variable is announced once, when it has its values.
 """
@@ -28,10 +28,10 @@ def create_spec(
     servers: Sequence[int] | None = None,
     cuts: Sequence[int] | None = None,
 ) -> VariableSpec:
-    """Of a new variable; ``servers`` of its shards where the placement is not to say.
+    """Returns the spec of a new variable; ``servers`` overrides the placement's choice of servers.
 
-    ``cuts``: the rows at which it may be cut, in ascending order; None: at any.
-    FailedPreconditionError (a RuntimeError) in a scheduled function.
+    ``cuts`` lists the rows at which the variable may be cut, in ascending order; None allows any.
+    Raises FailedPreconditionError (a RuntimeError) in a scheduled function.
     """
     if current_step() is not None and not is_placed():
         raise FailedPreconditionError(
@@ -59,11 +59,11 @@ def create_spec(
 
 
 class Maker:
-    """Base of what makes its variables late and says so: nobody else's are taken for its own."""
+    """Base class of objects that make their variables late, and declare them as their own."""
 
     @contextmanager
     def making(self) -> Iterator[None]:
-        """Variables that this thread makes inside are this object's."""
+        """Enters a scope in which variables that this thread makes belong to this object."""
         reset = _maker.set(self)
         try:
             yield
@@ -71,7 +71,7 @@ class Maker:
             _maker.reset(reset)
 
     def make_variables(self) -> None:
-        """Makes those that need no use of it, to be saved, or restored."""
+        """Makes the variables that can be made before first use, so that they can be saved."""
 
 
 _maker: ContextVar[Maker | None] = ContextVar("maker", default=None)
@@ -80,7 +80,7 @@ Told: TypeAlias = "Callable[[BaseVariable, Maker | None], None]"
 
 
 def announce(placement: Placement, variable: BaseVariable) -> None:
-    """Tells whoever wants to know that a variable has been made and has its values."""
+    """Passes ``variable``, which has its values, to the placement and all registered callbacks."""
     placement.created(variable)
     for told in tuple(_told_of_creations):
         told(variable, _maker.get())
@@ -90,8 +90,8 @@ _told_of_creations: list[Told] = []
 
 
 def tell_of_creations(told: Told) -> None:
-    """``told`` is called with each variable that this process makes, once it has values.
+    """Registers a callback for each variable that this process makes, once it has its values.
 
-    And with the ``Maker`` whose it is, if it has one.
+    ``told`` is called with the variable and the ``Maker`` to which it belongs, or None.
     """
     _told_of_creations.append(told)

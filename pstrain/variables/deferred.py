@@ -1,7 +1,7 @@
-"""Restoring before variables exist: values wait here until a variable of their name is made.
+"""Deferred restores: keeps values of a checkpoint until a variable of their name is created.
 
-Knows a checkpoint's names and shards, not who makes variables or why. Invariant: a waiting value
-comes to each object that waits for it once, and waits no longer than that object lives.
+Knows the names and shards of a checkpoint, not who creates variables or why. Invariant: each object
+that waits for a value gets it once, and the value is kept no longer than that object lives.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pstrain.variables.names import Key, Named, key_of, variables_of
 
 
 class Restored:
-    """A checkpoint that was restored, and which variables have got each of its values.
+    """A checkpoint that was restored, and the variables that have received each of its values.
 
-    ``saved`` has values under all of their names, ``aliases`` says for each further name of a
-    value under which it is stored.
+    ``saved`` lists each value under all of its names; ``aliases`` maps each further name of a value
+    to the name under which it is stored.
     """
 
     def __init__(self, path: str, saved: Saved, aliases: Mapping[str, str]) -> None:
@@ -35,45 +35,46 @@ class Restored:
         self._waiting: Counter[str] = Counter()
 
     def stored_as(self, name: str) -> str:
-        """Under which name the checkpoint stores the values of this name."""
+        """Returns the name under which the checkpoint stores the value called ``name``."""
         return self._aliases.get(name, name)
 
     def give(self, variable: BaseVariable, name: str) -> None:
-        """Says that the variable has the values of this name."""
+        """Records that ``variable`` has received the value called ``name``."""
         self._given.setdefault(self.stored_as(name), set()).add(key_of(variable))
 
     def given(self, name: str) -> set[Key]:
-        """The variables that have the values of this name."""
+        """Returns the variables that have received the value called ``name``."""
         return self._given.get(self.stored_as(name), set())
 
     def wait(self, name: str) -> None:
-        """One more object waits for the values of this name."""
+        """Counts one more object that waits for the value called ``name``."""
         self._waiting[self.stored_as(name)] += 1
 
     def is_shared(self, name: str) -> bool:
-        """Whether several objects waited for the values of this name, under any of its names."""
+        """True if several objects have waited for the value called ``name`` or an alias of it."""
         return self._waiting[self.stored_as(name)] > 1
 
     def left(self) -> list[str]:
-        """What the checkpoint stores and nobody has got."""
+        """Returns the stored names of values that no variable has received, in sorted order."""
         return sorted({self.stored_as(s.name) for s in self.saved.shards} - self._given.keys())
 
     @property
     def is_trivial(self) -> bool:
-        """Whether no variable has got anything."""
+        """Whether no variable has received a value."""
         return not self._given
 
 
 class Deferred:
-    """The values of variables that one object lacked when its checkpoint was restored.
+    """The values that wait for variables which one object lacked when its checkpoint was restored.
 
-    ``is_partial``: it had others, so that a variable is known to be its own by who makes it alone.
+    ``is_partial`` means that the object already had some variables. A new variable then counts as
+    the object's own only if its :class:`Maker` is the object or is within it.
     """
 
     def __init__(self, restored: Restored, prefix: str, *, is_partial: bool) -> None:
         self.is_partial = is_partial
         self._restored = restored
-        # A ledger belongs to the moment of a restore; it must not come back later.
+        # A ledger is valid at the moment of the restore only; a later load must not bring it back.
         self._saved = restored.saved._replace(session=None, ledgers={})
         names = [s.name for s in self._saved.shards if s.name.startswith(f"{prefix}/")]
         self.waiting = {n: None for n in names if not (is_partial and restored.given(n))}
@@ -82,7 +83,10 @@ class Deferred:
             restored.wait(name)
 
     def wanted(self, variable: BaseVariable) -> tuple[str, str] | None:
-        """The checkpoint's path and the value's name there, where one waits for this variable."""
+        """Returns the checkpoint's path and the stored name of the value for ``variable``.
+
+        None if no value waits for it.
+        """
         name = self._name_of(variable.spec.name)
         return None if name is None else (self._restored.path, self._restored.stored_as(name))
 
@@ -92,7 +96,7 @@ class Deferred:
         return self._restored.path
 
     def give(self, variable: BaseVariable) -> None:
-        """Gives a variable that is wanted its value; KeyError for another."""
+        """Loads the waiting value into ``variable``; raises KeyError if no value waits for it."""
         name = self._name_of(variable.spec.name)
         if name is None:
             raise KeyError(variable.spec.name)
@@ -101,19 +105,22 @@ class Deferred:
         variable.parameters.load(self._restored.path, {name: variable.spec}, self._saved)
         if not self._restored.is_shared(name):
             del self.waiting[name]
-        # Else it may be another object that waits that has made it: see forget_reached.
+        # A shared value stays: another waiting object may have made this variable. See
+        # forget_reached.
         self._restored.give(variable, name)
 
     def forget_reached(self, value: Any) -> None:
-        """Waits no longer for what ``value``, the object, has by now, under whichever name."""
+        """Drops the values that variables of ``value``, the waiting object, have received."""
         if any(self._restored.given(name) for name in self.waiting):
             there = {key_of(variable) for variable in value.variables}
             self.waiting = {n: None for n in self.waiting if not there & self._restored.given(n)}
 
     def _name_of(self, name: str) -> str | None:
-        """Variables of one name come in the order in which they were saved.
+        """Returns the checkpoint's name of the value for a new variable ``name``, or None.
 
-        What fewer have got goes before: what several objects wait for may be one's alone.
+        Variables of one name get their values in the order in which they were saved. Values that
+        fewer variables have received come first, since a value for which several objects wait may
+        belong to one object alone.
         """
         full = f"{self._prefix}/{name}"
         fitting = (w for w in self.waiting if w == full or w.startswith(f"{full}#"))
@@ -121,9 +128,9 @@ class Deferred:
 
 
 class RestoreStatus(str):
-    """The path of what was restored, and questions about whether that was all there is.
+    """The path of the restored checkpoint, with assertions on how much of it was restored.
 
-    The assertions raise AssertionError and return this object, as does :meth:`expect_partial`.
+    The assertions raise AssertionError, or return this object, as :meth:`expect_partial` does.
     """
 
     _checkpoint: Restored
@@ -141,14 +148,14 @@ class RestoreStatus(str):
         return str(self)
 
     def assert_consumed(self) -> RestoreStatus:
-        """Every variable in the checkpoint was restored, and every existing one got its value."""
+        """Asserts that each value in the checkpoint was used and each existing variable got one."""
         left = self._checkpoint.left()
         if left:
             raise AssertionError(f"not restored from {self}: {', '.join(left[:10])}")
         return self.assert_existing_objects_matched()
 
     def assert_existing_objects_matched(self) -> RestoreStatus:
-        """Every variable that the objects have by now got its value from the checkpoint."""
+        """Asserts that each variable that the objects have by now got its value."""
         given = self._checkpoint.given
         left = [each.names[0] for each in self._named() if not any(map(given, each.names))]
         if left:
@@ -156,13 +163,13 @@ class RestoreStatus(str):
         return self
 
     def assert_nontrivial_match(self) -> RestoreStatus:
-        """Some variable was restored."""
+        """Asserts that at least one variable was restored."""
         if self._checkpoint.is_trivial:
             raise AssertionError(f"nothing was restored from {self}")
         return self
 
     def expect_partial(self) -> RestoreStatus:
-        """Says that not all of the checkpoint is wanted; nothing warns of it here anyway."""
+        """Does nothing: no warning is given for values of the checkpoint that nobody uses."""
         return self
 
 
@@ -171,7 +178,10 @@ _waiting: list[tuple[weakref.ref[Any], Deferred]] = []
 
 
 def defer(restored: Restored, objects: Mapping[str, Any]) -> None:
-    """Keeps the values of variables that ``objects`` have not made yet, until they make them."""
+    """Keeps values for the variables that ``objects`` have not made yet, until they make them.
+
+    Raises InvalidArgumentError for an object without variables that allows no weak references.
+    """
     for prefix, value in objects.items():
         one = Deferred(restored, prefix, is_partial=bool(variables_of(value)))
         if not one.waiting:
@@ -180,13 +190,13 @@ def defer(restored: Restored, objects: Mapping[str, Any]) -> None:
             reference = weakref.ref(value)
         except TypeError as error:
             if one.is_partial:
-                continue  # what is left may be what it never has
+                continue  # the object may never make variables for the remaining values
             raise InvalidArgumentError(
                 f"{prefix}={type(value).__name__} has no variables yet and cannot be watched "
                 "until it has (no weak references): restore after they are made"
             ) from error
         with _lock:
-            # The newest restore of an object is the one that counts.
+            # Of several restores of an object the newest counts.
             _waiting[:] = [(r, d) for r, d in _waiting if r() is not None and r() is not value]
             _waiting.append((reference, one))
         if isinstance(value, Maker):
@@ -194,8 +204,10 @@ def defer(restored: Restored, objects: Mapping[str, Any]) -> None:
 
 
 def awaited(objects: Mapping[str, Any]) -> dict[str, str]:
-    """Names of objects that have made none of their variables yet, and whose values wait for them
-    in which checkpoint."""
+    """Maps the names of objects whose values all still wait to the paths of their checkpoints.
+
+    These are the objects that have made none of their variables yet.
+    """
     with _lock:
         waiting = [(r(), d.path) for r, d in _waiting if d.waiting and not d.is_partial]
     return {
@@ -228,8 +240,8 @@ def _created(variable: BaseVariable, maker: Maker | None) -> None:
             "made this one: give their variables names of their own, or restore after they are made"
         )
     if found:
-        # One value waits for several objects where a model was made anew and the old one is still
-        # there: the newest is the one in use, and the others keep theirs.
+        # Several objects wait for one value if a model was made anew while the old one still
+        # exists. The newest object is the one in use; the others go on waiting.
         found[-1].give(variable)
 
 

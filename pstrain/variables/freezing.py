@@ -1,7 +1,7 @@
-"""Layers and models whose variables steps change, or do not, as Keras' ``trainable`` says.
+"""Freezing of layers and models by their ``trainable`` attribute, as in Keras.
 
-A variable is frozen for those who read it through the handles of what was frozen. Invariant:
-variables that never were trained stay so.
+Freezing applies to the handles in the frozen object: a step that reads the variable through another
+handle still trains it. Invariant: a variable that was created as not trainable stays so.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pstrain.variables.names import Key, key_of
 
 
 class Freezable:
-    """For classes whose attributes are variables and others of these, or lists and dicts of them.
+    """Mixin for classes whose attributes are variables and Freezables, or lists and dicts of them.
 
-    ``trainable`` holds for steps that begin later, and is no part of checkpoints.
+    ``trainable`` affects steps that begin later. Checkpoints do not store it.
     """
 
     _is_trainable = True
@@ -25,7 +25,7 @@ class Freezable:
 
     @property
     def trainable(self) -> bool:
-        """Whether steps change the variables. False freezes those that are trained, True again."""
+        """Whether steps train the variables. False freezes trainable ones, True unfreezes them."""
         return self._is_trainable
 
     @trainable.setter
@@ -53,7 +53,7 @@ class Freezable:
     def _switched_variable(self, variable: BaseVariable) -> BaseVariable:
         parts = getattr(variable.parameters, "parts", None)
         if parts is not None:
-            # What others were joined to is a view of them.
+            # A joined variable is a view of its parts, so the switched parts are joined anew.
             join: Any = type(variable)
             return join([self._switched_variable(p) for p in parts], variable.name)  # type: ignore[no-any-return]
         if variable.trainable and not self._is_trainable:

@@ -1,4 +1,4 @@
-"""Rows and which rows they are, as one value."""
+"""Rows and their row numbers as one value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class IndexedSlices(NamedTuple):
 
 
 def taken_apart(ids: Any, rows: Any, name: str) -> tuple[NDArray[Any], Any]:
-    """(ids, rows) of two arguments or of ``IndexedSlices`` alone."""
+    """Returns (ids, rows), given either as two arguments or as ``IndexedSlices`` alone."""
     if isinstance(ids, IndexedSlices):
         if rows is not None:
             raise InvalidArgumentError(

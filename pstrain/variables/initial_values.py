@@ -1,6 +1,6 @@
-"""What a program gives for a variable's first values: checked, and made into an array.
+"""Checks the initial value that a program gives for a variable, and converts it to an array.
 
-Makes no variables and knows no places. Invariant: no number becomes another one unsaid.
+Makes no variables and knows no servers. Invariant: no number changes silently.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ShardInfo:
-    """Which part of a variable an initial value is asked for."""
+    """The part of a variable for which a function has to return the initial value."""
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
 
 
 def check_dtype(dtype: str, name: str) -> None:
-    """InvalidArgumentError for a type that variables do not have."""
+    """Raises InvalidArgumentError if variables cannot have this dtype."""
     if dtype not in VARIABLE_DTYPES:
         raise InvalidArgumentError(
             f"dtype of {name!r} must be one of {VARIABLE_DTYPES}, got {dtype!r}{_instead_of(dtype)}"
@@ -38,7 +38,7 @@ def check_dtype(dtype: str, name: str) -> None:
 
 
 def _instead_of(dtype: str) -> str:
-    """What to write for a dtype that variables do not have; empty where nothing stands for it."""
+    """Returns what to write instead of an unsupported dtype, or "" if there is no replacement."""
     if dtype == "bfloat16":
         return (
             ": give dtype='float32'; a strategy with transport_dtype='bfloat16' sends half as much"
@@ -51,7 +51,7 @@ def _instead_of(dtype: str) -> str:
 
 
 def value_of_shard(initial: Callable[..., Any], spec: VariableSpec, shard: ShardSpec) -> Array:
-    """What a function of one shard gives for it."""
+    """Calls a function of one shard, and returns the initial value that it gives for ``shard``."""
     rest = spec.shape[1:]
     shape = (shard.row_stop - shard.row_start, *rest) if spec.shape else ()
     offset = (shard.row_start, *(0 for _ in rest)) if spec.shape else ()
@@ -73,7 +73,10 @@ def value_of_shard(initial: Callable[..., Any], spec: VariableSpec, shard: Shard
 def _of_partition(
     initial: Callable[..., Any], shape: tuple[int, ...], offset: tuple[int, ...]
 ) -> Any:
-    """What a function gives for one shard; for all of them, where it looks at no arguments."""
+    """Calls ``initial`` for one shard, or for the whole variable if it ignores its arguments.
+
+    It ignores them if it hands them on to a function that does not take them.
+    """
     try:
         return initial(partition_shape=shape, partition_offset=offset)
     except TypeError as error:
@@ -84,10 +87,10 @@ def _of_partition(
 
 
 def wants_shards(initial: Any, *, is_described: bool = False) -> bool:
-    """Whether a function gives the initial value of one shard at a time.
+    """True if ``initial`` is a function that gives the initial value of one shard at a time.
 
-    ``is_described``: shape and dtype are known without calling it. Then one that takes arguments of
-    any name is taken for one, as TensorFlow's initializers are.
+    ``is_described`` means that shape and dtype are known without a call. A function that takes
+    keyword arguments of any name, as TensorFlow's initializers do, then counts as such a function.
     """
     if not callable(initial) or isinstance(initial, InitializerSpec):
         return False
@@ -106,7 +109,7 @@ def _takes_any_name(initial: Callable[..., Any]) -> bool:
 
 
 def initial_array(value: Any, shape: Sequence[int] | None, dtype: str, name: str) -> Array:
-    """A value as an array of ``dtype``, repeated to ``shape`` where there is one."""
+    """Converts a value to an array of ``dtype``, broadcast to ``shape`` if that is given."""
     array = _converted(np.asarray(value), dtype, name)
     try:
         return array if shape is None else np.broadcast_to(array, tuple(shape))
@@ -118,7 +121,7 @@ def initial_array(value: Any, shape: Sequence[int] | None, dtype: str, name: str
 
 
 def check_initializer(initial: InitializerSpec, dtype: str, name: str) -> None:
-    """InvalidArgumentError where what it gives would be other numbers as whole ones or bools."""
+    """Raises InvalidArgumentError if an integer or bool ``dtype`` cannot hold what it gives."""
     if np.dtype(dtype).kind not in "iub":
         return
     if initial.name != "constant":
@@ -130,7 +133,7 @@ def check_initializer(initial: InitializerSpec, dtype: str, name: str) -> None:
 
 
 def value_of_call(initial: Callable[..., Any], name: str | None) -> Any:
-    """What a function without arguments gives."""
+    """Calls ``initial`` without arguments; raises InvalidTypeError if it needs arguments."""
     try:
         inspect.signature(initial).bind()
     except TypeError as error:
@@ -139,7 +142,7 @@ def value_of_call(initial: Callable[..., Any], name: str | None) -> Any:
             f"arguments, or for each shard with shard_info: {error}"
         ) from error
     except ValueError:
-        pass  # one that is written in C does not say what it takes
+        pass  # a function written in C may have no signature
     return initial()
 
 
@@ -148,7 +151,7 @@ def _called(name: str | None) -> str:
 
 
 def dtype_name(dtype: Any, name: str | None) -> str:
-    """NumPy's name of a type, which :func:`check_dtype` may still refuse."""
+    """Returns NumPy's name of a dtype, which :func:`check_dtype` may still refuse."""
     try:
         return np.dtype(dtype).name
     except TypeError as error:
@@ -159,7 +162,7 @@ def dtype_name(dtype: Any, name: str | None) -> str:
 
 
 def sizes(shape: Any, name: str | None) -> tuple[int, ...]:
-    """A shape as a tuple; an integer is that of one axis."""
+    """Converts a shape to a tuple; an integer is the size of a single axis."""
     sizes = (shape,) if isinstance(shape, numbers.Integral) else shape
     is_shape = isinstance(sizes, Iterable) and not isinstance(sizes, str)
     if not is_shape or not all(isinstance(size, numbers.Integral) for size in sizes):
@@ -171,7 +174,7 @@ def sizes(shape: Any, name: str | None) -> tuple[int, ...]:
 
 
 def as_array(given: Any, name: str | None) -> Array:
-    """A value as an array of the type that NumPy finds for it."""
+    """Converts a value to an array of the dtype that NumPy chooses for it."""
     try:
         return np.asarray(given)
     except ValueError as error:
@@ -179,7 +182,7 @@ def as_array(given: Any, name: str | None) -> Array:
 
 
 def _converted(given: Array, dtype: str, name: str) -> Array:
-    """InvalidArgumentError where whole numbers or bools would be others than were given."""
+    """Converts to ``dtype``; raises InvalidArgumentError if integers or bools would change."""
     try:
         check_range(given, dtype, name)
         array = given.astype(dtype, copy=False)

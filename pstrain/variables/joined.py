@@ -1,7 +1,8 @@
-"""Several variables as the shards of one: requests are passed on to the part that has the rows.
+"""Joins several variables as the shards of one; passes each request on to the parts with the rows.
 
-For users who join variables of their own; variables that a strategy cuts are one from the start.
-Invariant: the parts stay variables of their own, and what changes through one is seen by the other.
+Serves users who join variables of their own; a variable that a strategy cuts is one from the start.
+Invariant: the parts stay variables of their own; a change through a part is seen through the whole,
+and the other way round.
 """
 
 from __future__ import annotations
@@ -21,8 +22,11 @@ Array = NDArray[Any]
 
 
 def joined_spec(variables: Any, name: str) -> VariableSpec:
-    """Of the joined variable. InvalidTypeError (a TypeError) for anything but variables,
-    InvalidArgumentError for those that do not fit together."""
+    """Returns the spec of the joined variable.
+
+    Raises InvalidTypeError (a TypeError) for anything but variables, and InvalidArgumentError for
+    variables that do not fit together.
+    """
     if not isinstance(variables, Sequence) or not variables:
         raise InvalidTypeError(f"a ShardedVariable needs a list of Variables, got {variables!r}")
     for part in variables:
@@ -54,7 +58,7 @@ def joined_spec(variables: Any, name: str) -> VariableSpec:
 
 
 class JoinedParameters:
-    """Access to the values of joined variables; the parameter server of a shard is its number."""
+    """Access to the values of joined variables; the ``ps`` of a shard is the index of its part."""
 
     def __init__(self, parts: Sequence[Any]) -> None:
         self.parts = tuple(parts)
@@ -74,7 +78,7 @@ class JoinedParameters:
         return out
 
     def by_part(self, spec: VariableSpec, ids: Array) -> Iterator[tuple[Any, Array, Array]]:
-        """(part, places in ``ids``, rows of the part) of each part that has some of ``ids``."""
+        """Yields (part, positions in ``ids``, rows of the part) for each part that holds ids."""
         bad = (ids < 0) | (ids >= spec.rows)
         if bad.any():
             raise InvalidArgumentError(
@@ -131,7 +135,7 @@ class JoinedParameters:
         raise UnimplementedError(_NOT_TRAINED)
 
     def close(self) -> None:
-        """Nothing to let go of: the parts are others'."""
+        """Does nothing: the parts keep their own parameters."""
 
     def _overlaps(
         self, spec: VariableSpec, start: int, stop: int

@@ -1,7 +1,7 @@
-"""Parameters in this process: the values of what is made outside of any strategy's scope.
+"""Parameters in this process: the values of variables made outside of any strategy's scope.
 
-Must not know of servers, closures or models. Invariant: what a variable does here is what it does
-on parameter servers, for both stand on one store.
+Must not know of servers, closures or models. Invariant: a variable behaves here as it does on
+parameter servers, because both use the same store.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LocalParameters:
         self.key_maps = KeyMaps()
 
     def next_id(self) -> int:
-        """An id no variable here has."""
+        """Returns an id that no variable of these parameters has."""
         return next(self._ids)
 
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
@@ -124,7 +124,7 @@ class LocalParameters:
         return nullcontext()
 
     def check_current(self) -> None:
-        """Nobody else can have them."""
+        """Does nothing: no other session can take over values of this process."""
 
     def snapshot(
         self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
@@ -169,7 +169,7 @@ class LocalParameters:
         return "/job:localhost"
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing: there are no connections to close."""
 
     def __reduce__(self) -> Any:
         raise TypeError(

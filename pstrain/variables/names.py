@@ -1,7 +1,7 @@
-"""What a checkpoint calls variables: the ways to each, of which the first stores its values.
+"""The names of variables in a checkpoint: one per path to a variable, the first stores its value.
 
 Reads no values and knows nothing of files. Invariant: a variable is stored once, however many of
-the objects that are saved reach it, and found under each of its names.
+the saved objects reach it, and can be found under each of its names.
 """
 
 from __future__ import annotations
@@ -24,35 +24,38 @@ class Named(NamedTuple):
     names: list[str]
 
     def found_as(self, stored: Mapping[str, Any]) -> str:
-        """The first of its names that a checkpoint has; its first where it has none."""
+        """Returns the first of the names that is in ``stored``, or the first name if none is."""
         return next((name for name in self.names if name in stored), self.names[0])
 
 
 class Group(NamedTuple):
-    """Variables whose values the same parameters hold, each by one of its names."""
+    """The variables that share one set of parameters, each by one of its names."""
 
     parameters: Parameters
     specs: dict[str, VariableSpec]
 
 
 def key_of(variable: BaseVariable) -> Key:
-    """Equal for handles of one variable, and for its parts."""
+    """Returns a key that is equal for all handles of one variable, and for its parts."""
     return id(variable.parameters), variable.spec.id
 
 
 def has_variables(value: Any) -> bool:
-    """Whether ``value`` is an object of variables, not one itself."""
+    """True if ``value`` is an object that has variables, rather than a variable."""
     return hasattr(value, "variables") and not isinstance(value, BaseVariable)
 
 
 def variables_of(value: Any) -> Sequence[BaseVariable]:
-    """Those of an object of variables, which may have more than it uses itself."""
+    """Returns the variables of an object that a checkpoint saves.
+
+    ``saved_variables``, which may be more than the object uses itself, comes before ``variables``.
+    """
     saved = getattr(value, "saved_variables", None)
     return value.variables if saved is None else saved  # type: ignore[no-any-return]
 
 
 def named(objects: Mapping[str, Any]) -> list[Named]:
-    """The variables of all objects, each once."""
+    """Returns the variables of all objects, each variable once."""
     found: dict[Key, Named] = {}
     for prefix, value in objects.items():
         for name, variable in _of_object(prefix, value):
@@ -61,15 +64,15 @@ def named(objects: Mapping[str, Any]) -> list[Named]:
 
 
 def wholes(objects: Mapping[str, Any]) -> dict[Key, BaseVariable]:
-    """For each variable that users have joined to others, what it is a part of."""
+    """Maps each variable that users have joined with others to the joined variable."""
     members = (v for prefix, value in objects.items() for v in _members(prefix, value))
     return {key_of(part): whole for whole in members for part in _own(_joined(whole))}
 
 
 def joined(objects: Mapping[str, Any]) -> dict[str, list[Named]]:
-    """The parts, in row order, of what users have joined, by the name of the whole.
+    """Returns the parts, in row order, of each joined variable, by the name of the whole.
 
-    Without those of which a part is not a variable of its own, but some of its rows.
+    Leaves out a joined variable if one of its parts is not a whole variable, but some of its rows.
     """
     by_key = {key_of(each.variable): each for each in named(objects)}
     found: dict[str, list[Named]] = {}
@@ -83,7 +86,7 @@ def joined(objects: Mapping[str, Any]) -> dict[str, list[Named]]:
 
 
 def grouped(variables: Iterable[Named], stored: Mapping[str, Any] | None = None) -> list[Group]:
-    """By parameters; under the names that they have in ``stored``, None: their first."""
+    """Groups variables by parameters, under their names in ``stored`` or their first names."""
     groups: dict[int, Group] = {}
     for each in variables:
         name = each.names[0] if stored is None else each.found_as(stored)
@@ -94,12 +97,12 @@ def grouped(variables: Iterable[Named], stored: Mapping[str, Any] | None = None)
 
 
 def aliases(variables: Iterable[Named]) -> dict[str, str]:
-    """For each further name the one under which the values are stored."""
+    """Maps each further name of a variable to the name under which its values are stored."""
     return {name: each.names[0] for each in variables for name in each.names[1:]}
 
 
 def _of_object(prefix: str, value: Any) -> Iterator[tuple[str, BaseVariable]]:
-    """``prefix/name``, with ``#2`` and so on where a name comes again."""
+    """Yields each variable as ``prefix/name``, with ``#2`` and so on appended to repeated names."""
     if isinstance(value, BaseVariable) and not _joined(value):
         yield prefix, value
         return
@@ -116,7 +119,7 @@ def _members(prefix: str, value: Any) -> Sequence[BaseVariable]:
 
 
 def _joined(variable: BaseVariable) -> Sequence[BaseVariable]:
-    """What others were joined to is a view of them, which has no values of its own."""
+    """Returns the parts of a joined variable, which has no values of its own; else nothing."""
     return getattr(variable.parameters, "parts", ())
 
 

@@ -1,7 +1,7 @@
-"""What Python's operators, and NumPy's functions, do with a variable: what they do with its value.
+"""Python's operators and NumPy's functions on variables: they act on the variable's value.
 
-That is an array, or under a tape that may train the variable, a tensor. Knows nothing of how values
-are read. Invariant: no operator changes a variable.
+The value is an array or, under a tape that may train the variable, a tensor. Knows nothing of how
+values are read. Invariant: no operator changes a variable.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _Operator: TypeAlias = "Callable[[Any, Any], Any]"
 
 
 def _computed(compute: _Operator) -> _Operator:
-    """With a gradient where a tape may want one."""
+    """Makes an operator whose result has a gradient if a tape may want one."""
     return _of(value_of, compute)
 
 
 def _of_array(compute: _Operator) -> _Operator:
-    """Of what has no gradient, as far as tensors know."""
+    """Makes an operator on the plain array, for operations for which tensors have no gradient."""
     return _of(lambda variable: variable.numpy(), compute)
 
 
 def _of(read: Callable[[Any], Any], compute: _Operator) -> _Operator:
     def operate(self: Any, other: Any) -> Any:
-        # A tensor's own operator keeps its gradient.
+        # The tensor's own operator, which Python tries next, keeps the gradient.
         return NotImplemented if isinstance(other, Tensor) else compute(read(self), other)
 
     return operate
@@ -73,11 +73,11 @@ def _refused(sign: str, remedy: str) -> Callable[[Any, Any], NoReturn]:
 
 
 class ValueOperators:
-    """For classes with ``numpy()`` and ``name``.
+    """Mixin for classes with ``numpy()``, ``name`` and ``shape``.
 
-    ``==`` compares values with numbers, arrays, lists and tensors; other objects, and variables
-    among each other, are equal where they are the same, so that a list can be searched for one
-    without reading any.
+    ``==`` compares the value with numbers, arrays, lists and tensors. Any other object, including
+    another variable, is equal only if it is the same object, so that searching a list for a
+    variable reads no values.
     """
 
     name: Any
@@ -155,10 +155,10 @@ class ValueOperators:
         self, function: Any, _types: Any, args: Sequence[Any], options: Mapping[str, Any]
     ) -> Any:
         if _has_variable((options.get("out"), *(args[:1] if function in WRITES else ()))):
-            # Only a copy would be written to.
+            # NumPy would write to a copy of the value, not to the variable.
             return NotImplemented
         if function in _OF_SHAPES:
-            # Values may be many and far away.
+            # Reading the values could be expensive, and only their shape matters.
             return function(np.broadcast_to(0, self.shape), *args[1:], **options)
         return function(*_with_values(args), **_with_values(options))
 
@@ -171,7 +171,7 @@ def _has_variable(given: Sequence[Any]) -> bool:
 
 
 def _with_values(given: Any) -> Any:
-    """Arguments with values in the places of variables, however deep."""
+    """Replaces variables by their values in arguments, lists, tuples and mappings, at any depth."""
     if isinstance(given, ValueOperators):
         return value_of(given)
     if isinstance(given, Mapping):

@@ -1,9 +1,9 @@
-"""How everything above reaches the values of variables, and where the changes of a closure wait.
+"""The interface to the values of variables, and the scope that stages the changes of a closure.
 
-``Parameters`` is the only road to values: layers, optimizers and metrics neither know nor care
-whether rows come from this process or from parameter servers. Must not know of models or of the
-coordinator. Invariant: inside a ``step_scope`` that stages, changes are collected and not made, and
-nothing is read that they would have changed.
+``Parameters`` is the only access to values: layers, optimizers and metrics do not know whether rows
+come from this process or from parameter servers. Must not know of models or of the coordinator.
+Invariant: inside a ``step_scope`` with staging, changes are collected instead of made, and no value
+is read that a staged change would alter.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ Array = NDArray[Any]
 
 
 def agreed() -> None:
-    """Nobody else has to agree that values change."""
+    """Does nothing: the default ``agree`` of :meth:`Parameters.load`, which always consents."""
 
 
 class ParametersSnapshot(Protocol):
-    """Values at one moment, which are read while they change. To be closed, by any thread."""
+    """The values of one moment, readable while variables change. Must be closed, by any thread."""
 
     @property
     def size_bytes(self) -> int:
-        """What it takes to write it."""
+        """The bytes that writing the snapshot takes."""
 
     @property
     def moment(self) -> str:
-        """Names it, for a later one to know what changed since."""
+        """The name of the moment, by which a later snapshot tracks what has changed since."""
 
     def write(self, directory: str, base: Base | None = None) -> Saved:
-        """Writes all into ``directory``, once; blocks until it is on disk.
+        """Writes all values into ``directory``; may be called once. Blocks until they are on disk.
 
-        ``base``: the checkpoint of the moment since which the snapshot knows what changed.
+        ``base`` is the checkpoint of the moment since which the snapshot has tracked changes.
         """
 
     def close(self) -> None:
-        """Nothing is kept for it any more; idempotent."""
+        """Releases what the snapshot holds. Idempotent."""
 
 
 @runtime_checkable
@@ -54,16 +54,17 @@ class Parameters(Protocol):
     """Access to the values of variables. Thread-safe."""
 
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
-        """Makes the variable, with ``value`` or by its initializer; again is harmless."""
+        """Makes the variable from ``value``, or else by its initializer. Idempotent."""
 
     def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
-        """Rows from ``start`` on of a variable that was just made have these first values."""
+        """Sets the initial values of rows from ``start`` on of a variable that was just made."""
 
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
-        """Values for one step, one message per server for all requests together.
+        """Returns values for one step, with one message per server for all requests together.
 
-        A whole variable comes as an array of its shape that the caller must not write into;
-        rows come as a Lookup. Ids outside the variable raise InvalidArgumentError.
+        A request for a whole variable gives an array of its shape that the caller must not write
+        into; a request for rows gives a Lookup. Raises InvalidArgumentError for ids outside the
+        variable.
         """
 
     def apply(
@@ -73,30 +74,33 @@ class Parameters(Protocol):
         *,
         iterations: VariableSpec | None = None,
     ) -> None:
-        """One optimizer step, one message per server; ``iterations`` (int64 scalar) grows by 1."""
+        """Makes one optimizer step, with one message per server.
+
+        Adds 1 to ``iterations``, an int64 scalar, if it is given.
+        """
 
     def read(self, spec: VariableSpec, start: int = 0, stop: int | None = None) -> Array:
-        """Rows ``[start, stop)`` as a new array [rows, *shape[1:]]; a scalar has shape ()."""
+        """Returns rows ``[start, stop)`` as a new array [rows, *shape[1:]], or () for a scalar."""
 
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
-        """Rows [n, *shape[1:]] in the order of ``ids``, which may repeat."""
+        """Returns rows [n, *shape[1:]] in the order of ``ids``, which may repeat."""
 
     def assign(self, spec: VariableSpec, op: str, value: Any, start: int = 0) -> None:
-        """``set``, ``add`` or ``sub`` of ``value`` to the rows from ``start`` on."""
+        """Applies ``op`` ("set", "add" or "sub") with ``value`` to the rows from ``start`` on."""
 
     def scatter(self, spec: VariableSpec, op: str, ids: Array, rows: Any) -> None:
-        """``set``, ``add``, ``sub``, ``mul``, ``div``, ``min`` or ``max`` of rows ``ids``."""
+        """Applies ``op`` ("set", "add", "sub", "mul", "div", "min", "max") to rows ``ids``."""
 
     def barrier(self) -> AbstractContextManager[None]:
-        """Scope in which no closure changes anything, entered when none is under way."""
+        """Returns a scope without running closures: entering waits for those in flight to end."""
 
     def check_current(self) -> None:
-        """AbortedError where these values belong to somebody else by now."""
+        """Raises AbortedError if a newer session has taken over these values."""
 
     def snapshot(
         self, specs: Mapping[str, VariableSpec], tracking: Tracking | None = None
     ) -> ParametersSnapshot:
-        """Values and slots of ``specs`` (by name in the checkpoint) as they are now."""
+        """Takes a snapshot of the values and slots of ``specs``, by their names in a checkpoint."""
 
     def load(
         self,
@@ -107,58 +111,64 @@ class Parameters(Protocol):
     ) -> None:
         """Overwrites ``specs`` with what a snapshot wrote, however it was sharded then.
 
-        NotFoundError, InvalidArgumentError (shapes) or DataLossError before any value changes.
-        ``agree`` is called in between, once it is known that all can be: what it raises, too, is
-        raised before.
+        Raises NotFoundError, InvalidArgumentError (shapes) or DataLossError before any value
+        changes. Calls ``agree`` once it is known that all values can be loaded; if ``agree``
+        raises, no value changes either.
         """
 
     def device(self, ps: int) -> str:
-        """Name of the place that a shard with this ``ps`` is in."""
+        """Returns the name of the place that holds shards with this ``ps``."""
 
     def close(self) -> None:
-        """Lets go of connections; idempotent."""
+        """Closes connections. Idempotent."""
 
 
 class KeyParameters(Protocol):
-    """What parameters offer for a variable whose values are keys: see ``Shard.claim``."""
+    """The methods of parameters for a variable whose values are keys: see ``Shard.claim``."""
 
     @property
     def key_maps(self) -> KeyMaps:
-        """What this process knows of keys."""
+        """The rows of keys that this process has already learnt."""
 
     def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
-        """Rows of keys, -1 where there is none. At once, of no closure; again is harmless."""
+        """Returns the row of each key, below 0 if it has none, after claiming rows for new keys.
+
+        Claims take effect at once and belong to no closure. Idempotent. See ``Shard.claim``.
+        """
 
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:
-        """Rows that are ``used``, and how many claims were ``refused``."""
+        """Returns how many rows are ``used`` by keys, and how many claims were ``refused``."""
 
 
 class Staging(Protocol):
-    """Where the changes of a closure wait until they are made together.
+    """The staged changes of a closure, which are committed together.
 
-    ``is_of_round``: with those of other closures, as one step.
+    ``is_of_round`` means that they are committed with those of other closures, as one step.
     """
 
     is_of_round: bool
 
     def add(self, ps: int, header: dict[str, Any], body: Any) -> None:
-        """One more change, on parameter server ``ps``."""
+        """Stages a change for parameter server ``ps``."""
 
     def touch(self, variables: Iterable[int]) -> None:
-        """These variables (ids) have changes that wait."""
+        """Marks variables (by id) as having staged changes."""
 
     def before_take(self) -> None:
-        """Makes the changes before an element of a data service is taken."""
+        """Commits the staged changes before an element of a data service is taken."""
 
     def before_read(self, variables: Iterable[int]) -> None:
-        """Makes the changes now if they would change what is about to be read."""
+        """Commits the staged changes if they alter ``variables``, which are about to be read."""
 
     def read_with(self, variables: Iterable[int], pulls: Mapping[int, Any]) -> dict[int, Any]:
-        """The same, and pulls, by server, may go along; replies to those that did."""
+        """Does the same as :meth:`before_read`, and may send ``pulls`` (by server) with the commit.
+
+        Returns, by server, the replies to the pulls that were sent.
+        """
 
 
 class Step(NamedTuple):
-    """A run of a closure, and where its changes wait; None: they are made at once."""
+    """A run of a closure and its staging; without staging, changes are made at once."""
 
     token: StepToken
     staging: Staging | None
@@ -169,7 +179,7 @@ _step: ContextVar[Step | None] = ContextVar("pstrain_step", default=None)
 
 @contextmanager
 def step_scope(token: StepToken, staging: Staging | None = None) -> Iterator[None]:
-    """Scope of one run of a closure in this thread."""
+    """Enters a scope in which this thread runs the closure that ``token`` names."""
     reset = _step.set(Step(token, staging))
     try:
         yield
@@ -178,19 +188,19 @@ def step_scope(token: StepToken, staging: Staging | None = None) -> Iterator[Non
 
 
 def current_step() -> StepToken | None:
-    """The token of the closure that this thread runs, or None."""
+    """Returns the token of the closure that this thread runs, or None."""
     step = _step.get()
     return None if step is None else step.token
 
 
 def current_round() -> StepToken | None:
-    """The token of the closure that this thread runs as its part of a round, or None."""
+    """Returns the token of the closure that this thread runs as its part of a round, or None."""
     step = _step.get()
     is_of_round = step is not None and step.staging is not None and step.staging.is_of_round
     return step.token if step is not None and is_of_round else None
 
 
 def current_staging() -> Staging | None:
-    """Where this thread's changes wait; None where they are made at once."""
+    """Returns the staging of this thread's changes, or None if changes are made at once."""
     step = _step.get()
     return None if step is None else step.staging

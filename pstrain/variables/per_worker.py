@@ -1,7 +1,8 @@
-"""A variable of which each trainer has a copy of its own.
+"""Variables of which each trainer has a copy of its own.
 
 The copies are rows of one variable on a parameter server, so they outlive trainers and are saved
-like any other. Invariant: a scheduled function reads and changes its own trainer's copy only.
+like any other variable. Invariant: a scheduled function reads and changes only the copy of the
+trainer that runs it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pstrain.vocabulary import InitializerSpec
 
 
 class PerWorkerVariable(BaseVariable):
-    """Made by ``Variable(..., per_worker_variable=True)``; never trainable.
+    """A variable with a copy per trainer: ``Variable(..., per_worker_variable=True)``.
 
-    In a scheduled function it is the copy of that trainer. In the program ``read_all`` lists the
-    copies, and assignments change all of them.
+    Never trainable. In a scheduled function it stands for the copy of that trainer. In the
+    coordinator's program ``read_all`` lists the copies, and assignments change all of them.
     """
 
     @property
@@ -31,11 +32,14 @@ class PerWorkerVariable(BaseVariable):
 
     @property
     def device(self) -> str:
-        """Where all copies are."""
+        """The place that holds all copies."""
         return self.parameters.device(self.spec.shards[0].ps)
 
     def numpy(self) -> Array:
-        """This trainer's copy."""
+        """Returns this trainer's copy; raises FailedPreconditionError outside scheduled functions.
+
+        A variable with only one copy can be read anywhere.
+        """
         row = self._row()
         if row is None:
             raise FailedPreconditionError(
@@ -46,7 +50,7 @@ class PerWorkerVariable(BaseVariable):
         return np.asarray(copy)
 
     def read_all(self) -> list[Array]:
-        """Every trainer's copy, in their order."""
+        """Returns the copies of all trainers, in the order of the trainers."""
         return [np.asarray(copy) for copy in self.parameters.read(self.spec)]
 
     def sparse_read(self, ids: Any) -> Array:
@@ -68,16 +72,16 @@ class PerWorkerVariable(BaseVariable):
         self.parameters.assign(self.spec, op, full, row or 0)
 
     def _row(self) -> int | None:
-        """Of this trainer; of the only copy; None in the program of a cluster."""
+        """Returns the row of this trainer's copy, 0 if there is one copy, None in the program."""
         return 0 if self.spec.rows == 1 else current_position()
 
 
 def create_per_worker_variable(
     initial: InitializerSpec | Array, shape: tuple[int, ...], dtype: str, name: str
 ) -> PerWorkerVariable:
-    """One copy for each trainer of the entered strategy, one in all without any.
+    """Makes a variable with a copy per trainer of the entered strategy, or one if there is none.
 
-    An array is of the shape and dtype.
+    ``initial``, if it is an array, has the given shape and dtype already.
     """
     placement = current_placement()
     copies, value = placement.num_workers, None

@@ -1,7 +1,7 @@
-"""On which parameter server each shard goes.
+"""Chooses the parameter server of each shard.
 
-Pure counting: knows no server and no value. Invariant: where shards go depends on the order and
-the sizes of those placed before alone, so the same program places its variables alike on each run.
+Pure counting: knows no server and no value. Invariant: the choice depends only on the order and the
+sizes of the shards placed before, so a program places its variables the same way on each run.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataservice.runtime.arguments import check_choice
 
 
 class ShardPlacer(Protocol):
-    """Chooses servers. Thread-safe."""
+    """A rule that chooses servers for shards. Thread-safe."""
 
     def place(self, sizes_bytes: Sequence[int]) -> list[int]:
-        """The server of each shard of one variable, given the shards' sizes."""
+        """Returns the server of each shard of one variable, given the sizes of the shards."""
 
 
 class RoundRobin:
-    """Shard n of all shards ever placed goes to server n mod ``servers``, whatever its size."""
+    """Places shard n of all shards ever placed on server n mod ``servers``, whatever its size."""
 
     def __init__(self, servers: int) -> None:
         self._servers = servers
@@ -35,10 +35,10 @@ class RoundRobin:
 
 
 class ByteBalanced:
-    """Each shard goes to the server that holds the fewest bytes so far, the first among equals.
+    """Places each shard on the server with the fewest bytes so far, the first of equal servers.
 
-    Large variables before small ones balance best: the last one placed is the imbalance that is
-    left, at most.
+    Creating large variables before small ones balances best, because the remaining imbalance is at
+    most the size of the last shard placed.
     """
 
     def __init__(self, servers: int) -> None:
@@ -56,7 +56,7 @@ class ByteBalanced:
 
 
 class Colocated:
-    """Everything on one server."""
+    """Places all shards on one server."""
 
     def __init__(self, server: int) -> None:
         self._server = server
@@ -72,6 +72,6 @@ _PLACERS: dict[str, type[RoundRobin | ByteBalanced]] = {
 
 
 def placer(name: str, servers: int) -> ShardPlacer:
-    """By name; InvalidArgumentError for another."""
+    """Returns the placer called ``name``; raises InvalidArgumentError for an unknown name."""
     check_choice("placement", name, list(_PLACERS))
     return _PLACERS[name](servers)

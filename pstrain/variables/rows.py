@@ -1,7 +1,7 @@
 """Arithmetic between a variable's rows, its shards, and the ids and values of a request.
 
-Pure: no values are read or changed here. Invariant: whatever comes out is contiguous, in range and
-of the variable's dtype, so that kernels and servers need not doubt it.
+Pure: reads and changes no variable. Invariant: all arrays that these functions return are
+contiguous, in range and of the variable's dtype, so that kernels and servers need not check them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Array = NDArray[Any]
 
 
 def row_bounds(spec: VariableSpec) -> NDArray[np.int64]:
-    """int64 [shards + 1]: first row of each shard, and the number of rows."""
+    """Returns int64 [shards + 1]: the first row of each shard, then the number of rows."""
     return _bounds(spec.shards)
 
 
@@ -33,7 +33,7 @@ def _bounds(shards: tuple[ShardSpec, ...]) -> NDArray[np.int64]:
 
 
 def look_up(spec: VariableSpec, ids: Array) -> Lookup:
-    """Distinct ids grouped by shard, with ``rows`` uninitialised, float32 [U, width].
+    """Groups the distinct ids by shard; ``rows`` of the result is uninitialised [U, width].
 
     Ids of two axes, [n, fields], are grouped by field too. Raises InvalidArgumentError naming the
     first id outside the variable.
@@ -57,14 +57,15 @@ def look_up(spec: VariableSpec, ids: Array) -> Lookup:
 
 
 def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
-    """``value`` in the variable's dtype, contiguous [rows, width], broadcast only from a scalar.
+    """Converts ``value`` to contiguous [rows, width] of the variable's dtype.
 
-    Raises InvalidArgumentError naming the variable, the shape it has and the shape it got.
+    Broadcasts nothing but a scalar. Raises InvalidArgumentError naming the variable, the shape it
+    needs and the shape it got.
     """
     array = np.asarray(value)
     expected = (rows, *spec.shape[1:]) if spec.shape else ()
     if rows == 0 and array.shape == (0,):
-        # An empty list has no second axis, and the type of no values.
+        # An empty list has one axis only and a default dtype.
         array = np.empty(expected, spec.dtype)
     if array.shape == expected and array.dtype == spec.dtype and array.flags.carray:
         return array.reshape(rows, spec.width)
@@ -80,7 +81,7 @@ def as_rows(spec: VariableSpec, value: Any, rows: int) -> Array:
 
 
 def check_kind(array: Array, dtype: str, name: str) -> None:
-    """InvalidArgumentError where values would be others in a variable of ``dtype``."""
+    """Raises InvalidArgumentError if converting ``array`` to ``dtype`` would change its values."""
     if not _fits_kind(array.dtype, np.dtype(dtype)):
         raise InvalidArgumentError(
             f"value of dtype {array.dtype} cannot become {dtype} of variable {name!r} "
@@ -90,13 +91,13 @@ def check_kind(array: Array, dtype: str, name: str) -> None:
 
 
 def _fits_kind(given: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Whether values may be converted; of integers each is looked at, so that a sign is kept."""
+    """True if the conversion is allowed; :func:`check_range` checks the values of integers."""
     are_integers = given.kind in "iu" and wanted.kind in "iu"
     return are_integers or np.can_cast(given, wanted, "same_kind")
 
 
 def check_range(array: Array, dtype: str, name: str) -> None:
-    """InvalidArgumentError where an integer is none of the integers of ``dtype``."""
+    """Raises InvalidArgumentError if an integer is outside the range of the integer ``dtype``."""
     if array.dtype.kind not in "iu" or np.can_cast(array.dtype, dtype) or not array.size:
         return
     kind = np.dtype(dtype)
@@ -111,18 +112,18 @@ def check_range(array: Array, dtype: str, name: str) -> None:
 
 
 def shape_of_rows(spec: VariableSpec, rows: int) -> tuple[int, ...]:
-    """The shape that ``rows`` rows of the variable have; () for a scalar."""
+    """Returns the shape of ``rows`` rows of the variable; () for a scalar."""
     return (rows, *spec.shape[1:]) if spec.shape else ()
 
 
 def rows_of_value(spec: VariableSpec, value: Any, start: int) -> int:
-    """How many rows from ``start`` on an assigned value covers; a scalar covers the rest."""
+    """Returns how many rows from ``start`` on ``value`` covers; a scalar covers all of them."""
     shape = np.shape(value)
     return shape[0] if shape and spec.shape else spec.rows - start
 
 
 def overlaps(spec: VariableSpec, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-    """(shard index, first row, row after the last) of ``[start, stop)`` on each shard it meets."""
+    """Yields (shard index, first row, last row + 1) for each shard that overlaps the rows."""
     if not 0 <= start <= stop <= spec.rows:
         raise InvalidArgumentError(
             f"rows [{start}, {stop}) are outside [0, {spec.rows}) of variable {spec.name!r}"
@@ -136,9 +137,9 @@ def overlaps(spec: VariableSpec, start: int, stop: int) -> Iterator[tuple[int, i
 def transfers(
     spec: VariableSpec, start: int, stop: int, chunk_bytes: int
 ) -> Iterator[dict[int, tuple[int, int, int]]]:
-    """Rows ``[start, stop)`` in turns, each of a chunk per server that has any left.
+    """Yields rows ``[start, stop)`` in turns, each with one chunk per server that has rows left.
 
-    As {server: (shard, first, last + 1)}.
+    A turn is {server: (shard index, first row, last row + 1)}.
     """
     rows = max(1, chunk_bytes // row_bytes(spec))
     queues: dict[int, list[tuple[int, int, int]]] = {}
@@ -151,12 +152,15 @@ def transfers(
 
 
 def row_bytes(spec: VariableSpec) -> int:
-    """Of a row's values, without slots."""
+    """Returns the bytes of one row's values, without slots; at least 1."""
     return max(1, spec.width * np.dtype(spec.dtype).itemsize)
 
 
 def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None, Array]]:
-    """(shard index, ids or None, gradient [n, width]) of each shard that an update touches."""
+    """Yields (shard index, ids or None, gradient [n, width]) for each shard of the update.
+
+    Ids are None for the gradient of a whole variable.
+    """
     spec, gradient, lookup = update
     if spec.dtype != "float32":
         raise InvalidArgumentError(
@@ -182,7 +186,7 @@ def update_parts(update: Update) -> Iterator[tuple[int, NDArray[np.int64] | None
 def scatter_parts(
     spec: VariableSpec, ids: Array, rows: Any
 ) -> Iterator[tuple[int, ShardSpec, NDArray[np.int64], Array]]:
-    """(index, shard, ids, rows [n, width]) of each shard that a scatter touches, in order."""
+    """Yields (index, shard, ids, rows [n, width]) in order for each shard of a scatter."""
     flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
     outside = (flat < 0) | (flat >= spec.rows)
     if outside.any():

@@ -1,6 +1,6 @@
-"""Where variables go that are made now: to what the entered scope says, else into this process.
+"""Where new variables are placed: as the entered scope says, else in this process.
 
-Knows no kind of variable. Invariant: a scope reaches the thread that entered it only.
+Knows no kind of variable. Invariant: a scope affects only the thread that entered it.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from pstrain.variables.parameters import Parameters
 
 
 class Placement(Protocol):
-    """Where new variables go."""
+    """The rule by which new variables are cut into shards and placed."""
 
     @property
     def parameters(self) -> Parameters:
-        """Holds the values."""
+        """The parameters that hold the values."""
 
     def next_id(self) -> int:
-        """An id that no other variable of these parameters has."""
+        """Returns an id that no other variable of these parameters has."""
 
     def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:
-        """The parameter server of each shard, in row order; one entry: not cut."""
+        """Returns the parameter server of each shard, in row order; one entry if it is not cut."""
 
     @property
     def num_workers(self) -> int:
-        """Trainers that will use the variables: as many copies a per-worker variable has."""
+        """The number of trainers, which is also the number of copies of a per-worker variable."""
 
     def created(self, variable: Any) -> None:
-        """Told of each variable made under this placement."""
+        """Called with each variable that is made under this placement."""
 
 
 class LocalPlacement:
@@ -53,7 +53,7 @@ class LocalPlacement:
         return [0]
 
     def created(self, variable: Any) -> None:
-        """Local variables need no list: nobody has to restore them."""
+        """Does nothing: local variables are lost with the process, so no list of them is needed."""
 
 
 _placement: ContextVar[Placement | None] = ContextVar("pstrain_placement", default=None)
@@ -65,7 +65,7 @@ def _process_placement() -> LocalPlacement:
 
 
 def current_placement() -> Placement:
-    """Of the scope that is entered, else the one of this process."""
+    """Returns the placement of the scope that this thread is in, else that of this process."""
     return _placement.get() or _process_placement()
 
 
@@ -76,7 +76,7 @@ def is_placed() -> bool:
 
 @contextmanager
 def placement_scope(placement: Placement) -> Iterator[None]:
-    """Variables created inside, in this thread, go where ``placement`` says."""
+    """Enters a scope in which variables of this thread go where ``placement`` says."""
     reset = _placement.set(placement)
     try:
         yield
@@ -86,7 +86,7 @@ def placement_scope(placement: Placement) -> Iterator[None]:
 
 @contextmanager
 def local_parameters() -> Iterator[LocalParameters]:
-    """Scope whose variables live in parameters of their own, freed with the last variable."""
+    """Enters a scope whose variables have parameters of their own, freed with the last variable."""
     placement = LocalPlacement()
     with placement_scope(placement):
         yield placement.parameters

@@ -1,7 +1,7 @@
-"""Rows of a variable as a tensor of a step, so that a tape gives their gradient to these rows.
+"""Reads rows of a variable as a tensor, so that a tape assigns their gradient to these rows only.
 
-Knows nothing of layers or of how values travel. Invariant: an id that was asked for several times
-is one row of the lookup, whose gradient is the sum.
+Knows nothing of layers or of how values travel. Invariant: an id that is asked for several times is
+one row of the lookup, and the gradient of this row is the sum over the repetitions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = NDArray[Any]
 
 
 def tracked_rows(variable: Any, ids: NDArray[np.int64]) -> Tensor:
-    """Rows [n, *shape[1:]] of ``ids``, which are those of ``spec``, as leaves of the tape."""
+    """Returns rows [n, *shape[1:]] of ``ids``, given as rows of ``spec``, as leaves of the tape."""
     if hasattr(variable.parameters, "parts"):
         return _of_parts(variable, ids)
     (lookup,) = variable.parameters.fetch([Fetch(variable.spec, ids)])
@@ -42,7 +42,7 @@ def tracked_rows(variable: Any, ids: NDArray[np.int64]) -> Tensor:
 
 
 def _of_parts(variable: Any, ids: NDArray[np.int64]) -> Tensor:
-    """Of joined variables: each row is read, and trained, in the part that has it."""
+    """Does the same for joined variables; reads, and trains, each row in the part that holds it."""
     found, places = [], []
     for part, mine, part_ids in variable.parameters.by_part(variable.spec, ids):
         rows = part.sparse_read(part_ids)

@@ -1,7 +1,7 @@
-"""Making variables: in one place, cut into shards, joined from others.
+"""Creation of variables: on one server, cut into shards, or joined from other variables.
 
-Decides nothing about places: the entered scope does. Invariant: initial values that an initializer
-or a function of shards gives are never whole in this process.
+Leaves the choice of servers to the entered scope. Invariant: initial values that come from an
+initializer or from a function of one shard are never whole in this process.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ def create_variable(
 ) -> Variable | ShardedVariable:
     """Makes a variable where the entered scope says: on parameter servers, or in this process.
 
-    FailedPreconditionError in a scheduled function, whose trainer would have it for itself.
+    Raises FailedPreconditionError in a scheduled function, where each trainer would make a variable
+    of its own.
 
     With an InitializerSpec, ``shape`` is required and the servers fill their own rows; a value is
     cast to ``dtype`` and broadcast to ``shape``. A function of ``shard_info``, or of
-    ``partition_shape`` and ``partition_offset``, is called for each shard, so that at most one of
-    them is in this process. Only float32 variables can be trained. ``cuts``: the rows at which it
-    may be cut; None: at any.
+    ``partition_shape`` and ``partition_offset``, is called once per shard, so that this process
+    holds at most one shard at a time. Only float32 variables can be trained. ``cuts`` lists the
+    rows at which the variable may be cut; None allows any row.
     """
     check_dtype(dtype, name)
     value, by_shard = None, None
@@ -95,14 +96,15 @@ def _each_workers(
 
 
 class Variable(BaseVariable):
-    """A variable in one place, or one part of a ShardedVariable.
+    """A variable that is in one place, or one part of a ShardedVariable.
 
-    ``Variable(value, ...)`` inside a strategy scope gives a ShardedVariable where the strategy's
+    Inside a strategy scope ``Variable(value, ...)`` returns a ShardedVariable if the strategy's
     partitioner cuts it. A Python float makes float32, a Python int int64; arrays keep their dtype:
-    float16, 32 or 64, int8, 16, 32 or 64, uint8, 32 or 64 or bool, of which steps train float32.
-    ``initial_value`` may be a function without arguments, what an initializer gives for a shape
-    (``initializers.uniform()((10, 4))``), or, with ``shape``, an initializer or a function of one
-    shard: these are never whole in this process. ``per_worker_variable``: a copy for each trainer.
+    float16, 32 or 64, int8, 16, 32 or 64, uint8, 32 or 64 or bool. Steps train float32 only.
+    ``initial_value`` may also be a function without arguments or, so that the value is never whole
+    in this process, an initializer applied to a shape (``initializers.uniform()((10, 4))``) or,
+    with ``shape``, an initializer or a function of one shard. ``per_worker_variable=True`` makes a
+    copy for each trainer.
     """
 
     @instead_of("Variable", foreign_arguments.NEW_VARIABLE)
@@ -150,7 +152,7 @@ class Variable(BaseVariable):
 
     @property
     def device(self) -> str:
-        """Where the values are, such as ``/job:ps/task:0``."""
+        """The place that holds the values, such as ``/job:ps/task:0``."""
         return self.parameters.device(self.spec.shards[self._part].ps)
 
     @property
@@ -160,12 +162,13 @@ class Variable(BaseVariable):
 
 
 class ShardedVariable(BaseVariable):
-    """A variable cut along its first axis; acts as one, and lists its parts.
+    """A variable cut along its first axis; acts as one variable, and lists its parts.
 
-    Made by ``Variable`` or ``create_variable`` under a strategy with a partitioner, or of given
-    variables of one dtype, which must differ in their first axis at most. Given ones stay variables
-    of their own: an optimizer's ``clipnorm`` bounds each, so training differs with the parts;
-    ``global_clipnorm`` bounds all together, whatever the parts.
+    ``Variable`` and ``create_variable`` make one under a strategy with a partitioner. The
+    constructor joins given variables, which must have one dtype and may differ in their first axis
+    only. Joined variables stay variables of their own: an optimizer's ``clipnorm`` bounds each of
+    them, so the result of training depends on how the rows are divided; ``global_clipnorm`` bounds
+    all of them together and does not.
     """
 
     def __new__(cls, variables: Sequence[Any], name: str = "ShardedVariable") -> Any:
@@ -184,7 +187,7 @@ class ShardedVariable(BaseVariable):
 
     @property
     def device(self) -> list[str]:
-        """Where each part is."""
+        """The place that holds each part, in row order."""
         return [self.parameters.device(shard.ps) for shard in self.spec.shards]
 
     def __iter__(self) -> Iterator[Variable]:

@@ -218,7 +218,9 @@ def what_failed_while_it_was_held_is_forgotten(patch: Patch) -> None:
 
 @mutant("I13")
 def who_is_refused_fails_those_that_commit_with_it(patch: Patch) -> None:
-    patch.setattr(Committer, "_whose", lambda _self, group, error: dict.fromkeys(group, error))
+    patch.setattr(
+        Committer, "_failed_members", lambda _self, group, error: dict.fromkeys(group, error)
+    )
 
 
 @mutant("I7")

@@ -1,4 +1,4 @@
-"""What a forked child may use of its parent's, and what becomes of it there."""
+"""Objects of a parent process in a forked child: which may be used, and how the rest is left."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_what_is_made_here_is_of_use_here_only(monkeypatch: pytest.MonkeyPatch) 
 def test_a_fork_changes_nothing_in_the_parent() -> None:
     thing: Any = left_to_parent(Thing())
     before = sys.getrefcount(thing)
-    forking._hold()
+    forking._add_references()
     assert sys.getrefcount(thing) > before
-    forking._release()
+    forking._drop_references()
     assert sys.getrefcount(thing) == before
     forgotten = weakref.ref(thing)
     del thing
@@ -53,5 +53,5 @@ def test_in_a_child_nothing_is_done_when_the_parents_are_forgotten(
     monkeypatch.setattr(forking, "_PACKAGES", ("made_up",))
     thing, other = Thing(), type("Other", (), {})()
     finalizers = [weakref.finalize(each, list) for each in (thing, other)]
-    forking._leave()
+    forking._detach_finalizers()
     assert [finalizer.alive for finalizer in finalizers] == [False, True]

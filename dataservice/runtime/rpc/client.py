@@ -1,8 +1,8 @@
 """The calling end of gRPC calls.
 
-Turns Python calls into gRPC calls and statuses into exceptions. Knows nothing of what the services
-do. Invariant: whatever goes wrong is raised as a DataServiceError that names the peer, or as the
-error that the peer itself raised.
+Responsible for turning Python calls into gRPC calls and statuses into exceptions. Knows nothing of
+what the services do. Invariant: every failure is raised as a DataServiceError that names the peer,
+or as the error that the peer itself raised.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from dataservice.vocabulary import parse_target
 
 
 class RpcClient:
-    """Calls one service at one address over a connection of its own.
+    """A client of one service at one address, with a connection of its own.
 
-    Connects at the first call and again by itself after a loss. Thread-safe. Not usable in a
-    forked child, where FailedPreconditionError is raised, also for a new client.
+    Connects at the first call and reconnects by itself after a loss. Thread-safe. Not usable in a
+    forked child: calls, and making a new client there, raise FailedPreconditionError.
     """
 
     def __init__(
@@ -84,10 +84,10 @@ class RpcClient:
         )
 
     def call(self, method: str, request: Any, *, timeout_s: float = CONTROL_CALL_TIMEOUT_S) -> Any:
-        """The reply to one request (or iterator of requests, where the method takes a stream).
+        """Returns the reply to one request, or to an iterator of requests if the method streams.
 
-        Blocks up to ``timeout_s``. Raises what the server raised, UnavailableError when it cannot
-        be reached, DeadlineExceededError when it does not answer in time, CancelledError when
+        Blocks up to ``timeout_s``. Raises what the server raised, UnavailableError if the server
+        cannot be reached, DeadlineExceededError if it does not answer in time, CancelledError if
         the client is closed meanwhile.
         """
         stub, request = self._prepare(method, request, streaming=False)
@@ -112,11 +112,11 @@ class RpcClient:
         should_stop: Callable[[], bool] | None = None,
         on_wait: Callable[[float], None] | None = None,
     ) -> Any:
-        """Like ``call``, but waits up to ``timeout_s`` for a server that cannot be reached.
+        """Does what ``call`` does, but retries up to ``timeout_s`` if the server cannot be reached.
 
-        The request may arrive more than once; a function makes one for each attempt. Logs a
-        warning after 2 s and every 10 s. A stop is noticed between attempts; to interrupt one,
-        ``close`` the client.
+        The request may arrive more than once. A function in place of a request makes a new one for
+        each attempt. Logs a warning after 2 s and every 10 s. ``should_stop`` is asked between
+        attempts; to interrupt an attempt, ``close`` the client.
         """
 
         def attempt(limit_s: float) -> Any:
@@ -136,10 +136,10 @@ class RpcClient:
     def stream(
         self, method: str, request: Message | Iterable[Message], *, timeout_s: float | None = None
     ) -> RpcStream:
-        """The replies of a method that answers with a stream; does not block.
+        """Returns the replies of a method that answers with a stream; does not block.
 
-        Requests are drawn by a thread of gRPC, which nothing but their end can stop: an iterator
-        that waits must end when the stream does.
+        A thread of gRPC draws the requests, and only the end of the iterator stops that thread. So
+        an iterator of requests that waits must end when the stream ends.
         """
         stub, request = self._prepare(method, request, streaming=True)
         try:
@@ -151,9 +151,9 @@ class RpcClient:
         return RpcStream(call, lambda error: self._error_of(error, method, timeout_s))
 
     def close(self) -> None:
-        """Cancel what runs and drop the connection; idempotent, from any thread."""
+        """Cancels running calls and drops the connection. Idempotent; from any thread."""
         self._closed.set()
-        # The connection belongs to the parent of a forked child, whose gRPC may be unusable.
+        # In a forked child the connection belongs to the parent, and gRPC may be unusable.
         if self._pid == os.getpid():
             self._channel.close()
 
@@ -164,7 +164,7 @@ class RpcClient:
         self.close()
 
     def _prepare(self, name: str, request: Any, *, streaming: bool) -> tuple[Any, Any]:
-        """The stub of ``name`` and what to give it, once that is known to make sense."""
+        """Returns the stub of method ``name`` and its argument, after checking both."""
         if self._pid != os.getpid():
             raise FailedPreconditionError(
                 f"the client of {self._peer} was made before os.fork() and cannot be used in the "
@@ -198,9 +198,9 @@ class RpcClient:
         *,
         cancellable: bool = True,
     ) -> DataServiceError:
-        """The error of the tree that ``error`` stands for.
+        """Returns the error of the error tree that ``error`` stands for.
 
-        Of a call that nobody here cancels, a cancellation says that the server is going away.
+        For a call that cannot be cancelled here, status CANCELLED means that the server shuts down.
         """
         for key, value in error.trailing_metadata() or ():
             if key == ERROR_METADATA_KEY:
@@ -211,7 +211,7 @@ class RpcClient:
         if status is grpc.StatusCode.CANCELLED and not cancellable:
             return UnavailableError(f"{self._peer} ended {method}: it is shutting down")
         if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details == TOO_MANY_CALLS:
-            # Of this moment, not of this call: whoever may try again should.
+            # A matter of the moment and not of this call, so callers that retry should do so.
             return UnavailableError(
                 f"{self._peer} refused {method}: it already runs as many calls as it can"
             )
@@ -233,7 +233,7 @@ class RpcClient:
         return failure
 
     def _remedy(self) -> str:
-        """For those who have not been answered once."""
+        """Returns the advice for a client that was never answered, "" for others."""
         known = "; check host and port, and that it is running there"
         return "" if self._was_answered else known
 
@@ -245,10 +245,10 @@ class RpcClient:
 
 
 class RpcStream:
-    """Replies of a streaming call, in order; iteration blocks until the next one.
+    """The replies of a streaming call, in order; iteration blocks until the next one.
 
-    Raises the server's error where it failed, CancelledError after ``cancel``. One thread may
-    iterate; any thread may cancel.
+    Iteration raises the server's error if the call failed, CancelledError after ``cancel``. One
+    thread may iterate; any thread may cancel.
     """
 
     def __init__(self, call: Any, error_of: Callable[[grpc.RpcError], DataServiceError]) -> None:
@@ -265,5 +265,5 @@ class RpcStream:
             raise self._error_of(error) from None
 
     def cancel(self) -> None:
-        """End the call; a blocked iteration returns at once."""
+        """Ends the call; a blocked iteration returns at once."""
         self._call.cancel()

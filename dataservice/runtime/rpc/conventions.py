@@ -1,7 +1,7 @@
-"""What both ends of a call must agree on: paths, channel options, the form of errors.
+"""The conventions between both ends of a call: paths, channel options, the encoding of errors.
 
-Knows nothing of servers, clients or gRPC itself. Invariant: an encoded error fits into the
-trailing metadata of a call, however long the message or the traceback.
+Knows no servers, no clients and not gRPC itself. Invariant: an encoded error fits into the trailing
+metadata of a call, however long its message or traceback.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from dataservice.config import (
 from dataservice.errors import DataServiceError, InternalError, error_from_dict, error_to_dict
 
 ERROR_METADATA_KEY: Final = "x-dataservice-error-bin"
-# How gRPC's own server says that as many calls run as may; it uses the status for other things too.
+# The text with which gRPC's own server refuses a call above the limit of running calls. It uses the
+# same status in other cases too.
 TOO_MANY_CALLS: Final = "Concurrent RPC limit exceeded!"
 _FIELD_MAX_CHARS: Final = 32_000
 
@@ -56,7 +57,7 @@ CLIENT_OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.initial_reconnect_backoff_ms", RECONNECT_BACKOFF_MIN_MS),
     ("grpc.max_reconnect_backoff_ms", RECONNECT_BACKOFF_MAX_MS),
-    # Despite its name this bounds one attempt to connect, 20 s by default.
+    # Despite its name this bounds the duration of one attempt to connect, 20 s by default.
     ("grpc.min_reconnect_backoff_ms", KEEPALIVE_TIME_MS + KEEPALIVE_TIMEOUT_MS),
     # A connection of its own, so that no client's stream holds up another one's heartbeats.
     ("grpc.use_local_subchannel_pool", 1),
@@ -71,7 +72,7 @@ def method_path(method: MethodDescriptor) -> str:
 
 
 def method_kind(method: MethodDescriptor) -> str:
-    """Name of gRPC's factory for such a method, like ``unary_stream``."""
+    """Returns the name of gRPC's factory for such a method, like ``unary_stream``."""
     sides = (method.client_streaming, method.server_streaming)
     return "_".join("stream" if streaming else "unary" for streaming in sides)
 
@@ -85,13 +86,13 @@ def serialize(message: Message) -> bytes:
 
 
 def encode_error(error: BaseException) -> bytes:
-    """``error`` as the value of ``ERROR_METADATA_KEY``."""
+    """Encodes ``error`` as the value of ``ERROR_METADATA_KEY``."""
     encoded = _shortened(error_to_dict(error))
     return json.dumps(encoded, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def decode_error(body: bytes) -> DataServiceError:
-    """Inverse of ``encode_error``; an InternalError when ``body`` is not readable."""
+    """Decodes what ``encode_error`` encoded; returns an InternalError if that is not possible."""
     try:
         encoded = json.loads(body)
     except ValueError as cause:
@@ -102,7 +103,7 @@ def decode_error(body: bytes) -> DataServiceError:
 
 
 def _shortened(value: Any) -> Any:
-    """``value`` with the middle of very long strings cut out: metadata has a size limit."""
+    """Returns ``value`` with the middle of very long strings cut out, as metadata is limited."""
     if isinstance(value, dict):
         return {key: _shortened(item) for key, item in value.items()}
     if len(value) <= _FIELD_MAX_CHARS:

@@ -1,7 +1,8 @@
 """The serving end of gRPC calls.
 
-Turns calls into calls of Python methods and exceptions into statuses. Knows nothing of what the
-services do. Invariant: no handler runs, and no request is parsed, before the token was checked.
+Responsible for turning calls into calls of Python methods and exceptions into statuses. Knows
+nothing of what the services do. Invariant: no handler runs, and no request is parsed, before the
+token was checked.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _DETAILS_MAX_CHARS: Final = 1_000
 
 
 class RpcServer:
-    """Serves protobuf services on one port.
+    """A server of protobuf services on one port.
 
-    A method ``LeaseWindows`` calls ``implementation.lease_windows(request)`` on a thread of its
-    own; a streaming reply is returned as an iterator, a streaming request arrives as one. When
-    the client goes away that iterator raises CancelledError or, as gRPC cannot always tell the
-    two apart, ends: the end of requests must not be read as a commit. At most ``max_threads``
-    calls run at once, more are refused, which is an UnavailableError for the caller. Thread-safe
-    after ``start``.
+    A call of ``LeaseWindows`` runs ``implementation.lease_windows(request)`` on a thread of its
+    own. A streaming reply is returned as an iterator; a streaming request arrives as an iterator.
+    If the client goes away, the iterator of requests raises CancelledError, or it just ends, since
+    gRPC cannot always tell the two apart; so a handler must not take the end of requests as a
+    commit. At most ``max_threads`` calls run at once; further calls are refused and raise
+    UnavailableError at the caller. Thread-safe after ``start``.
     """
 
     def __init__(
@@ -83,15 +84,15 @@ class RpcServer:
         self._stopped = False
 
     def add_service(self, service: ServiceDescriptor, implementation: object) -> None:
-        """Serve ``service`` by ``implementation``; only before ``start``."""
+        """Serves ``service`` by ``implementation``; only before ``start``."""
         if self._bound_port is not None:
             raise FailedPreconditionError("services must be added before the server starts")
         self._handlers.add(service, implementation)
 
     def start(self) -> None:
-        """Bind and serve; nothing happens when it runs already.
+        """Binds the port and serves; does nothing if the server runs already.
 
-        Raises AddressInUseError when the port is taken.
+        Raises AddressInUseError if the port is taken.
         """
         with self._lock:
             if self._stopped:
@@ -101,7 +102,7 @@ class RpcServer:
                 self._server.start()
 
     def _bind(self) -> int:
-        # gRPC says why it cannot bind only on the standard error stream, so a probe goes first.
+        # A probe goes first, since gRPC tells only on standard error why it cannot bind.
         _check_bindable(self._host, self._wanted_port)
         address = format_address(self._host, self._wanted_port)
         pair = None if self._tls is None else self._tls.read_server_pair()
@@ -122,7 +123,7 @@ class RpcServer:
         return self._bound_port
 
     def stop(self, grace_s: float = 0.5) -> None:
-        """Refuse new calls, give running ones ``grace_s``, free the port; idempotent.
+        """Refuses new calls, gives running calls ``grace_s``, and frees the port. Idempotent.
 
         Returns within ``grace_s`` plus 5 s even if a handler does not.
         """
@@ -142,7 +143,7 @@ class RpcServer:
 
 
 def _check_bindable(host: str, port: int) -> None:
-    """Raise what is wrong with the address, if anything is."""
+    """Raises an error if nothing can listen on the address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -162,7 +163,7 @@ def _check_bindable(host: str, port: int) -> None:
 
 
 class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
-    """Finds the handler of a call, after checking its token."""
+    """The look-up of handlers: finds the handler of a call after checking its token."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -181,7 +182,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]
             self._by_path[method_path(method)] = _method_handler(method, function)
 
     def service(self, handler_call_details: Any) -> Any:
-        # Before the request is read, so that a stranger cannot make the server parse anything.
+        # Checked before the request is read, so that a stranger cannot make the server parse it.
         metadata = dict(handler_call_details.invocation_metadata)
         if not tokens_equal(self._token, metadata.get(TOKEN_METADATA_KEY)):
             return self._reject
@@ -196,7 +197,7 @@ def _reject(_requests: object, context: Any) -> None:
 
 
 def _method_handler(method: MethodDescriptor, function: Callable[[Any], Any]) -> Any:
-    """The gRPC handler that runs ``function`` for ``method``."""
+    """Returns the gRPC handler that runs ``function`` for ``method``."""
     reply_class = GetMessageClass(method.output_type)
 
     def checked(reply: Any) -> Message:
@@ -239,7 +240,7 @@ def _requests(messages: Iterator[Message]) -> Iterator[Message]:
 
 
 def _abort(context: Any, error: Exception, method: MethodDescriptor | None = None) -> Exception:
-    """End the call with ``error``; the exception to raise is gRPC's own marker."""
+    """Ends the call with ``error``; returns gRPC's own marker, which the caller must raise."""
     if isinstance(error, CancelledError):
         logger.debug("%s was cancelled: %s", method and method.full_name, error)
     elif not isinstance(error, DataServiceError):
