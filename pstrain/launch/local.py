@@ -118,11 +118,11 @@ class LocalCluster:
             with self._changing:
                 for task in list(self._tasks.values()):
                     if task.role in ("ps", "worker") and task.child.returncode is not None:
-                        logger.warning("%s:%d has ended: it is restarted", task.role, task.index)
+                        logger.warning("%s:%d has ended; restarting it", task.role, task.index)
                         try:
                             self._restart(task)
                         except DataServiceError as error:
-                            logger.warning("it did not start, and is tried again: %s", error)
+                            logger.warning("the restart failed and is tried again: %s", error)
 
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
         if data_workers:
