@@ -271,8 +271,8 @@ class DispatcherService:
             timed_out = self.presence.take_timed_out(now_s)
             if timed_out.stood_still_s:
                 logger.warning(
-                    "this dispatcher stood still for %.1f s, as on a machine that sleeps or is "
-                    "busy; that time counts against no worker and no reader",
+                    "this dispatcher was suspended for %.1f s, as on a sleeping or overloaded "
+                    "machine; that time does not count as silence of workers and readers",
                     timed_out.stood_still_s,
                 )
                 self.owners.renew_all(now_s)
