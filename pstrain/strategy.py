@@ -22,13 +22,13 @@ from dataservice.runtime.identity import new_id
 from pstrain.cluster import ClusterResolver, check_training_cluster
 from pstrain.config import ParameterConfig
 from pstrain.consistency import Consistency, consistency_of
-from pstrain.departure import tell_at_end
 from pstrain.errors import (
     DeadlineExceededError,
     InvalidTypeError,
     ServerRestartedError,
     UnavailableError,
 )
+from pstrain.exit_notice import notify_at_exit
 from pstrain.paramserver.transport import FLOAT32
 from pstrain.partition import PartitionFunction, shard_count, split_rows
 from pstrain.replica import Replica
@@ -269,7 +269,7 @@ class ParameterServerStrategy(Replica):
     def _begin_at(self, ps: int, deadline_s: float, *conditions: str) -> None:
         begin = functools.partial(self.parameters.begin_session, ps, *conditions)
         if self._answer_of(ps, deadline_s, begin):
-            tell_at_end(self._resolver, self.session, self.tls)
+            notify_at_exit(self._resolver, self.session, self.tls)
 
     def _answer_of(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
         """Calls server ``ps`` until it answers, with backoff, and returns its answer.
