@@ -34,7 +34,7 @@ from pstrain.foreign_arguments import instead_of
 from pstrain.foreign_names import Telling
 from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, Tracking
-from pstrain.session import captured_changed
+from pstrain.pickling import invalidate_sent_functions
 from pstrain.variables import names as variable_names
 from pstrain.variables.creation import Maker
 from pstrain.variables.deferred import Restored, RestoreStatus, awaited, defer
@@ -296,7 +296,7 @@ class Checkpoint(Telling):
         for name, attached in self._attached.items() if with_attached else ():
             attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
         self._restored = dict(contents["objects"])
-        captured_changed()
+        invalidate_sent_functions()
         for follower in self.followers:
             follower.restored(found)
         logger.info("restored checkpoint %s", found)

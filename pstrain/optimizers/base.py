@@ -27,7 +27,7 @@ from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.pairs import from_pairs
 from pstrain.optimizers.schedules import LearningRateSchedule, plain
-from pstrain.session import captured_changed, generation
+from pstrain.pickling import capture_generation, invalidate_sent_functions
 from pstrain.variables.base import new_handle
 from pstrain.variables.parameters import current_round, current_step
 from pstrain.variables.variable import Variable, create_variable
@@ -137,7 +137,7 @@ class Optimizer(Telling):
         self.spec = replace(self.spec, learning_rate=self._first_rate(rate))
         self._schedule = rate if isinstance(rate, LearningRateSchedule) else None
         self._is_rate_set = True
-        captured_changed()
+        invalidate_sent_functions()
 
     def saved_rate(self) -> dict[str, Any]:
         """Returns what a checkpoint saves of the rate: the rate that a program has set, if any."""
@@ -264,7 +264,7 @@ class _Iterations(Variable):
 
     def _assign(self, op: str, value: Any) -> None:
         super()._assign(op, value)
-        captured_changed()
+        invalidate_sent_functions()
 
 
 class _StepCounter:
@@ -281,11 +281,11 @@ class _StepCounter:
         self._lock = threading.Lock()
         self._step = 0
         self._steps_until_read = 0
-        self._last_read: tuple[int, StepToken | None] = (generation(), None)
+        self._last_read: tuple[int, StepToken | None] = (capture_generation(), None)
 
     def next_step(self, iterations: Any) -> int:
         with self._lock:
-            present = (generation(), current_round())
+            present = (capture_generation(), current_round())
             if self._steps_until_read <= 0 or self._last_read != present:
                 self._last_read = present
                 self._step = int(iterations)
@@ -296,7 +296,7 @@ class _StepCounter:
             return step
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"generation": generation()}
+        return {"generation": capture_generation()}
 
     def __setstate__(self, _state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]
