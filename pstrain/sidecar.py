@@ -34,7 +34,7 @@ from pstrain.weighting import with_weights
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 30.0
+_POLL_S = 30.0
 _RESULTS = "metrics.jsonl"
 _BEST = "best.json"
 
@@ -126,7 +126,7 @@ class SidecarEvaluator:
         for path in checkpoints_iterator(
             self.checkpoint_dir,
             self._min_interval_s,
-            self._timeout if self._timeout is not None else _LOOK_S,
+            self._timeout if self._timeout is not None else _POLL_S,
             self._has_ended,
             every=self._every,
             stop=self._stop,

@@ -22,15 +22,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.narration import Narrator
+    from pstrain.console import Console
     from pstrain.tabular.files import advised
     from pstrain.tabular.scoring import evaluate
 
-    narrator = Narrator(as_json=args.json)
-    narrator.say(f"evaluating {args.folder} on {args.data}")
+    console = Console(as_json=args.json)
+    console.log(f"evaluating {args.folder} on {args.data}")
     with advised(CORRECT):
         scores = evaluate(args.folder, args.data, args.batch_size, args.types, args.delimiter)
-    narrator.table(
+    console.table(
         "Result",
         [
             ("AUC", f"{scores['auc']:.4f}"),
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
             ("examples per second", f"{scores['examples_per_s']:,.0f}"),
         ],
     )
-    narrator.finish(
+    console.print_result(
         {
             "auc": round(scores["auc"], 5),
             "logloss": round(scores["loss"], 5),

@@ -35,12 +35,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
+    from pstrain.console import Console
     from pstrain.errors import InvalidArgumentError
-    from pstrain.narration import Narrator
     from pstrain.tabular.files import advised, check_output
     from pstrain.tabular.scoring import predictions
 
-    narrator = Narrator()
+    console = Console()
     if args.output.suffix not in (".parquet", ".csv"):
         raise InvalidArgumentError(f"--output must end in .parquet or .csv, got {args.output}")
     check_output(args.output, args.data)
@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         batches = (batch.select([args.column]) for batch in batches)
     with advised(CORRECT):
         rows = _write(batches, args.output)
-    narrator.say(f"wrote {rows:,} rows to {args.output}")
+    console.log(f"wrote {rows:,} rows to {args.output}")
     return 0
 
 

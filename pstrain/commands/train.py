@@ -21,7 +21,7 @@ from pstrain.commands.options import (
 from pstrain.tabular.choices import MODELS, OPTIMIZERS
 
 if TYPE_CHECKING:
-    from pstrain.narration import Narrator
+    from pstrain.console import Console
     from pstrain.tabular.program import Outcome, TrainConfig
 
 
@@ -77,16 +77,16 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.narration import Narrator
+    from pstrain.console import Console
     from pstrain.tabular.files import advised
     from pstrain.tabular.program import train
 
-    narrator = Narrator(as_json=args.json)
+    console = Console(as_json=args.json)
     config = _config(args)
     with advised("correct the file, or state the type of the column with --types COLUMN=TYPE"):
-        outcome = train(config, narrator)
-    _show(outcome, args.out, narrator)
-    _finish(outcome, narrator)
+        outcome = train(config, console)
+    _show(outcome, args.out, console)
+    _finish(outcome, console)
     return 0
 
 
@@ -110,10 +110,10 @@ def _config(args: argparse.Namespace) -> TrainConfig:
     return TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
 
 
-def _show(outcome: Outcome, out: Path, narrator: Narrator) -> None:
+def _show(outcome: Outcome, out: Path, console: Console) -> None:
     if outcome.roles:
-        narrator.table("What every process did", role_rows(outcome.roles))
-    narrator.table(
+        console.table("What every process did", role_rows(outcome.roles))
+    console.table(
         "Result",
         [
             ("AUC on the validation rows", f"{outcome.auc:.4f}"),
@@ -121,20 +121,20 @@ def _show(outcome: Outcome, out: Path, narrator: Narrator) -> None:
             ("rows to train on, to validate on", f"{outcome.rows_train:,}, "
              f"{outcome.rows_validation:,}"),
             ("examples per second", f"{outcome.examples_per_s:,.0f}"),
-            ("seconds in all", f"{narrator.elapsed_s:.1f}"),
+            ("seconds in all", f"{console.elapsed_s:.1f}"),
             ("checkpoint", outcome.checkpoint),
             ("next", f"pstrain predict {out} --data ... --output predictions.csv"),
         ],
     )  # fmt: skip
 
 
-def _finish(outcome: Outcome, narrator: Narrator) -> None:
-    narrator.finish(
+def _finish(outcome: Outcome, console: Console) -> None:
+    console.print_result(
         {
             "validation_auc": round(outcome.auc, 5),
             "validation_logloss": round(outcome.logloss, 5),
             "examples_per_s": round(outcome.examples_per_s, 1),
-            "seconds": round(narrator.elapsed_s, 2),
+            "seconds": round(console.elapsed_s, 2),
             "rows_train": outcome.rows_train,
             "rows_validation": outcome.rows_validation,
             "checkpoint": outcome.checkpoint,

@@ -21,10 +21,10 @@ from pstrain.callbacks import LearningRateScheduler, ProgressBar
 from pstrain.checkpoints.checkpoint import checkpoints
 from pstrain.checkpoints.manifest import remove
 from pstrain.compiling import compile_kernels
+from pstrain.console import Console
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError
 from pstrain.folders import make_folder
 from pstrain.launch.activity import Activity, activities
-from pstrain.narration import Narrator
 from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
 from pstrain.tabular.files import check_columns, open_files, open_typed, plain_errors
@@ -76,30 +76,30 @@ class Outcome:
     roles: Sequence[Activity]
 
 
-def train(config: TrainConfig, narrator: Narrator) -> Outcome:
+def train(config: TrainConfig, console: Console) -> Outcome:
     """Trains a model and saves it, with its preparation, in ``config.out``."""
     _check_out(config)
-    narrator.say(f"looking at {config.data}")
+    console.log(f"looking at {config.data}")
     training = _training(config)
     findings = inspect(_sample(training, config), config.wanted)
-    _tell(findings, narrator)
+    _tell(findings, console)
     validation = _validation(config, findings.preparation)
     _try_validation(validation, findings.preparation, config)
     make_folder("--out", config.out)
-    narrator.say("compiling kernels, which takes a while the first time on a machine")
-    compile_kernels(lambda text: narrator.say(f"  {text}"))
-    with _cluster(config, narrator) as (cluster, strategy):
+    console.log("compiling kernels, which takes a while the first time on a machine")
+    compile_kernels(lambda text: console.log(f"  {text}"))
+    with _cluster(config, console) as (cluster, strategy):
         with ExitStack() as scope:
             if strategy is not None:
                 scope.enter_context(strategy.scope())
-            model = _model(config, findings, narrator)
+            model = _model(config, findings, console)
         rows = training.map(findings.preparation, format="arrow")
         rows = rows.shuffle(_SHUFFLE_ROWS, seed=config.seed).batch(config.batch_size)
         held_out = validation.map(findings.preparation, format="arrow").batch(_EVALUATION_ROWS)
         if cluster is not None:
             rows = rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
             held_out = held_out.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
-        narrator.say(f"training {model.kind} for {config.epochs} epochs")
+        console.log(f"training {model.kind} for {config.epochs} epochs")
         with plain_errors():
             history = model.fit(
                 rows,
@@ -108,7 +108,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
                 callbacks=[LearningRateScheduler(_rates(config)), ProgressBar()],
                 verbose=0,
             )
-            narrator.say("evaluating on the validation rows")
+            console.log("evaluating on the validation rows")
             scores = model.evaluate(held_out, verbose=0)
         path = _save(model, findings.preparation, config.out)
         roles = activities(cluster, strategy.parameters) if cluster and strategy else []
@@ -174,26 +174,26 @@ def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def _tell(findings: Findings, narrator: Narrator) -> None:
+def _tell(findings: Findings, console: Console) -> None:
     log1p = findings.preparation.log1p
     rows = []
     for name, why in findings.why.items():
         category = findings.schema.categorical.get(name)
         more = f"{category.buckets:,} buckets" if category else ""
         rows.append((name, why, "logarithm" if name in log1p else more))
-    narrator.table("Columns (change with --dense, --categorical, --ignore)", rows)
-    narrator.show()
+    console.table("Columns (change with --dense, --categorical, --ignore)", rows)
+    console.print()
 
 
 @contextmanager
 def _cluster(
-    config: TrainConfig, narrator: Narrator
+    config: TrainConfig, console: Console
 ) -> Iterator[tuple[ps.LocalCluster | None, ps.ParameterServerStrategy | None]]:
     """Yields the cluster and its strategy, or None twice for training in this process."""
     if config.local:
         yield None, None
         return
-    narrator.say(
+    console.log(
         f"starting 1 dispatcher, {config.data_workers} data workers, {config.ps} parameter "
         f"servers and {config.workers} trainers"
     )
@@ -207,10 +207,10 @@ def _cluster(
             coordinator.close()
 
 
-def _model(config: TrainConfig, findings: Findings, narrator: Narrator) -> Any:
+def _model(config: TrainConfig, findings: Findings, console: Console) -> Any:
     kind = config.model
     if kind is None and not findings.schema.categorical:
-        narrator.say("no categorical column: logistic regression")
+        console.log("no categorical column: logistic regression")
         kind = "logistic_regression"
     model = make_model(kind or MODELS[0], findings.schema, config.dim, config.hidden, config.seed)
     _, make_optimizer = OPTIMIZERS[config.optimizer]
