@@ -90,7 +90,7 @@ class WorkerParameters(RemoteParameters):
 
         FailedPreconditionError if they hold keys whose rows other training workers remember.
         """
-        if self.key_maps.are_in(variables) and not self.may_move_keys():
+        if self.key_maps.any_holds_keys(variables) and not self.may_move_keys():
             raise FailedPreconditionError(
                 "rows of an online mapping would go to other keys, of which the workers that train "
                 "do not hear: the chief (worker 0) assigns or restores one before training, in "
