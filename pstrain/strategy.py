@@ -242,7 +242,7 @@ class ParameterServerStrategy(Replica):
         """Returns the number of shards that a variable of this shape and dtype is cut into."""
         return shard_count(self._partitioner, shape, dtype)
 
-    def placement_beside(self, server: int) -> Any:
+    def placement_on(self, server: int) -> Any:
         """Returns a placement that puts whole, uncut variables on one server."""
         return _ServerPlacement(self, Colocated(server), self._placement)
 
@@ -303,7 +303,7 @@ def _new_session() -> str:
 class _ServerPlacement:
     """The placement of variables on parameter servers, cut by the strategy's partitioner.
 
-    ``beside``: a placement of the same strategy, with which this one shares the ids and the list
+    ``sibling``: a placement of the same strategy, with which this one shares the ids and the list
     of variables; it does not cut variables.
     """
 
@@ -311,14 +311,14 @@ class _ServerPlacement:
         self,
         strategy: ParameterServerStrategy,
         shard_placer: ShardPlacer,
-        beside: _ServerPlacement | None = None,
+        sibling: _ServerPlacement | None = None,
     ) -> None:
         self.parameters = strategy.parameters
         self.num_workers = strategy.num_input_pipelines
-        self.variables: list[BaseVariable] = [] if beside is None else beside.variables
-        self._ids: Iterator[int] = itertools.count() if beside is None else beside._ids
-        self._lock: threading.Lock = threading.Lock() if beside is None else beside._lock
-        self._count_shards = strategy.place if beside is None else _uncut
+        self.variables: list[BaseVariable] = [] if sibling is None else sibling.variables
+        self._ids: Iterator[int] = itertools.count() if sibling is None else sibling._ids
+        self._lock: threading.Lock = threading.Lock() if sibling is None else sibling._lock
+        self._count_shards = strategy.place if sibling is None else _uncut
         self._placer = shard_placer
 
     def next_id(self) -> int:

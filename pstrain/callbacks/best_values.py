@@ -37,7 +37,7 @@ class BestValues:
                 "hosts see too: write EarlyStopping(..., directory=...)"
             )
         self.is_kept_here: bool = strategy is None or strategy.extended.should_checkpoint
-        self._when_all_are_done = getattr(strategy, "when_all_are_done", _at_once)
+        self._call_at_session_end = getattr(strategy, "call_at_session_end", _call_immediately)
         self._said = _SavedFields()
         self._checkpoint: Checkpoint = Checkpoint(model=model, said=self._said)
         self._values: Checkpoint = Checkpoint(model=model)
@@ -77,7 +77,7 @@ class BestValues:
 
         In the V1 form it does so once all workers have finished training.
         """
-        self._when_all_are_done(self._restore)
+        self._call_at_session_end(self._restore)
 
     def _restore(self) -> None:
         try:
@@ -110,5 +110,5 @@ def _newest(directory: str) -> str | None:
     return next((p for p in reversed(found) if os.path.basename(p).startswith(f"{_NAME}-")), None)
 
 
-def _at_once(call: Callable[[], Any]) -> None:
+def _call_immediately(call: Callable[[], Any]) -> None:
     call()

@@ -132,7 +132,7 @@ class ServerPlacement:
             self.parameters.made.add(variable.spec.id)
 
 
-class Beside:
+class OneServerPlacement:
     """A placement on one server, in all else the same as ``placement``."""
 
     def __init__(self, placement: Placement, server: int) -> None:
