@@ -103,7 +103,7 @@ _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"
 _BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
 NEW_METRIC: Final = {"dtype": _EXACT}
-ANSWERS: Final = {
+PRECISION_RECALL: Final = {
     "thresholds": "write threshold=, a number, and a metric for each",
     "top_k": "answers are by the threshold alone",
     "class_id": _BINARY,
