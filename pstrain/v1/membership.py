@@ -162,7 +162,7 @@ class Membership:
         return stage is not None and (stage == 0 or stage % 2 == 1)
 
     def _enter_training(self, previous: tuple[str, int] | None = None) -> bool:
-        """Enters the training under way; False if there is none, or it is the one in ``previous``."""
+        """Enters the training under way; False if there is none, or it is ``previous``."""
         stage = self._enter_and_read_stage()
         if stage is None or stage % 2 == 0 or (self._parameters.session, stage) == previous:
             return False
