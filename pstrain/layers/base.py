@@ -107,12 +107,12 @@ def as_matrix(name: str, inputs: Any) -> Tensor:
     return matrix
 
 
-def whole(variable: Any, value: NDArray[Any]) -> Tensor:
+def whole_leaf(variable: Any, value: NDArray[Any]) -> Tensor:
     """Returns a variable's fetched value as a leaf of the tape."""
     return leaf(Tensor(value), variable)
 
 
-def looked_up(variable: Any, lookup: Lookup) -> Tensor:
+def rows_leaf(variable: Any, lookup: Lookup) -> Tensor:
     """Returns a variable's fetched rows as a leaf of the tape."""
     return leaf(Tensor(lookup.rows), variable, lookup)
 

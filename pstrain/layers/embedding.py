@@ -22,7 +22,7 @@ from pstrain.foreign_arguments import instead_of
 from pstrain.gradients.recording import record, record_all
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
-from pstrain.layers.base import Layer, contiguous_rows, whole
+from pstrain.layers.base import Layer, contiguous_rows, whole_leaf
 from pstrain.layers.pooling import FieldRows, field_rows
 from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch, Lookup
@@ -175,7 +175,7 @@ class WideDeepTable(Layer):
     def leaves(self, values: Sequence[Any], inputs: Features) -> tuple[FieldRows, Tensor]:
         """Returns the looked-up rows and the bias."""
         found = field_rows(self.variables[0], values[0], inputs)
-        return found, whole(self.variables[1], values[1])
+        return found, whole_leaf(self.variables[1], values[1])
 
     def computed(self, found: FieldRows, bias: Tensor, inputs: Features) -> tuple[Tensor, Tensor]:
         """Computes the outputs of ``forward`` from the results of :meth:`leaves`."""
