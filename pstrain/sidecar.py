@@ -22,7 +22,7 @@ from dataservice.runtime.arguments import (
     non_negative,
     path_of,
 )
-from pstrain.callbacks.base import Callback, listed
+from pstrain.callbacks.base import Callback, as_list
 from pstrain.callbacks.monitor import Monitor
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint
@@ -100,7 +100,7 @@ class SidecarEvaluator:
         self.results_dir = path_of(beside if results_dir is None else results_dir, "results_dir")
         self.results: list[dict[str, Any]] = []
         self._steps, self._max_evaluations, self._every = steps, max_evaluations, every
-        self._callbacks = listed(callbacks)
+        self._callbacks = as_list(callbacks)
         self._last_step = last_step
         self._timeout, self._timeout_fn = timeout, timeout_fn
         self._min_interval_s = min_interval_secs

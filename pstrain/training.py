@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.arguments import check_optional, integer_at_least
-from pstrain.callbacks.base import Callback, CallbackList, Logs, listed
+from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list
 from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
@@ -75,7 +75,7 @@ def fit(
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     _check_epochs(initial_epoch, validation_freq)
-    verbose, callbacks = check_verbose(verbose), listed(callbacks)
+    verbose, callbacks = check_verbose(verbose), as_list(callbacks)
     executor = executor_of(model)
     data, column = with_weights(data, sample_weight)
     validation = _validation(validation_data, validation_sample_weight, batch_size)

@@ -114,7 +114,7 @@ class Callback:
     def on_predict_batch_end(self, batch: int, logs: Logs) -> None: ...
 
 
-def listed(callbacks: Any) -> list[Callback]:
+def as_list(callbacks: Any) -> list[Callback]:
     """Returns one callback, several or None as a list; InvalidTypeError for anything else."""
     several = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
     for each in several:
@@ -167,7 +167,7 @@ class CallbackList:
         verbose: int = 0,
         validation_freq: Any = 1,
     ) -> None:
-        self._callbacks = listed(callbacks)
+        self._callbacks = as_list(callbacks)
         self._model = model
         self._last_logs: Logs = {}
         rare = {} if validation_freq == 1 else {"validation_freq": validation_freq}
@@ -185,7 +185,7 @@ class CallbackList:
         """Returns the states of all callbacks, each with the name of its class."""
         return [[type(each).__name__, each.state_dict()] for each in self._callbacks]
 
-    def go_on(self, states: Sequence[Sequence[Any]]) -> None:
+    def resume(self, states: Sequence[Sequence[Any]]) -> None:
         """Restores states of callbacks, by class name and order, when training continues.
 
         Also clears ``stop_training``.

@@ -247,7 +247,7 @@ class Progress:
         self.totals = Totals(self._metrics)
         if "totals" in state and (data is None or data.get("is_known", True)):
             self.totals.load(state["totals"])
-        self._calls.go_on(state.get("callbacks", ()))
+        self._calls.resume(state.get("callbacks", ()))
         self._begins_anew = True
         if data is None:
             self._iterator, self._is_used_up = None, True
