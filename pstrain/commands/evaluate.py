@@ -23,12 +23,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     from pstrain.console import Console
-    from pstrain.tabular.files import advised
+    from pstrain.tabular.files import replacing_remedy
     from pstrain.tabular.scoring import evaluate
 
     console = Console(as_json=args.json)
     console.log(f"evaluating {args.folder} on {args.data}")
-    with advised(CORRECT):
+    with replacing_remedy(CORRECT):
         scores = evaluate(args.folder, args.data, args.batch_size, args.types, args.delimiter)
     console.table(
         "Result",

@@ -37,7 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     from pstrain.console import Console
     from pstrain.errors import InvalidArgumentError
-    from pstrain.tabular.files import advised, check_output
+    from pstrain.tabular.files import check_output, replacing_remedy
     from pstrain.tabular.scoring import predictions
 
     console = Console()
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     batches = predictions(args.folder, args.data, args.column, args.types, args.delimiter)
     if args.only:
         batches = (batch.select([args.column]) for batch in batches)
-    with advised(CORRECT):
+    with replacing_remedy(CORRECT):
         rows = _write(batches, args.output)
     console.log(f"wrote {rows:,} rows to {args.output}")
     return 0

@@ -78,12 +78,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(args: argparse.Namespace) -> int:
     from pstrain.console import Console
-    from pstrain.tabular.files import advised
+    from pstrain.tabular.files import replacing_remedy
     from pstrain.tabular.program import train
 
     console = Console(as_json=args.json)
     config = _config(args)
-    with advised("correct the file, or state the type of the column with --types COLUMN=TYPE"):
+    with replacing_remedy(
+        "correct the file, or state the type of the column with --types COLUMN=TYPE"
+    ):
         outcome = train(config, console)
     _show(outcome, args.out, console)
     _finish(outcome, console)
@@ -91,13 +93,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _config(args: argparse.Namespace) -> TrainConfig:
-    from pstrain.tabular.inspection import Wanted
+    from pstrain.tabular.inspection import ColumnOptions
     from pstrain.tabular.program import TrainConfig
 
     same = ("data", "out", "validation", "validation_data", "overwrite", "model", "dim", "hidden",
             "optimizer", "learning_rate", "batch_size", "epochs", "seed", "local", "workers", "ps",
             "data_workers", "delimiter")  # fmt: skip
-    wanted = Wanted(
+    columns = ColumnOptions(
         label=args.label,
         dense=args.dense,
         categorical=args.categorical,
@@ -107,7 +109,7 @@ def _config(args: argparse.Namespace) -> TrainConfig:
         types=args.types,
         weights=args.weights,
     )
-    return TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
+    return TrainConfig(columns=columns, **{name: getattr(args, name) for name in same})
 
 
 def _show(outcome: Outcome, out: Path, console: Console) -> None:

@@ -29,7 +29,7 @@ from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
 from pstrain.tabular.files import check_columns, open_files, open_typed, plain_errors
 from pstrain.tabular.holdout import HoldOut, Part
-from pstrain.tabular.inspection import Findings, Wanted, inspect
+from pstrain.tabular.inspection import ColumnOptions, Findings, inspect
 from pstrain.tabular.preparation import Preparation
 
 SAMPLE_ROWS = 2**18
@@ -43,7 +43,7 @@ class TrainConfig:
     """The options of ``pstrain train``. ``model``, ``learning_rate`` None: the program chooses."""
 
     data: str
-    wanted: Wanted
+    columns: ColumnOptions
     out: Path
     validation: float = 0.1
     validation_data: str | None = None
@@ -81,8 +81,8 @@ def train(config: TrainConfig, console: Console) -> Outcome:
     _check_out(config)
     console.log(f"looking at {config.data}")
     training = _training(config)
-    findings = inspect(_sample(training, config), config.wanted)
-    _tell(findings, console)
+    findings = inspect(_sample(training, config), config.columns)
+    _print_findings(findings, console)
     validation = _validation(config, findings.preparation)
     _try_validation(validation, findings.preparation, config)
     make_folder("--out", config.out)
@@ -104,7 +104,7 @@ def train(config: TrainConfig, console: Console) -> Outcome:
             history = model.fit(
                 rows,
                 epochs=config.epochs,
-                sample_weight=config.wanted.weights,
+                sample_weight=config.columns.weights,
                 callbacks=[LearningRateScheduler(_rates(config)), ProgressBar()],
                 verbose=0,
             )
@@ -125,16 +125,16 @@ def train(config: TrainConfig, console: Console) -> Outcome:
 
 def _training(config: TrainConfig) -> ds.Dataset:
     """Returns the rows to train on, as they are in the files."""
-    wanted = config.wanted
-    rows = open_typed(config.data, wanted.types, wanted.types, config.delimiter)
-    check_columns(rows, [wanted.label], config.data)
+    columns = config.columns
+    rows = open_typed(config.data, columns.types, columns.types, config.delimiter)
+    check_columns(rows, [columns.label], config.data)
     return rows if config.validation_data is not None else _part(rows, config, "training")
 
 
 def _validation(config: TrainConfig, prepared: Preparation) -> ds.Dataset:
     """Returns the rows to validate on, as they are in the files."""
     if config.validation_data is None:
-        rows = open_files(config.data, config.wanted.types, config.delimiter)
+        rows = open_files(config.data, config.columns.types, config.delimiter)
         return _part(rows, config, "validation")
     rows = open_files(config.validation_data, prepared.types, config.delimiter)
     check_columns(rows, (prepared.label, *prepared.columns), config.validation_data)
@@ -174,13 +174,13 @@ def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def _tell(findings: Findings, console: Console) -> None:
+def _print_findings(findings: Findings, console: Console) -> None:
     log1p = findings.preparation.log1p
     rows = []
-    for name, why in findings.why.items():
+    for name, reason in findings.reasons.items():
         category = findings.schema.categorical.get(name)
         more = f"{category.buckets:,} buckets" if category else ""
-        rows.append((name, why, "logarithm" if name in log1p else more))
+        rows.append((name, reason, "logarithm" if name in log1p else more))
     console.table("Columns (change with --dense, --categorical, --ignore)", rows)
     console.print()
 
