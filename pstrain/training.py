@@ -18,7 +18,7 @@ from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list
 from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.execution.choice import executor_of, steps_at_once
+from pstrain.execution.choice import executor_of, steps_per_call
 from pstrain.execution.data import as_source, check_end, rows_of, split_rows, warn_of_end
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
@@ -94,7 +94,10 @@ def fit(
         progress.begin()
         loop = Loop(model, step, executor, progress, calls)
         loop.steps_per_epoch, loop.validation_freq = steps_per_epoch, validation_freq
-        loop.steps_at_once, loop.validation = steps_at_once(model, steps_per_execution), validation
+        loop.steps_per_call, loop.validation = (
+            steps_per_call(model, steps_per_execution),
+            validation,
+        )
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
     progress.history.params = told
@@ -105,7 +108,7 @@ class Loop:
     """The loop over epochs and steps, which starts from wherever ``progress`` stands."""
 
     steps_per_epoch: int | None = None
-    steps_at_once: int = 1
+    steps_per_call: int = 1
     validation: Validation = (None, 0, None)
     validation_freq: int | Sequence[int] = 1
 
@@ -142,7 +145,7 @@ class Loop:
                 f"epoch {epoch} had no rows to train on: the dataset is empty; look at its paths "
                 "and filters"
             )
-        self._note_end(epoch)
+        self._warn_of_short_pass(epoch)
         logs = progress.totals.logs() | self._validate(epoch)
         progress.end_epoch(logs)
         calls.epoch_end(epoch, logs)
@@ -156,7 +159,7 @@ class Loop:
             self._step,
             progress.iterator(),
             self.steps_per_epoch,
-            self.steps_at_once,
+            self.steps_per_call,
             done=progress.totals.steps,
             is_stopped=lambda: self._is_stopped,
         )
@@ -170,10 +173,10 @@ class Loop:
         if self._executor.is_at_end:
             progress.use_up()
 
-    def _note_end(self, epoch: int) -> None:
+    def _warn_of_short_pass(self, epoch: int) -> None:
         """Warns, once per fit, of a pass over the data that was too short for an epoch."""
-        done, wanted = self._progress.totals.steps, self.steps_per_epoch
-        is_short = wanted is not None and done < wanted and not self._is_stopped
+        done, expected = self._progress.totals.steps, self.steps_per_epoch
+        is_short = expected is not None and done < expected and not self._is_stopped
         if is_short and not self._has_warned:
             self._has_warned = True
             warn_of_end(
