@@ -228,8 +228,8 @@ class ParameterServerStrategy(Replica):
         if self._lost_values:
             raise DataLossError(
                 "a parameter server was lost before training began, and with it values of more "
-                f"than 64 KiB that variables were made of ({', '.join(self._lacking[:10])}): start "
-                "the chief again, or make such variables with an initializer"
+                f"than 64 KiB that variables were made of ({', '.join(self._lost_values[:10])}): "
+                "start the chief again, or make such variables with an initializer"
             )
 
     @property
