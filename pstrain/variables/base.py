@@ -229,7 +229,7 @@ class BaseVariable(ValueOperators, Telling):
         if copy is False:
             raise ValueError(f"the values of variable {self.name!r} are always copied")
         if recording() and self.trainable and self.dtype == np.float32:
-            numpy_calls.check_taken(sys._getframe(1))
+            numpy_calls.check_keeps_gradient(sys._getframe(1))
         return self.numpy().astype(dtype or self.dtype, copy=False)
 
     def __repr__(self) -> str:
