@@ -94,10 +94,8 @@ def fit(
         progress.begin()
         loop = Loop(model, step, executor, progress, calls)
         loop.steps_per_epoch, loop.validation_freq = steps_per_epoch, validation_freq
-        loop.steps_per_call, loop.validation = (
-            steps_per_call(model, steps_per_execution),
-            validation,
-        )
+        loop.steps_per_call = steps_per_call(model, steps_per_execution)
+        loop.validation = validation
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
     progress.history.params = told
@@ -182,7 +180,7 @@ class Loop:
             warn_of_end(
                 f"epoch {epoch}",
                 done,
-                f"steps_per_epoch={wanted}",
+                f"steps_per_epoch={expected}",
                 "an epoch ends with its pass over the data, and the next one begins another",
             )
 

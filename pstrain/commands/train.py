@@ -83,9 +83,8 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(as_json=args.json)
     config = _config(args)
-    with replacing_remedy(
-        "correct the file, or state the type of the column with --types COLUMN=TYPE"
-    ):
+    remedy = "correct the file, or state the type of the column with --types COLUMN=TYPE"
+    with replacing_remedy(remedy):
         outcome = train(config, console)
     _show(outcome, args.out, console)
     _finish(outcome, console)

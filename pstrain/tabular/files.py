@@ -133,7 +133,7 @@ def plain_errors() -> Iterator[None]:
         for kind in (DataError, InvalidArgumentError):
             message = raised.removeprefix(f"{kind.__module__}.{kind.__name__}: ")
             if message != raised:
-                raise DataError(f"{error.source}: {said}") from error
+                raise DataError(f"{error.source}: {message}") from error
         raise
 
 

@@ -134,9 +134,9 @@ def _check_names(schema: pa.Schema, options: ColumnOptions) -> None:
                 f"its columns are {', '.join(schema.names)}"
             )
     for name in schema.names:
-        options = [option for option, names in named.items() if name in names]
-        if len(options) > 1:
-            raise InvalidArgumentError(f"column {name!r} is named by {' and '.join(options)}")
+        used = [option for option, names in named.items() if name in names]
+        if len(used) > 1:
+            raise InvalidArgumentError(f"column {name!r} is named by {' and '.join(used)}")
     for name in options.pooling:
         if not is_list(schema.field(name).type):
             raise InvalidArgumentError(
@@ -170,7 +170,7 @@ def _kind(name: str, column: pa.ChunkedArray, options: ColumnOptions) -> tuple[s
 def _kind_of_lists(name: str, type_: pa.DataType, options: ColumnOptions) -> tuple[str, str]:
     if not columns.is_categorical(type_.value_type):
         return "", f"left out: lists of {type_.value_type} are no categories"
-    return "lists", f"categorical: lists of {type_.value_type}, pooled by {_pooling(name, wanted)}"
+    return "lists", f"categorical: lists of {type_.value_type}, pooled by {_pooling(name, options)}"
 
 
 def _pooling(name: str, options: ColumnOptions) -> Pooling:
