@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain import buffers, foreign_arguments, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import losses, network
@@ -36,7 +36,7 @@ class Dense(Layer, Maker):
     and a loss with ``from_logits=True`` are more exact: probabilities may round to 0 or 1.
     """
 
-    @instead_of("Dense", foreign_arguments.DENSE)
+    @refuse_arguments("Dense", foreign_arguments.DENSE)
     def __init__(
         self,
         units: int,

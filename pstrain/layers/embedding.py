@@ -18,7 +18,7 @@ from pstrain import buffers, foreign_arguments, initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.bags import Pooling, check_pooling, of_ids
 from pstrain.features.schema import Features
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record, record_all
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
@@ -42,7 +42,7 @@ class Embedding(Layer):
     the grouping; the layer itself has no use for it.
     """
 
-    @instead_of("Embedding", foreign_arguments.EMBEDDING)
+    @refuse_arguments("Embedding", foreign_arguments.EMBEDDING)
     def __init__(
         self,
         vocabulary_sizes: Sequence[int] | int,

@@ -20,7 +20,7 @@ from dataservice.runtime.arguments import check_text
 from pstrain import foreign_arguments, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.columns import vector
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
 from pstrain.variables.scope import LocalPlacement, current_placement
@@ -101,7 +101,7 @@ class Metric(Maker, ABC):
                 ".update a parameter weights=None after the probabilities, or leave the weights out"
             ) from error
 
-    @instead_of("update_state", foreign_arguments.METRIC)
+    @refuse_arguments("update_state", foreign_arguments.METRIC)
     def update_state(
         self,
         labels: ArrayLike,

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dataservice.runtime.arguments import integer_at_least, non_negative
 from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import (
     Metric,
@@ -61,7 +61,7 @@ class AUC(_KernelMetric):
     are rounded to units of 2^-40; a weight below half a unit becomes 0.
     """
 
-    @instead_of("AUC", foreign_arguments.AUC)
+    @refuse_arguments("AUC", foreign_arguments.AUC)
     def __init__(self, name: str = "auc", bins: int = 2**15) -> None:
         bins = integer_at_least(bins, 2, "bins")
         super().__init__(name, (bins, 2, 2))
@@ -103,7 +103,7 @@ class Accuracy(_ConfusionMetric):
     Weights are as in ``AUC``.
     """
 
-    @instead_of("Accuracy", foreign_arguments.NEW_METRIC)
+    @refuse_arguments("Accuracy", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "accuracy", threshold: float = 0.5) -> None:
         super().__init__(name, threshold)
 
@@ -118,7 +118,7 @@ class Precision(_ConfusionMetric):
     NaN if no probability is above it, where Keras returns 0. Weights are as in ``AUC``.
     """
 
-    @instead_of("Precision", foreign_arguments.PRECISION_RECALL)
+    @refuse_arguments("Precision", foreign_arguments.PRECISION_RECALL)
     def __init__(self, name: str = "precision", threshold: float = 0.5) -> None:
         super().__init__(name, threshold)
 
@@ -133,7 +133,7 @@ class Recall(_ConfusionMetric):
     NaN if no example has label 1, where Keras returns 0. Weights are as in ``AUC``.
     """
 
-    @instead_of("Recall", foreign_arguments.PRECISION_RECALL)
+    @refuse_arguments("Recall", foreign_arguments.PRECISION_RECALL)
     def __init__(self, name: str = "recall", threshold: float = 0.5) -> None:
         super().__init__(name, threshold)
 

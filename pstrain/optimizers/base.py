@@ -20,8 +20,8 @@ from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_arguments, foreign_names, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import instead_of
-from pstrain.foreign_names import Telling
+from pstrain.foreign_arguments import refuse_arguments
+from pstrain.foreign_names import Hinting
 from pstrain.gradients.tape import Gradients
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
@@ -51,7 +51,7 @@ class RateValue(float):
         )
 
 
-class Optimizer(Telling):
+class Optimizer(Hinting):
     """The base class of optimizers; make one in the same strategy scope as the model it trains.
 
     All optimizers take ``learning_rate``, a number or a schedule of the step number; ``l2``, which
@@ -61,9 +61,9 @@ class Optimizer(Telling):
     """
 
     name: ClassVar[str] = ""
-    _foreign = foreign_names.OPTIMIZER_OBJECT
+    _remedies = foreign_names.OPTIMIZER_OBJECT
 
-    @instead_of("an optimizer", foreign_arguments.OPTIMIZER)
+    @refuse_arguments("an optimizer", foreign_arguments.OPTIMIZER)
     def __init__(
         self,
         learning_rate: Rate,
@@ -101,9 +101,9 @@ class Optimizer(Telling):
         self._counter = _StepCounter()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._foreign:
+        if name in self._remedies:
             what = f"{type(self).__name__!r} object"
-            foreign_names.no_attribute(what, name, self._foreign, self)
+            foreign_names.no_attribute(what, name, self._remedies, self)
         super().__setattr__(name, value)
 
     def _new_counter(self) -> Any:
@@ -174,7 +174,7 @@ class Optimizer(Telling):
     def variables(self) -> list[Any]:
         return [self.iterations]
 
-    @instead_of("apply_gradients", foreign_arguments.APPLY_GRADIENTS)
+    @refuse_arguments("apply_gradients", foreign_arguments.APPLY_GRADIENTS)
     def apply_gradients(self, grads_and_vars: Gradients | Iterable[tuple[Any, Any]]) -> None:
         """Makes one step; blocks until every server has applied it.
 
