@@ -102,7 +102,7 @@ class RangeReader:
                 self._open(near)
             began_s, before = time.perf_counter(), self._next
             found = self._read_on(start, start + length)
-            self._pace.note(self._next - before, time.perf_counter() - began_s)
+            self._pace.record(self._next - before, time.perf_counter() - began_s)
             if len(found) == length and self._takes_bookmarks:
                 self._take_bookmark()
             return found
@@ -181,7 +181,7 @@ class _Pace:
         self._opening_s: float | None = None
         self._elements, self._took_s = 0, 0.0
 
-    def note(self, elements: int, took_s: float) -> None:
+    def record(self, elements: int, took_s: float) -> None:
         """Records that ``elements`` were read in ``took_s``."""
         if self._opening_s is None:
             self._opening_s = took_s

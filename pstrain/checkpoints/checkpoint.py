@@ -158,7 +158,7 @@ class Checkpoint(Hinting):
             size_bytes = None if base is None else size_beyond(folder, values.shards, base)
             return saving.Written({**moment.contents, "saved": values.to_json()}, size_bytes)
 
-        def decorate(path: str) -> None:
+        def tell(path: str) -> None:
             if incremental:
                 self._newest = newest
             for follower, mark in moment.marks:
@@ -170,7 +170,7 @@ class Checkpoint(Hinting):
             write,
             held.close,
             asynchronous=asynchronous,
-            written=[decorate, *([] if written is None else [written])],
+            written=[tell, *([] if written is None else [written])],
         )
         self._last = saved
         return saved

@@ -173,7 +173,7 @@ class _Demo:
         calls = CallbackList(callbacks, model, epochs=epochs, steps=None)
         train_one_epoch(self._coordinator, model, per_worker, calls)
         scores = model.evaluate(test, verbose=0)
-        trace.tested(auc=scores["auc"], loss=scores["loss"])
+        trace.record_scores(auc=scores["auc"], loss=scores["loss"])
         self._console.log(f"  AUC on the test flights: {scores['auc']:.4f}")
         if epochs > 1:
             self._console.log("the other epochs: model.fit")
