@@ -85,20 +85,20 @@ def fit(
     check_end(source, steps_per_epoch, "steps_per_epoch=")
     dataset = executor.dataset(source, 0 if steps_per_epoch else initial_epoch)
     shown = [ProgressBar(verbose, examples_per_epoch=rows_of(data))] if verbose else []
-    told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
-    calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)
-    with calls.training():
+    params: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
+    hooks = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **params)
+    with hooks.training():
         progress = Progress(
-            executor, dataset, model.metrics, calls, epochs=epochs, initial_epoch=initial_epoch
+            executor, dataset, model.metrics, hooks, epochs=epochs, initial_epoch=initial_epoch
         )
         progress.begin()
-        loop = Loop(model, step, executor, progress, calls)
+        loop = Loop(model, step, executor, progress, hooks)
         loop.steps_per_epoch, loop.validation_freq = steps_per_epoch, validation_freq
         loop.steps_per_call = steps_per_call(model, steps_per_execution)
         loop.validation = validation
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
-    progress.history.params = told
+    progress.history.params = params
     return progress.history
 
 
@@ -116,23 +116,23 @@ class Loop:
         step: TrainSteps,
         executor: Any,
         progress: Progress,
-        calls: CallbackList,
+        hooks: CallbackList,
     ) -> None:
         self._model, self._step, self._executor = model, step, executor
-        self._progress, self._calls = progress, calls
+        self._progress, self._hooks = progress, hooks
         self._has_warned = self._is_stopped = False
 
     def train(self) -> None:
         """Trains the remaining epochs, or until a callback stops training."""
         while not self._progress.is_complete:
             self._train_epoch()
-            if self._calls.stop_training:
+            if self._hooks.stop_training:
                 return
 
     def _train_epoch(self) -> None:
         """Trains what remains of the current epoch, validates, and closes it."""
-        progress, calls, epoch = self._progress, self._calls, self._progress.epoch
-        calls.epoch_begin(epoch)
+        progress, hooks, epoch = self._progress, self._hooks, self._progress.epoch
+        hooks.epoch_begin(epoch)
         began_inside = progress.is_inside
         self._run_steps()
         if began_inside and not progress.totals.steps:
@@ -146,12 +146,12 @@ class Loop:
         self._warn_of_short_pass(epoch)
         logs = progress.totals.logs() | self._validate(epoch)
         progress.end_epoch(logs)
-        calls.epoch_end(epoch, logs)
+        hooks.epoch_end(epoch, logs)
         progress.close_epoch()
 
     def _run_steps(self) -> None:
         """Runs what is left of the current epoch, or of the current pass if that ends first."""
-        progress, calls = self._progress, self._calls
+        progress, hooks = self._progress, self._hooks
         self._is_stopped = False
         reports = self._executor.run(
             self._step,
@@ -165,9 +165,9 @@ class Loop:
             if report["steps"]:
                 before = progress.totals.steps
                 progress.add(report)
-                calls.batch_begin(before)
-                calls.batch_end(progress.totals.steps, progress.totals.logs)
-                self._is_stopped = calls.stop_training
+                hooks.batch_begin(before)
+                hooks.batch_end(progress.totals.steps, progress.totals.logs)
+                self._is_stopped = hooks.stop_training
         if self._executor.is_at_end:
             progress.use_up()
 
@@ -189,7 +189,7 @@ class Loop:
         if data is None or not is_validated(epoch, self.validation_freq):
             return {}
         held_out = self._model.evaluate(
-            data, batch_size=batch_size, verbose=0, callbacks=self._calls, sample_weight=column
+            data, batch_size=batch_size, verbose=0, callbacks=self._hooks, sample_weight=column
         )
         measured = ["loss", *(metric.name for metric in self._model.metrics)]
         return {f"val_{name}": held_out[name] for name in measured}

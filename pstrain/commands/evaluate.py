@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pstrain.commands.options import CORRECT, add_types, local_path, positive
+from pstrain.commands.options import TYPES_REMEDY, add_types, local_path, positive
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(as_json=args.json)
     console.log(f"evaluating {args.folder} on {args.data}")
-    with replacing_remedy(CORRECT):
+    with replacing_remedy(TYPES_REMEDY):
         scores = evaluate(args.folder, args.data, args.batch_size, args.types, args.delimiter)
     console.table(
         "Result",

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pstrain.commands.options import CORRECT, add_types, local_path
+from pstrain.commands.options import TYPES_REMEDY, add_types, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     batches = predictions(args.folder, args.data, args.column, args.types, args.delimiter)
     if args.only:
         batches = (batch.select([args.column]) for batch in batches)
-    with replacing_remedy(CORRECT):
+    with replacing_remedy(TYPES_REMEDY):
         rows = _write(batches, args.output)
     console.log(f"wrote {rows:,} rows to {args.output}")
     return 0

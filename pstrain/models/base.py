@@ -231,11 +231,11 @@ class Model(Weights, Hinting, ABC):
         return found
 
 
-def _as_list(given: Any) -> Sequence[Any]:
+def _as_list(metrics: Any) -> Sequence[Any]:
     """Returns the metrics given to ``compile``, none, one or a list, as a list."""
-    if given is None:
+    if metrics is None:
         return []
-    return given if isinstance(given, list | tuple) else [given]
+    return metrics if isinstance(metrics, list | tuple) else [metrics]
 
 
 def _with_distinct_names(metrics: list[Any]) -> list[Any]:
