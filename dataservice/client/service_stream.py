@@ -140,7 +140,7 @@ class ServiceStream(BatchStream, SteppedSource):
         if self._is_over:
             raise StopIteration
         reader = self.join()
-        # Not logged on joining: whoever loads a position knows about the earlier readers.
+        # Not logged on joining: a program that loads a position knows about the earlier readers.
         notice, reader.notice = reader.notice, ""
         if notice:
             logger.warning("%s", notice)

@@ -67,9 +67,9 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
     """Returns a notice about programs that read the repetition before this reader, or "".
 
     FailedPreconditionError if the repetition has ended and the reader belongs to another run. That
-    is so if the job has no readers, and the reader's program started after the last reader left or,
-    if the program has read this repetition itself, the reader's dataset is newer than that or the
-    same that it was read through.
+    is so if the job has no readers, and the reader's program started after the last reader left. If
+    the program has read this repetition itself, its dataset object counts instead: it was made
+    after the last reader left, or is the one through which the repetition was read.
     """
     # Trainers that share a cache take nothing from each other.
     if job is None or job.options.cross_trainer_cache or count_readers(state, job):

@@ -63,7 +63,7 @@ class Checkpoint(Hinting):
     a learning rate that the program has set is saved with its optimizer. Everything is saved as it
     is at one moment at which no closure is in flight. ``restore`` may come before an object has
     made its variables: each gets its value when it is made. If the object has some variables
-    already, only new variables of layers in its attributes, lists or dicts get theirs so.
+    already, this holds only for new variables of layers in its attributes, lists or dicts.
     """
 
     _remedies = foreign_names.CHECKPOINT_OBJECT
@@ -184,7 +184,7 @@ class Checkpoint(Hinting):
             yield
 
     def attach(self, name: str, value: Attached) -> Any:
-        """Saves and restores ``value`` too; it is restored to None by a checkpoint without it.
+        """Saves and restores ``value`` too; a checkpoint without it gives it the state None.
 
         Returns its state, once, in the checkpoint that this object restored last, or None.
         """

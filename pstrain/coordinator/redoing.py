@@ -47,7 +47,7 @@ class Redoing:
                 core.kept = {number: c for number, c in core.kept.items() if number > mark}
 
     def parts(self) -> dict[int, int]:
-        """Returns, by closure that has not ended, how many parts of it are committed."""
+        """Returns, by closure not ended, how many of its parts without elements are committed."""
         with self._core.changed:
             return dict(self._core.state.parts)
 
@@ -78,7 +78,7 @@ class Redoing:
     def redo(self, parts: Mapping[int, int]) -> int:
         """Queues all kept closures again; returns how many. UnavailableError if they are too many.
 
-        ``parts``: by closure, how many of its parts the checkpoint contains.
+        ``parts``: by closure, how many of its parts without elements the checkpoint contains.
         """
         core = self._core
         with core.changed:

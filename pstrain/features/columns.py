@@ -85,7 +85,7 @@ def dense_into(
 ) -> None:
     """Writes normalised values of a numeric column into ``out[:, k]``; nulls and NaN become 0.
 
-    DataError for values that are not finite as float32.
+    DataError for any other value that is not finite as float32.
     """
     values, valid, bit = numbers(name, column, "dense")
     wrong = hashing.place_dense(values, valid, bit, mean, 1.0 / std, out, k)

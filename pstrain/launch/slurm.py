@@ -99,7 +99,10 @@ class SlurmOptions:
 
 
 def batch_script(layout: Layout, options: SlurmOptions) -> str:
-    """Returns the script for ``sbatch``; InvalidArgumentError if tasks may not be exposed."""
+    """Returns the script for ``sbatch``.
+
+    InvalidArgumentError if tasks may not be exposed, or there are fewer servers than nodes.
+    """
     layout.exposure.require("slurm")
     servers = sum(server_jobs(layout).values())
     if options.nodes > servers:

@@ -32,8 +32,8 @@ class OnlineLookup:
     share an id with a probability of about n²/2^65. Integers are exact, except that the smallest
     int64 and 2^63 count as null.
 
-    A process remembers the keys with ids that it has met, in 32 to 64 bytes each, and up to as many
-    keys as there are ids that can never get one. It counts up to about a million keys that have no
+    A process remembers the keys with ids that it has met, and keys that can never get one, up to as
+    many as there are ids, in 32 to 64 bytes each. It counts up to about a million keys that have no
     id yet, and forgets rare ones in favour of new ones: with more of them, a key may have to occur
     more often than ``min_count``, or never gets an id. These counts are not saved.
 

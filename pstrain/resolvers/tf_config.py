@@ -19,8 +19,8 @@ class TFConfigClusterResolver(ClusterResolver):
     Explicit arguments override the variable. A job with gaps in its task numbers is an object of
     addresses by number: ``{"worker": {"0": "host:port", "3": "host:port"}}``. A missing variable
     means an empty cluster; a variable that is not JSON raises ValueError. ``master()`` returns the
-    variable's ``session_master``; without one, "" for a cluster of a single task, else the address
-    of this task.
+    variable's ``session_master``; without one, "" for a cluster of at most one task, else the
+    address of this task.
     """
 
     def __init__(

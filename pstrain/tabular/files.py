@@ -44,7 +44,7 @@ def open_files(
     other columns are inferred from the first rows. ``delimiter``: the separator of columns in CSV
     files; None: a comma, in ``.tsv`` a tab. NotFoundError if nothing matches, InvalidArgumentError
     for files of unknown or different kinds or a delimiter for other files than CSV, DataError if
-    there is no row.
+    the files are known to hold no row.
     """
     paths = _paths(pattern)
     kinds = sorted({_kind(path) for path in paths})
@@ -111,7 +111,10 @@ def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
 
 @contextlib.contextmanager
 def replacing_remedy(remedy: str) -> Iterator[None]:
-    """Replaces the remedy in errors of files by ``remedy`` if it is an argument for programs."""
+    """Puts ``remedy`` in place of an argument for programs that a SchemaError of files advises.
+
+    The error becomes a DataError; other errors stay as they are.
+    """
     try:
         yield
     except SchemaError as error:

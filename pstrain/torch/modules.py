@@ -84,7 +84,7 @@ def skeleton(module: Any, name: str) -> Any:
 
 
 def with_values(bare: Any, values: Mapping[str, NDArray[Any]]) -> Any:
-    """Returns a module like the skeleton ``bare``, whose parameters own ``values``, by name."""
+    """Returns a copy of the skeleton ``bare`` whose parameters share the memory of ``values``."""
     filled = {
         id(parameter): torch.nn.Parameter(
             torch.from_numpy(values[path]), requires_grad=parameter.requires_grad

@@ -186,7 +186,7 @@ class TrainingSession:
     def _recover(self, error: DataServiceError) -> bool:
         """Recovers from a loss; returns whether the failed call is worth another attempt.
 
-        Raises UnavailableError if variables were lost and there is no checkpoint.
+        On the chief raises UnavailableError if variables were lost and there is no checkpoint.
         """
         membership = self._strategy.membership
         if membership is None:

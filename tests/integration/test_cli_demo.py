@@ -1,4 +1,4 @@
-"""pstrain demo as a user runs it: to the end, and interrupted."""
+"""``pstrain demo`` as a user runs it: to the end, and interrupted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(folder: pathlib.Path, *options: str) -> list[str]:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    """A home for matplotlib's caches, which must not go to the user's."""
+    """Keeps matplotlib's caches out of the user's home."""
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))
 
 
@@ -90,7 +90,7 @@ def test_a_damaged_file_of_flights_is_named_with_the_remedy(
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_ctrl_c_ends_every_process(tmp_path: pathlib.Path) -> None:
-    # An epoch of few flights leads to model.fit sooner.
+    # With few flights, model.fit starts sooner.
     flights.prepare(tmp_path / "data")
     for path in (tmp_path / "data").glob("*.parquet"):
         pq.write_table(pq.read_table(path).slice(0, FEW), path)

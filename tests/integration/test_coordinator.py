@@ -1,4 +1,4 @@
-"""Closures on real trainers and parameter servers: values, errors, lost trainers."""
+"""Closures on real trainers and parameter servers: their values, their errors, lost trainers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_join_waits_for_all_and_done_says_so(coordinator: ps.ClusterCoordinator)
 
 
 def wait_for(gate: str) -> None:
-    """What closures do until a test opens their gate."""
+    """Blocks a closure until the test creates the file ``gate``."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not os.path.exists(gate):
         if time.monotonic() > deadline_s:
@@ -505,7 +505,7 @@ def test_no_trainer_at_all_is_an_error_in_the_end(
 def test_an_iterator_that_went_back_can_be_used_at_once(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
-    """Also where its end and its new beginning reach a trainer in one message."""
+    """Even if its end and its new definition reach a trainer in one message."""
     data = Dataset.range(100).batch(10)
     iterator = iter(coordinator.create_per_worker_dataset(data))
     for _ in range(60):

@@ -1,4 +1,4 @@
-"""Scripts that are run again, late trainers, and what becomes of jobs that nobody reads."""
+"""Scripts that run again, trainers that join late, and the fate of jobs that nobody reads."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_without_windows_what_a_reader_took_goes_to_nobody_else(
 
     def slowly(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         time.sleep(0.02)  # so that the reader has confirmed nothing yet
-        # What a reader has fetched ahead when it closes is lost, so it finds nothing to fetch.
+        # Closing loses what a reader has fetched ahead; the gate leaves it nothing to fetch.
         while columns["id"][0] >= 50 and not gate.exists():
             time.sleep(0.005)
         return columns

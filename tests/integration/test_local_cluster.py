@@ -61,7 +61,7 @@ def shared_memory() -> set[str]:
 
 
 def is_mapped(name: str) -> bool:
-    """Whether a live process has it in use, which is then not one of ours."""
+    """True if a live process uses the segment, which is then none that our programs left."""
     for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             if f"/dev/shm/{name}" in maps.read_text():
@@ -151,7 +151,7 @@ def test_a_port_in_use_is_an_error_that_names_it() -> None:
             assert "Traceback" not in done.stderr
 
 
-# Takes for ever to start, and takes no notice of Ctrl-C, as a callback from C does.
+# A server that never finishes its start and swallows Ctrl-C, as a callback from C does.
 SWALLOWING = """
 import threading, time
 from pstrain.__main__ import main

@@ -130,7 +130,7 @@ def test_training_stops_in_an_epoch_and_counts_what_was_under_way(
     history = model.fit(data, 2, callbacks=[Stop()], steps_per_execution=1, verbose=0)
     steps = history.history["examples"][0] / 100
     assert history.epoch == [0]
-    # Whoever is late with the first batch holds up its report, and 64 a trainer may be under way.
+    # The first report waits for the slower trainer; each may have 64 steps in flight by then.
     assert steps == int(model.optimizer.iterations.numpy()) <= 128
 
 
@@ -247,7 +247,7 @@ def test_rows_of_a_lost_trainer_go_to_the_others_although_each_reads_by_itself(
         strategy = ps.ParameterServerStrategy(cluster.resolver)
         model = compiled(strategy)
         coordinator = ps.ClusterCoordinator(strategy)
-        # One that has not joined yet when it is killed would not be lost.
+        # A trainer that is killed before it has joined would not count as lost.
         wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
         killer = Killer(cluster)
         history = model.fit(
@@ -264,7 +264,7 @@ def test_rows_of_a_lost_trainer_go_to_the_others_although_each_reads_by_itself(
 
 
 def test_who_is_there_trains_on_all_rows(tmp_path: Any) -> None:
-    """Of a shuffled pass, which is another each epoch, in epochs that end inside of it."""
+    """The passes are shuffled, each in another order, and the first epochs end within a pass."""
     with ps.LocalCluster(workers=2, ps=1, data_workers=0, log_dir=tmp_path) as cluster:
         cluster.kill("worker", 1)
         strategy = ps.ParameterServerStrategy(cluster.resolver)

@@ -1,4 +1,4 @@
-"""The number of workers that would be enough, as real readers and workers make it come about."""
+"""The number of workers that would be enough, as estimated with real readers and workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
 
 
 def endless() -> ds.Dataset:
-    """An estimate takes a while, and there is none of a job that is over."""
+    """Returns endless data: an estimate takes a while, and a job that has ended gets none."""
     return ds.Dataset.range(10**7).repeat()
 
 

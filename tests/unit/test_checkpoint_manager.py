@@ -155,11 +155,11 @@ def test_some_are_kept_for_good(step: Any, tmp_path: pathlib.Path) -> None:
         if hours == 3:  # as after a restart
             manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
         path = manager.save()
-        # A minute late, so that a slow test does not make two hours of less.
+        # A minute is added: in a slow test too, checkpoint 3 is two hours after the start.
         at_s = start_s + 3600 * hours + 60
         os.utime(os.path.join(str(path), "manifest.json"), (at_s, at_s))
     assert _names(manager) == ["ckpt-5"]
-    # The clock of a checkpoint in the future is not believed by the restarted manager.
+    # The restarted manager does not trust the time of a checkpoint that lies in the future.
     assert sorted(p.name for p in tmp_path.glob("ckpt-*")) == ["ckpt-3", "ckpt-5"]
 
 

@@ -1,4 +1,4 @@
-"""Arguments of distribute and from_dataset_id: what is wrong is said before anything is reached."""
+"""Arguments of distribute and from_dataset_id: errors are raised before any server is contacted."""
 
 from __future__ import annotations
 

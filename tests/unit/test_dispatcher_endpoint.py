@@ -1,4 +1,4 @@
-"""The endpoint speaks the wire, and what is told of the state reads well."""
+"""The endpoint speaks the wire protocol, and its reports of the state are readable."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_new_readers_are_told_the_workers_that_there_are_when_they_come() -> Non
         return [worker.address for worker in endpoint.open_iteration(request).workers]
 
     def synced(reader_id: str) -> list[str]:
-        """Of a reader that knows no version of the set."""
+        """Returns the workers that a reader is told which knows no version of the set."""
         (iteration_id,) = service._state.iterations
         request = pb.SyncRequest(reader_id=reader_id, iteration_id=iteration_id)
         return [worker.address for worker in endpoint.sync(request).workers]

@@ -1,4 +1,4 @@
-"""Readers with an owner: their windows wait for its word, for some time, also over a restart."""
+"""Readers with an owner: their windows wait a limited time for its word, even over a restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lease(service: DispatcherService, reader: str) -> list[tuple[int, int]]:
 
 
 def begun(journal: ListJournal, clock: ManualClock) -> DispatcherService:
-    """Reader r1 of owner "t" holds all windows, r2 of nobody none."""
+    """Returns a service: reader r1 of owner "t" holds all windows, r2 without an owner none."""
     service = service_of(journal, clock, **TIMES)
     register(service)
     add_worker(service)
@@ -106,7 +106,7 @@ def test_readers_of_nobody_are_nobodys() -> None:
 def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() -> None:
     clock, journal = ManualClock(), ListJournal()
     service = begun(journal, clock)
-    # Of "u" nothing is known yet: its reader is on its way.
+    # Nothing is known of "u" yet: its reader's request is on its way.
     assert [service.owners.release(owner, {}) for owner in ("t", "u", "u")] == [1, 0, 0]
     service._ledger._shorten_at = 0
     pass_time(service, clock, 1)

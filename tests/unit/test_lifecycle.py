@@ -1,4 +1,4 @@
-"""How repetitions and jobs end, what is remembered of them, and who may read them again."""
+"""How repetitions and jobs end, what the state keeps of them, and who may read them again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TWO_WINDOWS = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 2, target_ro
 
 
 class Cluster:
-    """A state, one worker and a time of day; `thorough` checks it after every fact."""
+    """A state with one worker and a time of day; `thorough` checks it after every event."""
 
     def __init__(self, *, thorough: bool = True) -> None:
         self.thorough = thorough
@@ -100,7 +100,7 @@ class Cluster:
         self.commit(delivery.lease_windows(self.state, request))
 
     def read(self, reader: str, iteration: str, *, final: bool = True) -> None:
-        """The row of the only window, and that this is all of it unless `final` is False."""
+        """Reports the row of the only window, as its last one unless `final` is False."""
         self.lease(reader, iteration)
         marks = (RowMark(0, 0, 1, final),)
         sync = Sync(reader_id=reader, iteration_id=iteration, consumed=marks)
@@ -113,7 +113,7 @@ class Cluster:
         self.commit(lifecycle.settle(self.state, job_id, self.now_s))
 
     def epoch(self, reader: str, repetition: int, **more: object) -> None:
-        """A reader comes, reads all, and goes."""
+        """Opens a reader, which reads all rows and leaves."""
         answer = self.open(reader, repetition, **more)
         self.read(reader, answer.iteration_id)
         self.leave(reader)

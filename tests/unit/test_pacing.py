@@ -1,4 +1,4 @@
-"""When a reader speaks to the dispatcher."""
+"""When a reader calls the dispatcher."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_reader_that_has_run_dry_asks_at_once_then_ever_more_slowly() -> None:
 
 @pytest.mark.parametrize("clients", [500, 2_000, 4_000])
 def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(clients: int) -> None:
-    """Half of the clients are readers, all idle from one moment on."""
+    """Half of the clients are readers, all of them idle from the same moment on."""
     interval_s = clients / HEARTBEATS_PER_S
     pacing, now_s, calls_s = Pacing(1.0, 0.0), 0.0, []
     pacing.note_interval(interval_s)

@@ -1,4 +1,4 @@
-"""When a reader is idle, when it has reached the end, and what it tells the dispatcher."""
+"""A read session: when it is idle, when it is at the end, and what it tells the dispatcher."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OFF = ShardingPolicy.OFF
 
 
 class Stream:
-    """What the session sees of a worker's stream."""
+    """A worker's stream as the session sees it."""
 
     def __init__(self, worker_id: str, address: str) -> None:
         self.worker_id = worker_id
@@ -32,7 +32,7 @@ class Stream:
 
 
 class Reader:
-    """A session with streams that it opened, driven by hand."""
+    """A session that the test drives by hand, and the streams that it opened."""
 
     def __init__(self, policy: ShardingPolicy, *workers: str, is_shared: bool = False) -> None:
         self.opened: list[Stream] = []

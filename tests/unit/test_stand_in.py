@@ -1,4 +1,4 @@
-"""What functions that are sent know of the servers of their program: addresses, no more."""
+"""Functions that are sent elsewhere know only the addresses of their program's servers."""
 
 from __future__ import annotations
 
