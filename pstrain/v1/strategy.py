@@ -148,7 +148,7 @@ class ParameterServerStrategy(Replica):
             return call() if self._session is None else self._session.guarded(call)
 
     def begin_steps(self) -> None:
-        """Makes the call that :meth:`call_at_session_end` has postponed, before steps that train."""
+        """Makes the call that :meth:`call_at_session_end` has postponed, before training steps."""
         if self._session is not None:
             self._session.run_postponed_restore()
 
