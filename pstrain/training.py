@@ -18,7 +18,7 @@ from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list
 from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.execution.choice import executor_of, steps_per_call
+from pstrain.execution.choice import allowed_steps, executor_of
 from pstrain.execution.data import as_source, check_end, rows_of, split_rows, warn_of_end
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
@@ -94,8 +94,7 @@ def fit(
         progress.begin()
         loop = Loop(model, step, executor, progress, hooks)
         loop.steps_per_epoch, loop.validation_freq = steps_per_epoch, validation_freq
-        loop.steps_per_call = steps_per_call(model, steps_per_execution)
-        loop.validation = validation
+        loop.steps_per_call, loop.validation = allowed_steps(model, steps_per_execution), validation
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
     progress.history.params = params
