@@ -210,12 +210,33 @@ def _speed(saved: SavedCheckpoint, around: list[dict[str, float]]) -> dict[str, 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="a table of 100,000 rows")
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3, help="saves while training")
-    parser.add_argument("--directory", default=None, help="on the disk to measure")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.checkpoint",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="save a table of 100,000 rows once, to check that the benchmark works",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=20_000_000, help="rows of the table (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--width", type=int, default=16, help="values in each row (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="number of saves while training (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--directory",
+        default=None,
+        help="folder on the disk to measure (default: the one for temporary files)",
+    )
     args = parser.parse_args(arguments)
     if args.smoke:
         args.rows, args.rounds = 100_000, 1

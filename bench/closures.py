@@ -76,16 +76,37 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.closures", description=__doc__)
-    parser.add_argument("--workers", type=int, default=1, help="trainers")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of one run, about")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts")
-    parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.closures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of trainers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="approximate seconds of each run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
+    )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     children.end_with_parent()

@@ -232,13 +232,33 @@ def write_files(
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line: writes one data set and prints a JSON line about it."""
-    parser = argparse.ArgumentParser(prog="python -m bench.data", description=__doc__)
-    parser.add_argument("--rows", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="folder, made if missing")
-    parser.add_argument("--format", choices=sorted(WRITERS), default="parquet")
-    parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--label-dtype", choices=("float32", "int64"), default="float32")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.data",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, required=True, help="number of rows to write")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder to write to, created if it is missing"
+    )
+    parser.add_argument(
+        "--format",
+        choices=sorted(WRITERS),
+        default="parquet",
+        help="format of the files (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--files", type=int, default=8, help="number of files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the rows (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--label-dtype",
+        choices=("float32", "int64"),
+        default="float32",
+        help="type of the label column (default: %(default)s)",
+    )
     options = parser.parse_args(argv)
     began = time.perf_counter()
     paths = write_files(

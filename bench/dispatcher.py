@@ -211,14 +211,47 @@ def _line_while_alive(child: children.Child, prober: Prober) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--workers", type=int, default=2_000)
-    parser.add_argument("--readers", type=int, default=2_000)
-    parser.add_argument("--active", type=int, default=100, help="readers that consume windows")
-    parser.add_argument("--files", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of measuring replies")
-    parser.add_argument("--dir", help="where files and journal are made; default: a temporary one")
-    parser.add_argument("--smoke", action="store_true", help="a few of each")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=2_000,
+        help="number of simulated workers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--readers",
+        type=int,
+        default=2_000,
+        help="number of simulated readers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--active",
+        type=int,
+        default=100,
+        help="number of readers that consume windows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--files",
+        type=int,
+        default=1_000_000,
+        help="number of files of the dataset (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20.0,
+        help="seconds to measure replies for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dir", help="folder to make the files and the journal in (default: a temporary one)"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=["dispatcher"], help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)

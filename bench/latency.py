@@ -78,16 +78,32 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.latency", description=__doc__)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--smoke", action="store_true", help="one round of each")
-    parser.add_argument("--peer", action="store_true", help="run tf.data service too")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.latency",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows", type=int, default=100_000, help="rows of the dataset (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of data workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=7,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
+    parser.add_argument("--peer", action="store_true", help="also measure tf.data service")
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     if options.smoke:

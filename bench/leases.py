@@ -244,21 +244,50 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--splits", type=int, nargs="+", default=[1_000, 10_000, 50_000, 200_000])
-    parser.add_argument("--forms", nargs="+", choices=_FORMS, default=list(_FORMS))
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--program", action="store_true", help="run the peer's program on ours too")
-    parser.add_argument("--peer", action="store_true", help="run tf.data service too, and compare")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
-        "--peer-most", type=int, default=50_000, help="of its splits, since it takes its time"
+        "--splits",
+        type=int,
+        nargs="+",
+        default=[1_000, 10_000, 50_000, 200_000],
+        help="numbers of splits to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--forms",
+        nargs="+",
+        choices=_FORMS,
+        default=list(_FORMS),
+        help="whether splits are small files, or windows of their own (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="number of workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--program", action="store_true", help="also run the peer's program on our service"
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure tf.data service, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-most",
+        type=int,
+        default=50_000,
+        help="largest number of splits to measure tf.data service with, which is slow (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that leases any")
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=["dispatcher"], help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

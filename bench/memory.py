@@ -163,14 +163,43 @@ def be_reader(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
-    parser.add_argument(
-        "--batch", type=int, nargs="+", default=[1 << 17, 1 << 19], help="values of 8 bytes"
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.memory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=PROTOCOLS)
-    parser.add_argument("--limit-s", type=float, default=15.0, help="of a pause")
-    parser.add_argument("--smoke", action="store_true", help="one worker")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs="+",
+        default=[1 << 17, 1 << 19],
+        help="batch sizes to measure, in values of 8 bytes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="numbers of data workers to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--protocols",
+        nargs="+",
+        choices=PROTOCOLS,
+        default=PROTOCOLS,
+        help="ways in which elements travel (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=15.0,
+        help="longest pause of the consumer, in seconds (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="use one worker and short pauses, to check that the benchmark works",
+    )
     parser.add_argument("--reader", help=argparse.SUPPRESS)
     parser.add_argument("--protocol", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

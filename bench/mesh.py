@@ -107,14 +107,39 @@ def _dealt(count: int, processes: int) -> list[int]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.mesh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("role", nargs="*", help=argparse.SUPPRESS)
-    parser.add_argument("--workers", type=int, default=30)
-    parser.add_argument("--readers", type=int, default=32)
-    parser.add_argument("--processes", type=int, default=4, help="of workers, and of readers")
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--pairs", choices=("some", "all"), nargs="*", default=["some", "all"])
-    parser.add_argument("--smoke", action="store_true", help="few of all")
+    parser.add_argument(
+        "--workers", type=int, default=30, help="number of data workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--readers", type=int, default=32, help="number of readers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=4,
+        help="number of processes for the workers, and as many for the readers (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=20_000_000, help="rows of the dataset (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pairs",
+        choices=("some", "all"),
+        nargs="*",
+        default=["some", "all"],
+        help="whether each reader reads from some of the workers or from all (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     options = parser.parse_args(argv)
     if options.role:
         children.end_with_parent()

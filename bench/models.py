@@ -92,25 +92,82 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=work.KINDS, default=work.KINDS)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
-    parser.add_argument("--ids", nargs="+", choices=work.IDS, default=["zipf"])
-    parser.add_argument("--width", type=int, default=16, help="of an embedding")
-    parser.add_argument("--threads", type=int, default=1, help="0: as each takes by itself")
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--turn-s", type=float, default=0.5, help="CPU seconds")
-    parser.add_argument("--warm-up-s", type=float, default=1.0, help="CPU seconds")
-    parser.add_argument("--deadline-s", type=float, default=600.0, help="of one model and batch")
-    parser.add_argument("--smoke", action="store_true", help="the shortest turns that train")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=work.KINDS,
+        default=work.KINDS,
+        help="models to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[1_024, 4_096],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ids",
+        nargs="+",
+        choices=work.IDS,
+        default=["zipf"],
+        help="distribution of the categorical ids (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--width", type=int, default=16, help="size of an embedding (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="threads of each process; 0 leaves the choice to each system (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=10,
+        help="number of turns that each system takes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--turn-s", type=float, default=0.5, help="CPU seconds of each turn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=1.0,
+        help="CPU seconds before the first turn that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=600.0,
+        help="seconds after which one model and batch size is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--serve", choices=work.KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
-    parser.add_argument("--peer-forms", nargs="+", choices=_PEER_FORMS, default=_PEER_FORMS)
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-forms",
+        nargs="+",
+        choices=_PEER_FORMS,
+        default=_PEER_FORMS,
+        help="ways in which the TensorFlow program is written (default: %(default)s)",
+    )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     if options.serve:

@@ -100,11 +100,26 @@ def measure(what: str, forms: dict[str, Work], table: list[pa.RecordBatch], roun
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.online_lookup", description=__doc__)
-    parser.add_argument("--rows", type=int, default=262_144)
-    parser.add_argument("--batch", type=int, default=4_096)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--smoke", action="store_true", help="one round of a few small batches")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.online_lookup",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows", type=int, default=262_144, help="number of rows (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=4_096, help="rows in each batch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     options = parser.parse_args(argv)
     if options.smoke:
         options.rows, options.batch, options.rounds = 2_048, 512, 1

@@ -260,12 +260,35 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.parameters", description=__doc__)
-    parser.add_argument("--rows", type=int, default=60_000, help="of 16, pulled and pushed")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one run")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--table-rows", type=int, default=20_000_000, help="0: no table")
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.parameters",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=60_000,
+        help="rows of 16 values to pull and push at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="seconds of each run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=2,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--table-rows",
+        type=int,
+        default=20_000_000,
+        help="rows of the large table; 0 leaves it out (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--serve-raw", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.serve_raw:

@@ -113,15 +113,56 @@ def draw_all(plots: list[Plot], out: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("bench/out"), help="folder of the PNGs")
-    parser.add_argument("--rows", type=int, default=1 << 21, help="in the files")
-    parser.add_argument("--batches", type=int, nargs="+", default=[256, 1_024, 4_096, 16_384])
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--splits", type=int, nargs="+", default=[1_000, 10_000, 50_000, 200_000])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one run, counted")
-    parser.add_argument("--warm-up-s", type=float, default=1.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that draws all")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bench/out"),
+        help="folder to write the PNG files to (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=1 << 21, help="rows in the files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[256, 1_024, 4_096, 16_384],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="numbers of data workers to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--splits",
+        type=int,
+        nargs="+",
+        default=[1_000, 10_000, 50_000, 200_000],
+        help="numbers of splits to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="seconds of each run that count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=1.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     options = parser.parse_args(argv)
     need_matplotlib(_MODULE)
     if options.smoke:

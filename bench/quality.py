@@ -186,12 +186,41 @@ def measure(task: Task, trainers: Sequence[int], transport_dtype: str) -> dict[s
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.quality", description=__doc__)
-    parser.add_argument("--tasks", nargs="+", choices=("flights", "clicks"), default=None)
-    parser.add_argument("--trainers", type=int, nargs="*", default=(1, 2, 4))
-    parser.add_argument("--rows", type=int, default=400_000, help="clicks to train on")
-    parser.add_argument("--transport-dtype", default="float32", help="of rows and gradients")
-    parser.add_argument("--smoke", action="store_true", help="few rows, one trainer")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.quality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        choices=("flights", "clicks"),
+        default=None,
+        help="tasks to measure (default: flights clicks)",
+    )
+    parser.add_argument(
+        "--trainers",
+        type=int,
+        nargs="*",
+        default=(1, 2, 4),
+        help="numbers of trainers to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=400_000,
+        help="rows to train on in the task clicks (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--transport-dtype",
+        default="float32",
+        help="type in which rows and gradients travel (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="use one trainer and few rows, to check that the benchmark works",
+    )
     options = parser.parse_args(argv)
     smoke = options.smoke
     for name in options.tasks or (("clicks",) if smoke else ("flights", "clicks")):

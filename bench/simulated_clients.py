@@ -291,16 +291,31 @@ async def play(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line of the process that `bench.dispatcher` starts."""
-    parser = argparse.ArgumentParser(prog="python -m bench.simulated_clients", description=__doc__)
-    parser.add_argument("--target", required=True, help="host:port of the dispatcher")
-    parser.add_argument("--dataset-id", required=True)
-    parser.add_argument("--iteration-id", required=True)
-    parser.add_argument("--job-name", required=True)
-    parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--readers", type=int, required=True)
-    parser.add_argument("--active", type=int, required=True, help="readers that consume windows")
-    parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--seconds", type=float, required=True, help="of measuring")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.simulated_clients",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--target", required=True, help="address of the dispatcher, host:port")
+    parser.add_argument("--dataset-id", required=True, help="id of the dataset that the job reads")
+    parser.add_argument(
+        "--iteration-id", required=True, help="id of the iteration that the readers join"
+    )
+    parser.add_argument("--job-name", required=True, help="name of the job")
+    parser.add_argument("--workers", type=int, required=True, help="number of workers")
+    parser.add_argument("--readers", type=int, required=True, help="number of readers")
+    parser.add_argument(
+        "--active", type=int, required=True, help="number of readers that consume windows"
+    )
+    parser.add_argument(
+        "--connections",
+        type=int,
+        default=8,
+        help="number of gRPC connections that all clients share (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, required=True, help="seconds to measure replies for"
+    )
     options = parser.parse_args(argv)
     children.end_with_parent()
     asyncio.run(play(options))

@@ -149,40 +149,90 @@ def say_ratio(name: str, form: str, workers: int, ratios: list[float]) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.stream", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1 << 21, help="in the files")
-    parser.add_argument("--data-dir", type=Path, help="kept and reused; default: a temporary one")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.stream",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
-        "--workers", type=int, nargs="+", default=[0, 1, 2], help="0: without the service"
+        "--rows", type=int, default=1 << 21, help="rows in the files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        help="folder for the files, which are kept and used again (default: a temporary one)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[0, 1, 2],
+        help="numbers of data workers to measure; 0 is without the service (default: %(default)s)",
     )
     parser.add_argument(
         "--own-worker",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="besides, a data worker in the reader's process",
+        help="also measure a data worker in the reader's process (default: %(default)s)",
     )
     parser.add_argument(
         "--alone",
         nargs="+",
         choices=sorted(ALONE),
         default=["pipeline", "numpy"],
-        help="what runs without the service: the same pipeline, or by hand with pyarrow and NumPy, "
-        "in large chunks or in the blocks of a batch, or pyarrow and the pipeline's function",
+        help="what to measure without the service: pipeline (the same pipeline), numpy or blocks "
+        "(pyarrow and NumPy by hand, in large chunks or one batch at a time), or function "
+        "(pyarrow and the pipeline's function) (default: %(default)s)",
     )
-    parser.add_argument("--form", choices=sorted(transform.FORMS), default="function")
-    parser.add_argument("--format", choices=sorted(_FORMATS), default="parquet")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of one run, counted")
-    parser.add_argument("--warm-up-s", type=float, default=3.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts rows")
-    parser.add_argument("--peer", action="store_true", help="run tf.data service too, and compare")
     parser.add_argument(
-        "--peer-forms", nargs="+", choices=sorted(_PEER_FORMS), default=["example", "packed"]
+        "--form",
+        choices=sorted(transform.FORMS),
+        default="function",
+        help="how the transformation is written (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=sorted(_FORMATS),
+        default="parquet",
+        help="format of the files (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="seconds of each run that count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=3.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure tf.data service, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-forms",
+        nargs="+",
+        choices=sorted(_PEER_FORMS),
+        default=["example", "packed"],
+        help="forms of the rows that tf.data service reads: tf.train.Example, or rows packed by "
+        "hand (default: %(default)s)",
     )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     if options.smoke:

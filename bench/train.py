@@ -215,31 +215,90 @@ def say_ratio(form: str, processes: int, batch: int, ours: list[int], theirs: li
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.train", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--processes",
         type=int,
         nargs="+",
         default=[0, 1, 2],
-        help="trainers, and as many servers; 0: one process without servers",
+        help="numbers of trainers to measure, each with as many parameter servers; 0 is one "
+        "process without servers (default: %(default)s)",
     )
-    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
-    parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
-    parser.add_argument("--width", type=int, default=click_model.WIDTH, help="of an embedding")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of one run, about")
-    parser.add_argument("--warm-up-s", type=float, default=2.0)
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that trains")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[1_024, 4_096],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=click_model.ROWS_IN_MEMORY,
+        help="rows in memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--width",
+        type=int,
+        default=click_model.WIDTH,
+        help="size of an embedding (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="approximate seconds of each run that count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=2.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
-    parser.add_argument("--network", action="store_true", help="no shared memory with servers")
-    parser.add_argument("--steps-per-execution", type=int, default=1, help="of one closure")
-    parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
-    parser.add_argument("--peer-forms", nargs="+", choices=_PEER_FORMS, default=["tuned"])
+    parser.add_argument(
+        "--network", action="store_true", help="use TCP with the servers instead of shared memory"
+    )
+    parser.add_argument(
+        "--steps-per-execution",
+        type=int,
+        default=1,
+        help="training steps in each closure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-forms",
+        nargs="+",
+        choices=_PEER_FORMS,
+        default=["tuned"],
+        help="ways in which the TensorFlow program is written (default: %(default)s)",
+    )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     children.end_with_parent()

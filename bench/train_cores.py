@@ -93,17 +93,65 @@ def per_cpu_s(result: tuple[int, float, float]) -> float:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.train_cores", description=__doc__)
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
-    parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
-    parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--turn-s", type=float, default=1.0)
-    parser.add_argument("--warm-up-s", type=float, default=2.0)
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--network", action="store_true", help="no shared memory with servers")
-    parser.add_argument("--steps-per-execution", type=int, default=1, help="of one closure")
-    parser.add_argument("--smoke", action="store_true", help="the shortest turns that train")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.train_cores",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="numbers of trainers to measure, each with as many parameter servers (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[1_024, 4_096],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=click_model.ROWS_IN_MEMORY,
+        help="rows in memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=15,
+        help="number of turns that each side takes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--turn-s", type=float, default=1.0, help="seconds of each turn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=2.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--network", action="store_true", help="use TCP with the servers instead of shared memory"
+    )
+    parser.add_argument(
+        "--steps-per-execution",
+        type=int,
+        default=1,
+        help="training steps in each closure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     options.width = click_model.WIDTH

@@ -143,13 +143,44 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
-    parser.add_argument("--batch", type=int, default=_ROWS, help="rows of 160 bytes in a batch")
-    parser.add_argument("--count", type=int, default=4_000, help="batches of a run of the channel")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a run of the service")
-    parser.add_argument("--file-rows", type=int, default=1 << 19, help="in the worker's file")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.transport",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=_ROWS,
+        help="rows of 160 bytes in each batch (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=4_000,
+        help="batches in each run of `channel` (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=4.0,
+        help="seconds of each run of `service` (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--file-rows",
+        type=int,
+        default=1 << 19,
+        help="rows in the worker's file (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.serve:

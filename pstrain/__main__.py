@@ -52,9 +52,13 @@ def _version_line() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="pstrain", description="Parameter-server training for click and tabular models."
+        prog="pstrain",
+        description="Parameter-server training for click and tabular models.",
+        epilog="`pstrain COMMAND --help` describes the options of a command.",
     )
-    parser.add_argument("--verbose", action="store_true", help="log every change of state")
+    parser.add_argument(
+        "--verbose", action="store_true", help="log every change of state (default: warnings only)"
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:

@@ -137,6 +137,9 @@ class ClusterResolver:
     def note_strategy(self, strategy: Any) -> None:
         """Called with each strategy of this process that uses the cluster; does nothing here."""
 
+    def check_open(self) -> None:
+        """Raises FailedPreconditionError if the cluster has ended for good."""
+
     def cluster_spec(self) -> ClusterSpec:
         return self._spec
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from dataservice.runtime.compile_notice import notice
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.process import exit_with_parent, spawn_module
 from pstrain import kernels
@@ -33,14 +34,16 @@ def compile_kernels(
 
     Kernels in the cache are not loaded: the first call of each loads it, in milliseconds. With an
     empty cache all kernels take 40 seconds of one core, so call this in one process before
-    starting others that share the cache. ``report`` is called with a line for each finished module.
+    starting others that share the cache. ``report`` is called with a line for each compiled module.
     """
-    left = _smallest_first(modules)
+    left = [name for name in _smallest_first(modules) if not kernels.is_compiled(name)]
     has_shared = False
     while left:
         name = left.pop(0)
         if not kernels.is_compiled(name) and kernels.warm_up(name) and not has_shared:
             missing = [other for other in left if not kernels.is_compiled(other)]
+            if report is None and len(missing) > 1:
+                notice.tell()
             _fill_cache(missing, min(available_cores(), _PROCESSES_MAX))
             has_shared = True
         if report is not None:

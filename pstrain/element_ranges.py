@@ -145,7 +145,7 @@ class RangeReader:
     def _open(self, bookmark: Bookmark | None) -> None:
         self._stop()
         if self._is_closed:
-            raise CancelledError("these ranges are read no more: their pass is over")
+            raise CancelledError("these ranges cannot be read any longer: their pass is over")
         elements: Any = open_dataset(self._dataset, self._epoch, InputContext())
         self._elements = elements
         if bookmark is not None:

@@ -123,9 +123,9 @@ def own_share(dataset: Any, options: Any, context: InputContext) -> dataservice.
     is_off = divided.auto_shard_policy is AutoShardPolicy.OFF
     if trainers > 1 and not is_off and dataset.has_private_job:
         raise InvalidArgumentError(
-            "each worker would have a job of its own, and read all rows: give distribute() a "
-            "job_name, by which workers find each other's job, or use AutoShardPolicy.OFF where "
-            "each is to read all"
+            "each worker would have a job of its own and read all rows: give distribute() a "
+            "job_name so that the workers share one job, or use AutoShardPolicy.OFF if each "
+            "worker has to read all rows"
         )
     if trainers > 1 and divided.divides_elements:
         # Otherwise each program would shuffle by its own seed, and the shares would overlap.

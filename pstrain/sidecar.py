@@ -217,7 +217,7 @@ class SidecarEvaluator:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            logger.warning("%s in %s is of no use: %s", _BEST, self.results_dir, error)
+            logger.warning("cannot use %s in %s: %s", _BEST, self.results_dir, error)
             return None
 
 

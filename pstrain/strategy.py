@@ -97,11 +97,12 @@ class ParameterServerStrategy(Replica):
                 "variable_partitioner must be one of pstrain.partitioners or a function of shape "
                 f"and dtype, got {variable_partitioner!r}"
             )
+        self._resolver = cluster_resolver
+        self.check_open()
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
         self._consistency = consistency_of(consistency, spec.num_tasks("worker"))
         shard_placer = placer(placement, spec.num_tasks("ps"))
-        self._resolver = cluster_resolver
         self._partitioner = variable_partitioner
         self._config = config or ParameterConfig()
         # Sessions are named by their time of creation, so that trainers can tell which is newer.
@@ -131,6 +132,11 @@ class ParameterServerStrategy(Replica):
     @property
     def cluster_resolver(self) -> ClusterResolver:
         return self._resolver
+
+    def check_open(self) -> None:
+        """Raises FailedPreconditionError if the cluster has ended for good."""
+        if isinstance(self._resolver, ClusterResolver):
+            self._resolver.check_open()
 
     @property
     def consistency(self) -> Consistency:

@@ -207,13 +207,24 @@ def _update(variable: tf.Variable, sums: tf.Variable) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line of the process that takes turns."""
-    parser = argparse.ArgumentParser(prog="python -m bench.peers.tf_models", description=__doc__)
-    parser.add_argument("--kind", choices=work.KINDS, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--width", type=int, required=True)
-    parser.add_argument("--ids", choices=work.IDS, required=True)
-    parser.add_argument("--form", choices=FORMS, required=True)
-    parser.add_argument("--threads", type=int, default=0, help="0: TensorFlow's own choice")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers.tf_models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kind", choices=work.KINDS, required=True, help="model to measure")
+    parser.add_argument("--batch", type=int, required=True, help="rows in each batch")
+    parser.add_argument("--width", type=int, required=True, help="size of an embedding")
+    parser.add_argument(
+        "--ids", choices=work.IDS, required=True, help="distribution of the categorical ids"
+    )
+    parser.add_argument("--form", choices=FORMS, required=True, help="how the program is written")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        help="number of threads; 0 leaves the choice to TensorFlow (default: %(default)s)",
+    )
     options = parser.parse_args(argv)
     import tensorflow as tf
 

@@ -296,15 +296,48 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line; without `--role` as the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--ps", type=int, default=1, help="parameter servers")
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--form", choices=("usual", "tuned", "empty"), default="tuned")
-    parser.add_argument("--seconds", type=float, default=8.0, help="time to measure, about")
-    parser.add_argument("--threads", type=int, default=2, help="intra-op threads of each process")
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that trains")
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--ps", type=int, default=1, help="number of parameter servers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1024, help="rows in each batch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--form",
+        choices=("usual", "tuned", "empty"),
+        default="tuned",
+        help="how the program is written; empty schedules functions that do nothing (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="approximate seconds to measure for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="intra-op threads of each process (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--index", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--cluster", help=argparse.SUPPRESS)

@@ -160,17 +160,48 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line; without `--role` as the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--files", default="", help="glob of TFRecord files from bench.data")
-    parser.add_argument("--form", choices=("example", "packed"), default="example")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument(
-        "--id-dtype", choices=("int64", "int32"), default="int64", help="of the ids delivered"
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warm-up-s", type=float, default=3.0)
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts rows")
+    parser.add_argument(
+        "--files", default="", help="glob of the TFRecord files that bench.data wrote"
+    )
+    parser.add_argument(
+        "--form",
+        choices=("example", "packed"),
+        default="example",
+        help="form of the rows in the files: tf.train.Example, or packed by hand (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--id-dtype",
+        choices=("int64", "int32"),
+        default="int64",
+        help="type of the ids that are delivered (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="seconds to measure for (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=3.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--service", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

@@ -91,14 +91,32 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line; without `--role` as the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--splits", type=int, default=20_000)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument(
-        "--journal", action=argparse.BooleanOptionalAction, default=True, help="of the dispatcher"
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--deadline-s", type=float, default=180.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that hands out any")
+    parser.add_argument(
+        "--splits", type=int, default=20_000, help="number of splits (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--journal",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether the dispatcher keeps a journal",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=180.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--service", help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)

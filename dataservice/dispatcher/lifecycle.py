@@ -81,8 +81,9 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
         if iteration.windows is not None and not iteration.windows.has_given():
             return ""
         return (
-            f"{_named(job, request)} was begun by {_listed(iteration.programs)}, who left: what "
-            f"they consumed does not come again. {_remedy(job)} to begin anew"
+            f"{_named(job, request)} was partly read by {_listed(iteration.programs)}, which "
+            f"has ended: what it consumed is not delivered again. {_remedy(job)} to start "
+            "over"
         )
     if iteration is None and not job.history.has_ended(request.repetition):
         return ""
@@ -91,12 +92,13 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
         programs = iteration.programs
     if _is_of_the_run(job, request, programs):
         return (
-            f"{_named(job, request)} was read to its end by {_listed(programs)} while this program "
-            "was there: nothing is left of it"
+            f"{_named(job, request)} was read to its end by {_listed(programs)} while this "
+            "program was running: no rows are left"
         )
     raise FailedPreconditionError(
-        f"{_named(job, request)} was read to its end by {_listed(programs)}, and a job gives each "
-        f"repetition once; its last reader went {_ago(job, request)}. {_remedy(job)}"
+        f"{_named(job, request)} was read to its end by {_listed(programs)}, and a job "
+        f"delivers each repetition once; its last reader left {_ago(job, request)}. "
+        f"{_remedy(job)}"
     )
 
 

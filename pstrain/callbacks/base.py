@@ -136,8 +136,8 @@ def _warn_of_hooks_without_calls(callback: Callback) -> None:
     for name in dir(type(callback)):
         if name.startswith("on_") and name not in hooks:
             warnings.warn(
-                f"{type(callback).__name__}.{name} is called by nobody, only {', '.join(hooks)} "
-                f"are{nearest(name, hooks)}",
+                f"{type(callback).__name__}.{name} is never called; the methods that are called "
+                f"are {', '.join(hooks)}{nearest(name, hooks)}",
                 DataServiceWarning,
                 stacklevel=3,
             )

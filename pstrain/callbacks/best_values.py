@@ -33,8 +33,8 @@ class BestValues:
         strategy = model.strategy
         if directory is None and getattr(strategy, "parameters", None) is not None:
             raise InvalidArgumentError(
-                "restore_best_weights of a model on parameter servers needs a place that their "
-                "hosts see too: write EarlyStopping(..., directory=...)"
+                "restore_best_weights of a model on parameter servers needs a directory that "
+                "the hosts of the servers see too: write EarlyStopping(..., directory=...)"
             )
         self.is_kept_here: bool = strategy is None or strategy.extended.should_checkpoint
         self._call_at_session_end = getattr(strategy, "call_at_session_end", _call_immediately)

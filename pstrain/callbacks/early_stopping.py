@@ -79,8 +79,8 @@ class EarlyStopping(Callback):
             return
         if not self._values.adopt(state.get("values")):
             logger.warning(
-                "the values of the best epoch are gone with the program that kept them: the best "
-                "from here on counts; EarlyStopping(directory=...) keeps them"
+                "the values of the best epoch were lost with the program that held them, so the "
+                "search for the best epoch starts over; EarlyStopping(directory=...) keeps them"
             )
             self._monitor.reset()
         elif self._values.path != state.get("values"):

@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 
 _NOT_MADE = (
-    "%r has made none of its variables yet, so a checkpoint saved now lacks the values that it is "
-    "to have from %s: use %r once after a restore, then save"
+    "%r has not made its variables yet, so a checkpoint saved now lacks their "
+    "values, which are in %s: use %r once after a restore, then save"
 )
 
 
@@ -96,7 +96,7 @@ class Checkpoint(Hinting):
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name not in vars(self) and name != "followers":
             raise InvalidTypeError(
-                f"an object is saved that was given when the Checkpoint was made, not later: "
+                "an object is saved only if it was given when the Checkpoint was made: "
                 f"Checkpoint(..., {name}={name})"
             )
         super().__setattr__(name, value)

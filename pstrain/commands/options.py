@@ -96,22 +96,22 @@ def add_types(parser: argparse._ActionsContainer) -> None:
         "--delimiter",
         type=delimiter,
         metavar="CHARACTER",
-        help=r"what stands between the columns of CSV files, as ';' or '\t' (default a comma, in "
-        ".tsv files a tab)",
+        help=r"character between the columns of CSV files, such as ';' or '\t' (default: a comma, "
+        "in .tsv files a tab)",
     )
     parser.add_argument(
         "--types",
         type=column_types,
         default={},
         metavar="COLUMN=TYPE,...",
-        help="how columns of CSV and JSON files are read, where the first rows tell it wrongly: "
-        f"{', '.join(TYPES)}",
+        help="types of columns of CSV and JSON files, where the first rows do not show the right "
+        f"one; a type is {', '.join(TYPES[:-1])} or {TYPES[-1]}",
     )
 
 
 def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
     """Returns the rows of a table that says what every process did."""
-    rows: list[tuple[str, ...]] = [("role", "pid", "memory", "did")]
+    rows: list[tuple[str, ...]] = [("role", "pid", "peak memory", "work done")]
     for role in roles:
         memory = f"{role.memory_bytes / 2**20:,.0f} MiB" if role.memory_bytes else "?"
         rows.append((role.role, str(role.pid), memory, role.did))
@@ -120,9 +120,21 @@ def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
     """Adds the options for the number of processes of each role."""
-    shape = parser.add_argument_group("the cluster, on this machine")
-    shape.add_argument("--workers", type=positive, default=2, help="trainers (default 2)")
-    shape.add_argument("--ps", type=positive, default=2, help="parameter servers (default 2)")
+    shape = parser.add_argument_group("processes of the cluster on this machine")
     shape.add_argument(
-        "--data-workers", type=positive, default=2, help="workers of the data service (default 2)"
+        "--workers", type=positive, default=2, metavar="N", help="number of trainers (default: 2)"
+    )
+    shape.add_argument(
+        "--ps",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="number of parameter servers (default: 2)",
+    )
+    shape.add_argument(
+        "--data-workers",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="number of workers of the data service (default: 2)",
     )

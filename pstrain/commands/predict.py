@@ -17,17 +17,34 @@ if TYPE_CHECKING:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "predict", help="predict the rows of files with a trained model", description=__doc__
+        "predict",
+        help="predict the rows of files with a trained model",
+        description=__doc__,
+        epilog="example: pstrain predict model --data 'new/*.parquet' --output predictions.csv",
     )
     parser.add_argument(
-        "folder", type=local_path, metavar="DIR", help="what pstrain train --out wrote"
+        "folder", type=local_path, metavar="DIR", help="folder that pstrain train --out wrote"
     )
-    parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
+    parser.add_argument(
+        "--data",
+        required=True,
+        metavar="GLOB",
+        help="files to predict: a path, a folder, or a glob in quotes",
+    )
+    parser.add_argument(
+        "--output",
+        type=local_path,
+        required=True,
+        metavar="FILE",
+        help="file to write, whose name ends in .parquet or .csv",
+    )
     add_types(parser)
     parser.add_argument(
-        "--output", type=local_path, required=True, metavar="FILE", help="ends in .parquet or .csv"
+        "--column",
+        default="prediction",
+        metavar="NAME",
+        help="name of the column of predictions (default: prediction)",
     )
-    parser.add_argument("--column", default="prediction", help="its name (default prediction)")
     parser.add_argument(
         "--only", action="store_true", help="write the predictions without the other columns"
     )

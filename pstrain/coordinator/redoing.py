@@ -86,7 +86,8 @@ class Redoing:
             if len(kept) >= KEPT_MAX:
                 raise UnavailableError(
                     f"more than {KEPT_MAX:,} closures have ended since the last checkpoint, so "
-                    "they cannot be run again: start anew from it, and save more often"
+                    "they cannot be run again: start the program again from that checkpoint, and "
+                    "save more often"
                 )
             again = {closure.id: closure for closure in kept.values()}
             core.closures = OrderedDict(sorted({**again, **core.closures}.items()))

@@ -36,4 +36,4 @@ def first_left(state: CoordinatorState, named: Callable[[int], str]) -> str:
     if not state.attempts:
         return ""
     first = min(state.attempts)
-    return f"; the first of them is {named(first)}, which {whereabouts(state, first, named)}"
+    return f"; the first closure is {named(first)}, which {whereabouts(state, first, named)}"

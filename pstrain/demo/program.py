@@ -70,14 +70,14 @@ def run(config: DemoConfig, console: Console) -> Outcome:
     files = flights.prepare(config.data_dir)
     done = "wrote" if files.written else "found"
     console.log(
-        f"{done} {files.rows_train:,} flights to train on, {files.rows_test:,} to test on, "
-        f"in {Path(files.test).parent}"
+        f"{done} {files.rows_train:,} flights to train on and {files.rows_test:,} to test on in "
+        f"{Path(files.test).parent}"
     )
-    console.log("compiling kernels, which takes a while the first time on a machine")
+    console.log("compiling kernels, which takes up to a minute the first time on a machine")
     compile_kernels(lambda text: console.log(f"  {text}"))
     console.log(
         f"starting 1 dispatcher, {config.data_workers} data workers, {config.ps} parameter "
-        f"servers and {config.workers} trainers, each a process of its own"
+        f"servers and {config.workers} trainers, each in its own process"
     )
     with ps.LocalCluster(config.workers, config.ps, config.data_workers) as cluster:
         coordinator = ps.ClusterCoordinator(_strategy(cluster, config))
@@ -145,7 +145,7 @@ class _Demo:
         train = train.shuffle(_SHUFFLE_ROWS, seed=self._config.seed).batch(self._config.batch_size)
         service = self._cluster.service
         dataset_id = ds.register_dataset(service, train)
-        self._console.log(f"registered the training rows with the dispatcher: {dataset_id}")
+        self._console.log(f"registered the training rows as dataset {dataset_id}")
         train = ds.from_dataset_id(
             ds.ShardingPolicy.DYNAMIC, service, dataset_id, job_name="training"
         )
@@ -169,14 +169,14 @@ class _Demo:
         per_worker = self._coordinator.create_per_worker_dataset(train)
         bar = ProgressBar(examples_per_epoch=self._files.rows_train)
         callbacks = [trace, bar]
-        self._console.log("epoch 1: a loop of our own over coordinator.schedule")
+        self._console.log("epoch 1, by a hand-written loop over coordinator.schedule")
         calls = CallbackList(callbacks, model, epochs=epochs, steps=None)
         train_one_epoch(self._coordinator, model, per_worker, calls)
         scores = model.evaluate(test, verbose=0)
         trace.record_scores(auc=scores["auc"], loss=scores["loss"])
         self._console.log(f"  AUC on the test flights: {scores['auc']:.4f}")
         if epochs > 1:
-            self._console.log("the other epochs: model.fit")
+            self._console.log("the other epochs, by model.fit")
             model.fit(
                 per_worker,
                 epochs=epochs,
@@ -197,14 +197,14 @@ class _Demo:
 
     def _predict(self, path: str, ranks: features.Ranks) -> None:
         """Predicts a few flights, in this process, by a model made from the checkpoint alone."""
-        self._console.log("loading it again, into a new model in this process")
+        self._console.log("loading the checkpoint into a new model in this process")
         model = ps.models.from_config(read_config(path))
         ps.Checkpoint(model=model).restore(path)
         flown = ds.Dataset.from_parquet(self._files.test).to_table()
         chosen = np.random.default_rng(self._config.seed).choice(len(flown), _SHOWN, replace=False)
         some = flown.take(np.sort(chosen))
         late = model.predict(features.operators(ds.Dataset.from_table(some), ranks).batch(_SHOWN))
-        rows = [("flight", "route", "month", "hour", "chance of being late", "was late")]
+        rows = [("flight", "route", "month", "hour", "predicted chance of delay", "was delayed")]
         for row, chance in zip(some.to_pylist(), late, strict=True):
             rows.append(
                 (
@@ -224,5 +224,5 @@ class _Demo:
         target = self._out / "training.png"
         if plot.draw(trace, target):
             return str(target)
-        self._console.log("no picture: matplotlib is missing (pip install 'pstrain[demo]')")
+        self._console.log("no plot: matplotlib is missing (pip install 'pstrain[demo]')")
         return None

@@ -91,7 +91,9 @@ def _did(
             return f"{rows.get(task['pid'], 0):,} rows streamed"
     jobs = service.get("jobs", ())
     windows = sum(i.get("windows", {}).get("done", 0) for job in jobs for i in job["iterations"])
-    return f"{service.get('datasets', 0)} datasets, {len(jobs)} jobs, {windows:,} windows dealt out"
+    return (
+        f"{service.get('datasets', 0)} datasets, {len(jobs)} jobs, {windows:,} windows handed out"
+    )
 
 
 def _trainer_status(address: str) -> dict[str, Any]:

@@ -54,12 +54,21 @@ class _Task:
 class _Resolver(SimpleClusterResolver):
     """The resolver of a LocalCluster, which remembers the strategies that use the cluster."""
 
-    def __init__(self, spec: ClusterSpec, strategies: weakref.WeakSet[Any]) -> None:
+    def __init__(
+        self, spec: ClusterSpec, strategies: weakref.WeakSet[Any], closing: threading.Event
+    ) -> None:
         super().__init__(spec, task_type="chief", task_id=0)
-        self._strategies = strategies
+        self._strategies, self._closing = strategies, closing
 
     def note_strategy(self, strategy: Any) -> None:
         self._strategies.add(strategy)
+
+    def check_open(self) -> None:
+        if self._closing.is_set():
+            raise FailedPreconditionError(
+                "the LocalCluster of this strategy is closed: make another one, and a strategy and "
+                "models on it"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SimpleClusterResolver, (self.cluster_spec(), "", self.task_type, self.task_id)
@@ -109,11 +118,11 @@ class LocalCluster:
             with self._changing:
                 for task in list(self._tasks.values()):
                     if task.role in ("ps", "worker") and task.child.returncode is not None:
-                        logger.warning("%s:%d has ended: it is restarted", task.role, task.index)
+                        logger.warning("%s:%d has ended; restarting it", task.role, task.index)
                         try:
                             self._restart(task)
                         except DataServiceError as error:
-                            logger.warning("it did not start, and is tried again: %s", error)
+                            logger.warning("the restart failed and is tried again: %s", error)
 
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
         if data_workers:
@@ -150,7 +159,7 @@ class LocalCluster:
         """
         spec = self.cluster_spec
         if self._resolver is None or self._resolver.cluster_spec() != spec:
-            self._resolver = _Resolver(spec, self._strategies)
+            self._resolver = _Resolver(spec, self._strategies, self._closing)
         return self._resolver
 
     @property

@@ -78,12 +78,12 @@ class _LocalRun:
             del self._running[job, index]
             task.finish(0.0)
             if task.returncode == 0 and job in _RESTARTED_JOBS:
-                logger.info("%s has ended by itself", task.name)
+                logger.info("%s has ended without an error", task.name)
             elif not self._may_restart(job, index, task):
                 print(f"pstrain launch: {task.how_it_ended()}", file=sys.stderr)
                 return 1
             else:
-                logger.warning("%s; it is started again", task.how_it_ended())
+                logger.warning("%s; restarting it", task.how_it_ended())
                 self._start(job, index)
         return None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +31,7 @@ from pstrain.vocabulary import Fetch
 
 if TYPE_CHECKING:
     from pstrain.execution.progress import History
+    from pstrain.models.options import EvaluateOptions, FitOptions, PredictOptions
 
 Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 
@@ -160,7 +161,7 @@ class Model(Weights, Hinting, ABC):
         steps_per_epoch: int | None = None,
         validation_data: Any = None,
         callbacks: Sequence[Any] = (),
-        **options: Any,
+        **options: Unpack[FitOptions],
     ) -> History:
         """Trains the model; see :func:`pstrain.training.fit`."""
         from pstrain.training import fit
@@ -168,7 +169,9 @@ class Model(Weights, Hinting, ABC):
         return fit(self, data, epochs, steps_per_epoch, validation_data, callbacks, **options)
 
     @refuse_arguments("evaluate", foreign_arguments.EVALUATE)
-    def evaluate(self, data: Any, *unnamed: Any, **options: Any) -> dict[str, float]:
+    def evaluate(
+        self, data: Any, *unnamed: Any, **options: Unpack[EvaluateOptions]
+    ) -> dict[str, float]:
         """Returns loss and metrics over the data; see :func:`pstrain.evaluation.evaluate`."""
         from pstrain.evaluation import evaluate
 
@@ -176,7 +179,9 @@ class Model(Weights, Hinting, ABC):
         return evaluate(self, data, **options)
 
     @refuse_arguments("predict", foreign_arguments.PREDICT)
-    def predict(self, data: Any, *unnamed: Any, **options: Any) -> NDArray[np.float32]:
+    def predict(
+        self, data: Any, *unnamed: Any, **options: Unpack[PredictOptions]
+    ) -> NDArray[np.float32]:
         """Returns a probability for every row; see :func:`pstrain.evaluation.predict`."""
         from pstrain.evaluation import predict
 

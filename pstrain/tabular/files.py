@@ -55,7 +55,7 @@ def open_files(
         )
     if delimiter is not None and kinds[0] not in _SEPARATORS:
         raise InvalidArgumentError(
-            f"--delimiter is of CSV files, and {pattern!r} matches {kinds[0]}: leave it out"
+            f"--delimiter is for CSV files, and {pattern!r} matches {kinds[0]}: leave it out"
         )
     if kinds[0] == "parquet":
         dataset = Dataset.from_parquet(paths)
@@ -104,8 +104,8 @@ def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
         found = dataset.schema.field(name).type
         if found != pa.type_for_alias(stated):
             raise InvalidArgumentError(
-                f"--types {name}={stated}: {where} holds it as {found}; only CSV and JSON files "
-                "are read by types that are stated, write the others anew"
+                f"--types {name}={stated}: {where} holds it as {found}; types can be stated only "
+                "for CSV and JSON files; rewrite files of other kinds"
             )
 
 

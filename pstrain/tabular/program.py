@@ -79,14 +79,14 @@ class Outcome:
 def train(config: TrainConfig, console: Console) -> Outcome:
     """Trains a model and saves it, with its preparation, in ``config.out``."""
     _check_out(config)
-    console.log(f"looking at {config.data}")
+    console.log(f"inspecting {config.data}")
     training = _training(config)
     findings = inspect(_sample(training, config), config.columns)
     _print_findings(findings, console)
     validation = _validation(config, findings.preparation)
     _try_validation(validation, findings.preparation, config)
     make_folder("--out", config.out)
-    console.log("compiling kernels, which takes a while the first time on a machine")
+    console.log("compiling kernels, which takes up to a minute the first time on a machine")
     compile_kernels(lambda text: console.log(f"  {text}"))
     with _cluster(config, console) as (cluster, strategy):
         with ExitStack() as scope:
@@ -154,8 +154,8 @@ def _try_validation(validation: ds.Dataset, prepared: Preparation, config: Train
     if config.validation_data is not None:
         raise DataError(f"--validation-data {config.validation_data!r} holds no rows")
     raise DataError(
-        f"--validation {config.validation} of the rows of {config.data!r} are none: give a larger "
-        "share, or other files by --validation-data"
+        f"--validation {config.validation} leaves no rows of {config.data!r} to validate "
+        "on: give a larger share, or other files by --validation-data"
     )
 
 
@@ -180,8 +180,8 @@ def _print_findings(findings: Findings, console: Console) -> None:
     for name, reason in findings.reasons.items():
         category = findings.schema.categorical.get(name)
         more = f"{category.buckets:,} buckets" if category else ""
-        rows.append((name, reason, "logarithm" if name in log1p else more))
-    console.table("Columns (change with --dense, --categorical, --ignore)", rows)
+        rows.append((name, reason, "logarithm taken" if name in log1p else more))
+    console.table("Columns (correct them with --dense, --categorical, --ignore)", rows)
     console.print()
 
 
@@ -210,7 +210,7 @@ def _cluster(
 def _model(config: TrainConfig, findings: Findings, console: Console) -> Any:
     kind = config.model
     if kind is None and not findings.schema.categorical:
-        console.log("no categorical column: logistic regression")
+        console.log("no categorical column: the model is a logistic regression")
         kind = "logistic_regression"
     model = make_model(kind or MODELS[0], findings.schema, config.dim, config.hidden, config.seed)
     _, make_optimizer = OPTIMIZERS[config.optimizer]

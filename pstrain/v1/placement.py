@@ -59,14 +59,14 @@ class WorkerParameters(RemoteParameters):
                 create(spec, value)
             except AlreadyExistsError as error:
                 error.add_note(
-                    "all workers make the same variables in the same order; if the servers go on "
-                    "from an earlier program, start the chief (worker 0) first"
+                    "all workers must make the same variables in the same order; if the servers "
+                    "ran an earlier program, start the chief (worker 0) first"
                 )
                 raise
             except (ServerRestartedError, AbortedError) as error:
                 if spec.id < 0 or (self._is_chief and isinstance(error, AbortedError)):
                     raise  # another chief has begun a session
-                logger.warning("variable %r is made in a new session: %s", spec.name, error)
+                logger.warning("making variable %r again in a new session: %s", spec.name, error)
                 self.rejoin()
                 return False
             return True
@@ -92,9 +92,10 @@ class WorkerParameters(RemoteParameters):
         """
         if self.key_maps.any_holds_keys(variables) and not self.may_move_keys():
             raise FailedPreconditionError(
-                "rows of an online mapping would go to other keys, of which the workers that train "
-                "do not hear: the chief (worker 0) assigns or restores one before training, in "
-                "strategy.session(checkpoint_manager, init_fn=...), or after it"
+                "this would give rows of an online mapping to other keys, which workers that "
+                "are training would not learn: let the chief (worker 0) assign or restore it "
+                "before training, in strategy.session(checkpoint_manager, init_fn=...), or "
+                "after training"
             )
         with super().giving_rows_anew(variables):
             yield

@@ -202,8 +202,8 @@ class TrainingSession:
             return False  # another chief is in charge now
         if self._manager is None or self._manager.latest_checkpoint is None:
             raise UnavailableError(
-                "a parameter server was lost with its variables, and there is no checkpoint to go "
-                "on from: start training again"
+                "a parameter server was lost with its variables, and there is no checkpoint to "
+                "resume from: start training again"
             ) from error
         self._give_up_save()
         self._initialise_variables(is_recovery=True)
@@ -214,7 +214,7 @@ class TrainingSession:
         try:
             self._manager.wait()
         except (DataServiceError, OSError) as error:
-            logger.warning("a checkpoint that was being written is given up: %s", error)
+            logger.warning("abandoned a checkpoint that was being written: %s", error)
 
     def _initialise_variables(self, *, is_recovery: bool) -> None:
         """Gives the variables their values once all servers answer.
@@ -231,7 +231,7 @@ class TrainingSession:
                     is_in_session = True
                 self._try_to_initialise(may_be_new=not is_recovery)
             except ServerRestartedError as error:
-                logger.warning("the chief begins again: %s", error)
+                logger.warning("the chief gives the variables their values again: %s", error)
                 is_in_session = False
             return is_in_session
 
@@ -249,7 +249,7 @@ class TrainingSession:
             keeps_rates = self._strategy.membership is not None
             restored = self._manager.restore_or_initialize(keeps_rates=keeps_rates)
             self.restored_from = str(restored)
-            logger.info("the chief goes on from %s", self.restored_from)
+            logger.info("the chief resumes from %s", self.restored_from)
         self._strategy.confirm_values(are_restored=has_saved)
         if self._init_fn is not None and may_be_new and not has_saved:
             self._init_fn()
@@ -298,7 +298,9 @@ class TrainingSession:
         try:
             wait_for(what, self._worker_timeout_s, lambda: self.guarded(attempt))
         except DeadlineExceededError as error:
-            logger.warning("worker %d ends nevertheless: %s", self._strategy.worker_index, error)
+            logger.warning(
+                "worker %d stops waiting and ends: %s", self._strategy.worker_index, error
+            )
 
 
 def _check_arguments(

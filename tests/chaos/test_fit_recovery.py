@@ -198,7 +198,7 @@ def test_a_program_that_was_killed_goes_on_where_its_checkpoint_was(
                 continue
             output, errors = program.communicate(timeout=200)
             assert program.returncode == 0, errors
-            assert "going on with the fit" in errors
+            assert "resuming the fit" in errors
             end = json.loads(output.splitlines()[-1])
             assert end == ["whole", [0, 1], [fitting_program.ROWS] * 2]
         finally:

@@ -59,7 +59,7 @@ def test_the_demo_learns_and_closes_with_one_line_of_json(tmp_path: pathlib.Path
     assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
     for word in ("coordinator.schedule", "model.fit", "data stall"):
         assert word in done.stderr
-    for work in ("rows streamed", "pulls", "pushes", "closures run", "windows dealt out"):
+    for work in ("rows streamed", "pulls", "pushes", "closures run", "windows handed out"):
         counts = re.findall(rf"([\d,]+) {work}", done.stderr)
         assert counts, work
         assert all(int(count.replace(",", "")) > 0 for count in counts), (work, counts)

@@ -351,7 +351,7 @@ def test_trainers_talk_to_servers_as_the_programs_config_says() -> None:
 
 def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> None:
     assert ps.ClusterCoordinator(coordinator.strategy) is coordinator
-    with pytest.raises(ValueError, match=r"queue_capacity=\d+ already, got 7: give it where"):
+    with pytest.raises(ValueError, match=r"queue_capacity=\d+, got 7: pass the value where"):
         ps.ClusterCoordinator(coordinator.strategy, queue_capacity=7)
     with pytest.raises(ValueError, match="closures_in_flight must be a positive integer, got 0"):
         ps.ClusterCoordinator(coordinator.strategy, closures_in_flight=0)
@@ -569,5 +569,5 @@ def test_what_no_checkpoint_holds_is_named_and_begins_at_its_first_values(
         assert int(counter) == 1
         assert rate.numpy().tolist() == [0.5, 0.25]
         assert not large.numpy().any()
-        assert "'rate', 'large' were not in the checkpoint and have begun anew" in caplog.text
+        assert "'rate', 'large' were not in the checkpoint and have started over" in caplog.text
         coordinator.close()

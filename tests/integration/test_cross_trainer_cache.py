@@ -203,7 +203,7 @@ def test_what_a_cache_needs(service: LocalService) -> None:
     remote = cached(service, "a", "twice")
     with iter(remote) as iterator:
         take(iterator, 1)
-    with pytest.raises(InvalidArgumentError, match="its only repetition is endless"):
+    with pytest.raises(InvalidArgumentError, match="one repetition without an end"):
         next(iter(remote))
     endless = ds.Dataset.range(ROWS).repeat().batch(10)
     plain = endless.distribute(OFF, service.target, job_name="twice")

@@ -11,7 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import pstrain as ps
@@ -124,6 +126,23 @@ def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
         pickle.dumps(cluster)
     assert not any(is_running(pid) for pid in pids)
     assert not os.path.exists(log_dir)
+
+
+def test_who_uses_a_cluster_that_is_closed_waits_for_nobody() -> None:
+    data = {"x": np.zeros(8, np.float32), "label": np.zeros(8, np.int64)}
+    with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
+        resolver = cluster.resolver
+        strategy = ps.ParameterServerStrategy(resolver)
+        with strategy.scope():
+            model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["x"]))
+            model.compile("sgd")
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: model.fit(data, verbose=0),
+        lambda: ps.ParameterServerStrategy(resolver),
+    )
+    for use in uses:
+        with pytest.raises(ps.errors.FailedPreconditionError, match="make another one, and a"):
+            use()
 
 
 def test_what_is_not_there_is_named() -> None:

@@ -153,7 +153,9 @@ def test_other_data_is_refused(service: LocalService) -> None:
     with iter(make(100)) as iterator:
         read(iterator, 2)
         state = saved(iterator)
-        with pytest.raises(FailedPreconditionError, match="elements of this iterator were taken"):
+        with pytest.raises(
+            FailedPreconditionError, match="elements were already taken from this iterator"
+        ):
             iterator.load_state_dict(state)
         assert len(read(iterator)) == 80, "a refused state changes nothing"
     for other in (make(200), make(100, delivery="at_most_once")):

@@ -152,7 +152,8 @@ def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
     assert lost["windows"] >= 1
     assert lost["windows_not_counted"] == 0
     assert ROWS - len(got) <= lost["rows_at_most"] < ROWS // 2
-    said = f"lost what was under way in {lost['windows']} windows, up to {lost['rows_at_most']:,}"
+    windows = "window" if lost["windows"] == 1 else "windows"
+    said = f"were lost in {lost['windows']} {windows}, up to {lost['rows_at_most']:,}"
     assert said in status_text(json.dumps(status))
     # Only rows in flight at the killed worker are missing; all other windows are delivered.
     assert ROWS // 2 < len(got) < ROWS

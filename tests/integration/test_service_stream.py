@@ -321,7 +321,9 @@ def test_the_end_lets_the_reader_go_and_keeps_its_position(
     assert iterator.stats()["rows"] == rows
     with pytest.raises(StopIteration):
         next(iterator)
-    with pytest.raises(FailedPreconditionError, match="elements of this iterator were taken"):
+    with pytest.raises(
+        FailedPreconditionError, match="elements were already taken from this iterator"
+    ):
         iterator.load_state_dict(at_end)
     iterator.close()
 

@@ -287,3 +287,27 @@ def test_data_without_an_end_or_with_other_rows_each_time_are_read_in_shares(
     assert model.fit(endless, steps_per_epoch=15, verbose=0).history["examples"] == [1_500]
     made = ds.Dataset.from_numpy(columns).map(lambda c: c, deterministic=False).batch(100)
     assert model.fit(made, epochs=2, verbose=0).history["examples"] == [1_000, 1_000]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_evaluation_that_is_broken_off_leaves_nothing_behind(
+    error: type[BaseException], cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
+) -> None:
+    model = compiled(strategy)
+    data = ds.Dataset.from_numpy(clicks()).batch(100)
+    shared = data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+
+    class Breaks(ps.callbacks.Callback):
+        def on_test_batch_end(self, batch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            raise error
+
+        on_predict_batch_end = on_test_batch_end
+
+    breaks: dict[str, Any] = {"callbacks": [Breaks()], "steps_per_execution": 1}
+    for each in (shared, data):
+        with pytest.raises(error):
+            model.evaluate(each, verbose=0, **breaks)
+        with pytest.raises(error):
+            model.predict(each, distributed=True, **breaks)
+        ps.ClusterCoordinator(strategy).join()
+    assert model.evaluate(shared, verbose=0)["examples"] == ROWS

@@ -449,7 +449,7 @@ def test_rows_go_to_other_keys_only_where_no_other_worker_trains(tmp_path: pathl
                 for strategy, mine in zip((chief, other), keys, strict=True):
                     with pytest.raises(FailedPreconditionError, match="before training, in stra"):
                         strategy.run(mine.assign, (nothing,))
-                with pytest.raises(FailedPreconditionError, match="do not hear"):
+                with pytest.raises(FailedPreconditionError, match="would not learn"):
                     manager.checkpoint.restore(manager.save())
                 other.membership.report_done(1)
         assert len(lookups[0]) == 20

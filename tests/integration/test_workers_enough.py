@@ -90,7 +90,7 @@ def test_a_fast_reader_of_a_slow_pipeline_asks_for_more_and_a_slow_reader_for_fe
             finally:
                 stop.set()
                 thread.join(60.0)
-        assert "workers would be enough (" in capsys.readouterr().out
+        assert " would be enough (" in capsys.readouterr().out
 
 
 def test_the_status_as_json_says_why() -> None:

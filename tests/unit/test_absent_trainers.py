@@ -78,7 +78,7 @@ def test_the_share_of_a_trainer_that_never_came(caplog: pytest.LogCaptureFixture
 def test_the_share_of_one_that_was_lost_after_its_end(caplog: pytest.LogCaptureFixture) -> None:
     coordinator = Coordinator(0, 1)
     run(coordinator, coordinator.lose)
-    assert "a trainer was lost while it read the data: rows that it had taken" in caplog.text
+    assert "a trainer was lost while it read the data: the rows that it had taken" in caplog.text
     assert "read their share" not in caplog.text
 
 

@@ -193,6 +193,6 @@ def test_a_file_keeps_what_a_data_service_yields(tmp_path: pathlib.Path) -> None
     path.unlink()
     with (
         open_stream(dataset) as lost,
-        pytest.raises(FailedPreconditionError, match=r"kept\.arrow', which is not there"),
+        pytest.raises(FailedPreconditionError, match=r"kept\.arrow', which no longer exists"),
     ):
         lost.restore(state)

@@ -289,7 +289,7 @@ def test_the_best_values_outlast_the_program_that_kept_them_where_there_is_a_dir
         assert again.state_dict()["best"] == (None if directory is None else 1.0)
         again.on_train_end()
     assert [path.name for path in tmp_path.iterdir()] == ["best-2"]
-    assert "are gone with the program" in caplog.text
+    assert "were lost with the program" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -301,7 +301,7 @@ def test_what_is_waited_for_is_named(cluster: Cluster) -> None:
         values[3].get(0)
     for closure in (0, 2, 3):
         cluster.ends(closure)
-    words = r"0 closures wait, 1 run, 1 .*first of them is step \(closure 1\), which trainer 0 has"
+    words = r"0 closures wait, 1 run, 1 .*first closure is step \(closure 1\), which trainer 0 has"
     with pytest.raises(TimeoutError, match=words):
         cluster.scheduler.wait_idle(0)
 

@@ -123,6 +123,16 @@ def test_wrong_options_are_refused(step: Any, tmp_path: pathlib.Path, options: A
         CheckpointManager(Checkpoint(step=step), tmp_path, **{"max_to_keep": 1, **options})
 
 
+def test_a_directory_that_is_a_file_is_named(step: Any, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "model.ckpt"
+    file.touch()
+    with pytest.raises(InvalidArgumentError, match=r"model.ckpt', which is.*: name a folder"):
+        CheckpointManager(Checkpoint(step=step), file)
+    for directory in (file, file / "sub"):
+        with pytest.raises(InvalidArgumentError, match="a file: name a folder"):
+            Checkpoint(step=step).save(directory)
+
+
 def test_the_newest_are_followed(step: Any, tmp_path: pathlib.Path) -> None:
     saved, seen = Checkpoint(step=step), []
     saved.save(tmp_path)

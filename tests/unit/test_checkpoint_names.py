@@ -99,7 +99,7 @@ def test_a_save_tells_of_restored_values_that_it_lacks(
     saved = Checkpoint(model=later, step=Variable(3))
     saved.restore(Checkpoint(model=Model(), step=Variable(3)).save(tmp_path))
     saved.save(tmp_path)
-    assert "'model' has made none of its variables yet" in caplog.text
+    assert "'model' has not made its variables yet" in caplog.text
     caplog.clear()
     later.build()
     saved.save(tmp_path)

@@ -142,7 +142,7 @@ def state_of(cardinality: int = -1) -> DispatcherState:
     ("change", "message"),
     [
         ({"job_name": None}, "requires named jobs"),
-        ({"repetition": 1}, "its only repetition is endless"),
+        ({"repetition": 1}, "one repetition without an end"),
         ({"options": JobOptions(cross_trainer_cache=True, ordered=True)}, "excludes"),
     ],
 )

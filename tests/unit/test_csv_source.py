@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import lzma
 import pathlib
 import pickle
 from typing import Any
@@ -97,6 +98,13 @@ def test_a_header_that_is_no_text_is_an_error_of_the_source(tmp_path: pathlib.Pa
     (tmp_path / "a.csv").write_bytes(gzip.compress(b"x,y\n1,2\n"))
     with pytest.raises(SourceError, match="not UTF-8"):
         Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
+
+
+def test_a_compression_that_is_not_read_is_told_with_those_that_are(tmp_path: pathlib.Path) -> None:
+    for name, read in (("a.csv.xz", Dataset.from_csv), ("a.jsonl.xz", Dataset.from_json)):
+        (tmp_path / name).write_bytes(lzma.compress(b"x,y\n1,2\n"))
+        with pytest.raises(SourceError, match=r"as \.xz, which is not read; \.gz, .* are"):
+            read(str(tmp_path / name)).to_table()
 
 
 def test_a_text_that_is_not_utf_8_is_told_with_what_to_do(tmp_path: pathlib.Path) -> None:

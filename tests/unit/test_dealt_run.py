@@ -144,7 +144,7 @@ def test_trainers_that_see_different_ends_are_told_whichever_is_heard_first(
 ) -> None:
     found = [(8, False), (5, True), (1, True)]  # the second range ends at 13, the third at 17
     reports = [{"steps": steps, "ended": ended} for steps, ended in found]
-    with pytest.raises(DataError, match="end of the pass before element 13, which another"):
+    with pytest.raises(DataError, match="the pass ended before element 13, which another"):
         note_all(_End(), {8 * index: reports[index] for index in heard})
 
 

@@ -106,7 +106,9 @@ def test_who_may_not_wait_for_a_plan_tries_again() -> None:
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(open_reader, service, "r1")
         assert begun.wait(WAIT_S)
-        with pytest.raises(UnavailableError, match=r"job 'train' are being listed.*try again"):
+        with pytest.raises(
+            UnavailableError, match=r"cannot list the sources of job 'train' yet.*try again"
+        ):
             open_reader(service, "r2")
         may_plan.set()
         assert future.result(WAIT_S) == "i1"
@@ -123,7 +125,7 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         future = pool.submit(open_reader, service, "r1")
         assert begun.wait(WAIT_S)
         for _ in range(3):
-            with pytest.raises(UnavailableError, match="being listed"):
+            with pytest.raises(UnavailableError, match="cannot list the sources"):
                 open_reader(service, "r2")
         with service.openings._listings.alone("dataset other"):
             pass  # one thread lists and none waits, so there is room

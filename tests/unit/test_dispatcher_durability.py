@@ -226,7 +226,7 @@ def test_one_decision_is_one_frame() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "remedy"),
-    [(ResourceExhaustedError("no room"), "make room"), (DataLossError("damaged"), "restarted")],
+    [(ResourceExhaustedError("no room"), "there is room"), (DataLossError("damaged"), "restarted")],
 )
 def test_a_failed_journal_stops_all_answers(failure: DataServiceError, remedy: str) -> None:
     journal = ListJournal()

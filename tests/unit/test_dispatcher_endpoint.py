@@ -106,8 +106,9 @@ def test_the_status_reads_well() -> None:
     service.sync(request, ReaderReport(rows_consumed=1, wait_share=0.25))
     endpoint = DispatcherEndpoint(service)
     assert status_text(endpoint.get_status(pb.GetStatusRequest()).json).splitlines() == [
-        "1 workers, 1 jobs, 1 datasets",
-        "2 clients, heartbeats every 1 s, lost after 10 s (workers) or 60 s (readers)",
+        "1 worker, 1 job, 1 dataset",
+        "2 clients; a heartbeat of each is due every 1 s; a silent worker counts as lost after "
+        "10 s, a silent reader after 60 s",
         "",
         "worker  rows sent  rows/s  busy  windows  buffered",
         "w1:1        1,234      57    0%        0   0.0 MiB",

@@ -72,7 +72,7 @@ def test_an_owner_that_stays_silent_is_not_waited_for_for_ever(
     assert lease(service, "r2") == []
     with caplog.at_level(logging.WARNING):
         pass_time(service, clock, 3)
-    assert "r1 was lost, and its owner t did not say within 30 s" in caplog.text
+    assert "r1 was lost, and its owner t did not report within 30 s" in caplog.text
     assert lease(service, "r2")
 
 
@@ -113,7 +113,7 @@ def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() ->
     after = service_of(ListJournal(journal.frames), clock, **TIMES)
     assert after._state == service._state
     for each in (service, after):
-        with pytest.raises(FailedPreconditionError, match="readers of u were given up"):
+        with pytest.raises(FailedPreconditionError, match="readers of u were declared lost"):
             open_reader(each, "r3", owner="u")
     open_reader(after, "r3", owner="v")
     assert lease(after, "r3")

@@ -73,8 +73,8 @@ def test_a_dispatcher_that_stood_still_blames_nobody(caplog: pytest.LogCaptureFi
     clock.advance(3600.0)
     service.tick()
     assert len(service.overview.status()["workers"]) == 1
-    assert "this dispatcher stood still for" in caplog.text
-    assert "counts against no worker and no reader" in caplog.text
+    assert "this dispatcher was suspended for" in caplog.text
+    assert "does not count as silence" in caplog.text
 
 
 @pytest.mark.parametrize(("timeout_s", "left"), [(5.0, 0), (None, 1)])

@@ -70,6 +70,13 @@ def test_what_is_no_function(value: Any) -> None:
         Function.of(value, "map")
 
 
+def test_a_condition_in_quotes_is_told_how_to_write_one() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"'id > 3'.*without quotes, as dataservice\.col"
+    ):
+        Function.of("id > 3", "filter")
+
+
 def test_pickled_functions_can_be_forbidden() -> None:
     with pytest.raises(FailedPreconditionError, match="without pickled functions"):
         shipped(double).load(allow_functions=False)

@@ -233,7 +233,7 @@ def test_a_write_that_a_limit_refuses_is_no_damage(tmp_path: pathlib.Path) -> No
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(ResourceExhaustedError, match=r"cannot be written.*from a quota"):
+        with pytest.raises(ResourceExhaustedError, match=r"cannot be written.*a quota"):
             journal.append([b"x" * 200_000])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

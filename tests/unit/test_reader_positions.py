@@ -61,7 +61,7 @@ def test_merged_positions_count_what_all_consumed() -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (state_of(position()), "two of the states were saved by reader a"),
+        (state_of(position()), "several of the states were saved by reader a"),
         (state_of(position(origins=("b",), division="e")), "another division"),
         (state_of(position(origins=("b",), seeds=(6,))), "another seeds"),
         ({**state_of(position(origins=("b",))), "plan": "y"}, "differ in state\\['plan'\\]"),

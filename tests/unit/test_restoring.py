@@ -123,7 +123,7 @@ def test_a_session_takes_the_place_of_no_other_than_the_one_that_it_names() -> N
 
 def test_a_server_without_a_session_is_given_to_who_has_looked_at_it() -> None:
     sessions = Sessions()
-    with pytest.raises(ServerRestartedError, match="look again"):
+    with pytest.raises(ServerRestartedError, match="read the status of all"):
         sessions.begin("b", replaced="a", incarnation="the one before")
     assert sessions.status()["session"] is None
     sessions.begin("b", replaced="a", incarnation=sessions.status()["incarnation"])

@@ -116,7 +116,9 @@ def test_calls_over_the_limit_are_refused(box: EchoBox) -> None:
         held = [pool.submit(client.call, "HoldOn", Text()) for _ in range(2)]
         for _ in held:
             assert box.holding.acquire(timeout=DEADLINE_S)
-        with pytest.raises(UnavailableError, match="refused SayBack: as many calls run"):
+        with pytest.raises(
+            UnavailableError, match="refused SayBack: it already runs as many calls"
+        ):
             client.call("SayBack", Text())
         # A call with retries succeeds once there is room.
         reply = client.call_retrying(
