@@ -20,7 +20,7 @@ from pstrain.features.schema import Features, FeatureSchema
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
-from pstrain.layers.base import looked_up
+from pstrain.layers.base import rows_leaf
 from pstrain.layers.projection import project_embedding
 from pstrain.models.base import Model
 
@@ -34,7 +34,7 @@ class EmbeddedRows(ps.layers.Embedding):
 
     def forward(self, values: Sequence[Any], inputs: Features) -> Tensor:
         lookup = values[0]
-        rows = looked_up(self.variables[0], lookup)
+        rows = rows_leaf(self.variables[0], lookup)
         embedded = len(CATEGORICAL) * self.dim
         output = Tensor(buffers.empty((len(inputs), embedded + len(DENSE))))
         kernels.gather_fields(rows.value, lookup.inverse, len(CATEGORICAL), output.value)

@@ -26,7 +26,7 @@ SMALLEST_BYTES = 64 << 10
 _CLASS_BITS = 4
 
 
-class _Kept(threading.local):
+class _Pool(threading.local):
     """The blocks of one thread, oldest first, and the indices of those that served each class."""
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class _Kept(threading.local):
         self.by_class: defaultdict[int, deque[int]] = defaultdict(deque)
 
 
-_kept = _Kept()
+_pool = _Pool()
 
 
 def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
@@ -45,20 +45,20 @@ def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
     size = math.prod(shape)
     if size * 4 < SMALLEST_BYTES:
         return np.empty(shape, dtype=np.float32)
-    blocks = _kept.blocks
+    blocks = _pool.blocks
     # A search through all blocks, some tens of times per step, made a sixth of a step's calls.
     bits = size.bit_length()
-    known = _kept.by_class[bits << _CLASS_BITS | size >> bits - _CLASS_BITS]
+    known = _pool.by_class[bits << _CLASS_BITS | size >> bits - _CLASS_BITS]
     for _ in range(len(known)):
         # The block that was handed out longest ago is the most likely to be free.
         index = known[0]
         known.rotate(-1)
         if _is_free(blocks[index], size):
             return blocks[index][:size].reshape(shape)
-    for index, kept in enumerate(blocks):
-        if _is_free(kept, size):
+    for index, block in enumerate(blocks):
+        if _is_free(block, size):
             known.append(index)
-            return kept[:size].reshape(shape)
+            return block[:size].reshape(shape)
     block = aligned_empty((size + size // 16,), "float32")
     _make_room(block.nbytes)
     if block.nbytes <= LIMIT_BYTES:
@@ -82,7 +82,7 @@ def read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 def held_bytes() -> int:
     """Returns the bytes that this thread's pool keeps, in use or not."""
-    return sum(block.nbytes for block in _kept.blocks)
+    return sum(block.nbytes for block in _pool.blocks)
 
 
 def _is_free(block: NDArray[np.float32], size: int) -> bool:
@@ -98,8 +98,8 @@ _UNREFERENCED = sys.getrefcount(_UNUSED.base)
 
 def _make_room(wanted_bytes: int) -> None:
     """Drops the oldest blocks from the pool; blocks in use live on until their arrays die."""
-    blocks = _kept.blocks
+    blocks = _pool.blocks
     held = sum(block.nbytes for block in blocks)
     while blocks and held + wanted_bytes > LIMIT_BYTES:
         held -= blocks.pop(0).nbytes
-        _kept.by_class.clear()  # indices of blocks have changed
+        _pool.by_class.clear()  # indices of blocks have changed

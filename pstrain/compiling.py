@@ -65,7 +65,7 @@ def _smallest_first(modules: Sequence[str] | None) -> list[str]:
 
 
 def _fill_cache(names: Sequence[str], processes: int) -> None:
-    groups = shares(names, processes)
+    groups = balanced_groups(names, processes)
     if len(groups) < 2:
         return
     deadline_s = time.monotonic() + _TIMEOUT_S
@@ -80,7 +80,7 @@ def _fill_cache(names: Sequence[str], processes: int) -> None:
                 logger.info("kernels of %s are compiled here: %s", ", ".join(group), failure)
 
 
-def shares(names: Sequence[str], count: int) -> list[list[str]]:
+def balanced_groups(names: Sequence[str], count: int) -> list[list[str]]:
     """Splits modules into at most ``count`` non-empty groups of about equal source length."""
     groups: list[list[str]] = [[] for _ in range(min(count, len(names)))]
     lengths = [0] * len(groups)

@@ -67,15 +67,15 @@ class RangeReader:
     def __next__(self) -> RangeReader:
         return self
 
-    def read(self, start: int, length: int, near: Bookmark | None = None) -> list[Any]:
+    def read(self, start: int, length: int, bookmark: Bookmark | None = None) -> list[Any]:
         """Returns the elements of a range; fewer if the data ends before its end.
 
-        ``near``: a bookmark at or before ``start``, at which reading begins if the data has to be
+        ``bookmark``: one at or before ``start``, at which reading begins if the data has to be
         opened, or if the bookmark is far ahead of this reader. CancelledError if it is closed.
         """
         try:
             with self._lock:
-                return self._read(start, length, near)
+                return self._read(start, length, bookmark)
         finally:
             # close() does not wait for the lock: if it was held, this thread stops the reading.
             if self._is_closed:
@@ -96,13 +96,13 @@ class RangeReader:
             finally:
                 self._lock.release()
 
-    def _read(self, start: int, length: int, near: Bookmark | None) -> list[Any]:
+    def _read(self, start: int, length: int, bookmark: Bookmark | None) -> list[Any]:
         try:
-            if self._elements is None or start < self._first or self._is_far_before(near):
-                self._open(near)
+            if self._elements is None or start < self._first or self._is_far_before(bookmark):
+                self._open(bookmark)
             began_s, before = time.perf_counter(), self._next
             found = self._read_on(start, start + length)
-            self._pace.note(self._next - before, time.perf_counter() - began_s)
+            self._pace.record(self._next - before, time.perf_counter() - began_s)
             if len(found) == length and self._takes_bookmarks:
                 self._take_bookmark()
             return found
@@ -116,8 +116,8 @@ class RangeReader:
         """The number of the oldest kept element, or of the next element if none is kept."""
         return self._next - len(self._kept)
 
-    def _is_far_before(self, near: Bookmark | None) -> bool:
-        return near is not None and self._pace.is_far(near.at - self._next)
+    def _is_far_before(self, bookmark: Bookmark | None) -> bool:
+        return bookmark is not None and self._pace.is_far(bookmark.at - self._next)
 
     def _read_on(self, start: int, stop: int) -> list[Any]:
         assert self._elements is not None
@@ -142,15 +142,15 @@ class RangeReader:
         pause_s = max(_BOOKMARK_EVERY_S, _BOOKMARK_SHARE * (now_s - began_s))
         self._bookmark_due_s = now_s + pause_s
 
-    def _open(self, near: Bookmark | None) -> None:
+    def _open(self, bookmark: Bookmark | None) -> None:
         self._stop()
         if self._is_closed:
             raise CancelledError("these ranges cannot be read any longer: their pass is over")
         elements: Any = open_dataset(self._dataset, self._epoch, InputContext())
         self._elements = elements
-        if near is not None:
-            elements.load_state_dict(json.loads(near.position))
-            self._next = near.at
+        if bookmark is not None:
+            elements.load_state_dict(json.loads(bookmark.position))
+            self._next = bookmark.at
 
     def _stop(self) -> None:
         elements, self._elements = self._elements, None
@@ -181,7 +181,7 @@ class _Pace:
         self._opening_s: float | None = None
         self._elements, self._took_s = 0, 0.0
 
-    def note(self, elements: int, took_s: float) -> None:
+    def record(self, elements: int, took_s: float) -> None:
         """Records that ``elements`` were read in ``took_s``."""
         if self._opening_s is None:
             self._opening_s = took_s

@@ -57,8 +57,8 @@ def evaluate(
     loss = TrainedLoss(name="loss")
     metrics, weighted = [loss, *model.metrics], [loss, *model.weighted_metrics]
     states = [metric.initial_state() for metric in metrics]
-    calls = _calls(callbacks, model, steps)
-    calls.test_begin()
+    hooks = _hooks(callbacks, model, steps)
+    hooks.test_begin()
     started_s = time.perf_counter()
     examples = done = 0
     step = EvaluateSteps(model, metrics, weighted, Weighting(column))
@@ -73,7 +73,7 @@ def evaluate(
             ]
             before, done = done, done + report["steps"]
             if done > before:
-                calls.test_batch(before, done, {"examples": float(examples)})
+                hooks.test_batch(before, done, {"examples": float(examples)})
     if not examples:
         raise DataError("there were no rows to evaluate on: the dataset is empty")
     if steps is not None and done < steps:
@@ -81,7 +81,7 @@ def evaluate(
     elapsed_s = time.perf_counter() - started_s
     logs = {m.name: m.compute(s) for m, s in zip(metrics, states, strict=True)}
     logs |= {"examples": float(examples), "examples_per_s": examples / max(elapsed_s, 1e-9)}
-    calls.test_end(logs)
+    hooks.test_end(logs)
     if verbose:
         shown = "  ".join(f"{name} {value:.4f}" for name, value in logs.items())
         print(f"evaluation: {shown}")
@@ -140,8 +140,8 @@ def predict(
     if distributed is None and not can_be_dealt(source):
         distributed = False
     executor = executor_of(model, distributed)
-    calls = _calls(callbacks, model, steps)
-    calls.predict_begin()
+    hooks = _hooks(callbacks, model, steps)
+    hooks.predict_begin()
     parts: list[NDArray[np.float32]] = []
     step = PredictSteps(model)
     run = executor.run_once(step, source, steps, steps_per_execution, is_in_order=True)
@@ -150,8 +150,8 @@ def predict(
             before = len(parts)
             parts += report["predictions"]
             if len(parts) > before:
-                calls.predict_batch(before, len(parts), {})
-    calls.predict_end({})
+                hooks.predict_batch(before, len(parts), {})
+    hooks.predict_end({})
     if steps is not None and len(parts) < steps:
         warn_of_end("predict", len(parts), f"steps={steps}", "these were predicted")
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.float32)
@@ -177,7 +177,7 @@ def _check_steps(steps: int | None, steps_per_execution: int) -> None:
     integer_at_least(steps_per_execution, 1, "steps_per_execution")
 
 
-def _calls(
+def _hooks(
     callbacks: Sequence[Callback] | CallbackList, model: Any, steps: int | None
 ) -> CallbackList:
     if isinstance(callbacks, CallbackList):

@@ -103,7 +103,7 @@ _EXACT: Final = "states are integers, so that sums are exact: leave it out"
 _PROBABILITIES: Final = "give losses.sigmoid(logits)"
 _BINARY: Final = "labels are 0 or 1, one for each row: make one metric for each label"
 NEW_METRIC: Final = {"dtype": _EXACT}
-ANSWERS: Final = {
+PRECISION_RECALL: Final = {
     "thresholds": "write threshold=, a number, and a metric for each",
     "top_k": "answers are by the threshold alone",
     "class_id": _BINARY,
@@ -192,7 +192,7 @@ INPUT_OPTIONS: Final = {
 }
 
 
-def instead_of(
+def refuse_arguments(
     what: str, remedies: Mapping[str, str], *, beyond: str = ""
 ) -> Callable[[Called], Called]:
     """Returns a decorator: the callable ``what`` raises InvalidTypeError for these arguments.
@@ -201,7 +201,7 @@ def instead_of(
     there are more positional arguments than the callable takes.
     """
 
-    def tell(function: Called) -> Called:
+    def decorate(function: Called) -> Called:
         most = function.__code__.co_argcount if beyond else sys.maxsize  # type: ignore[attr-defined]
 
         @functools.wraps(function)
@@ -213,4 +213,4 @@ def instead_of(
 
         return cast("Called", call)
 
-    return tell
+    return decorate

@@ -244,12 +244,12 @@ def module_getattr(module: str, remedies: Mapping[str, str]) -> Callable[[str], 
     return __getattr__
 
 
-class Telling:
-    """A base class whose AttributeErrors name the remedies for the names in ``_foreign``."""
+class Hinting:
+    """A base class whose AttributeErrors name the remedies for the names in ``_remedies``."""
 
-    _foreign: ClassVar[Mapping[str, str]] = {}
+    _remedies: ClassVar[Mapping[str, str]] = {}
 
     if not TYPE_CHECKING:  # type checkers still report unknown names
 
         def __getattr__(self, name: str) -> NoReturn:
-            no_attribute(f"{type(self).__name__!r} object", name, self._foreign, self)
+            no_attribute(f"{type(self).__name__!r} object", name, self._remedies, self)

@@ -18,7 +18,7 @@ from dataservice.runtime.arguments import HintingEnumType, nearest
 from dataservice.runtime.identity import new_id
 from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError, NotFoundError
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.trainer.context import InputContext, call_with_context
 
 logger = logging.getLogger(__name__)
@@ -51,8 +51,8 @@ class InputOptions:
 
 
 # The dataclass decorator generates the constructor, so it can be wrapped only afterwards.
-_told = instead_of("InputOptions", foreign_arguments.INPUT_OPTIONS)
-InputOptions.__init__ = _told(InputOptions.__init__)  # type: ignore[method-assign]
+_refuse_foreign = refuse_arguments("InputOptions", foreign_arguments.INPUT_OPTIONS)
+InputOptions.__init__ = _refuse_foreign(InputOptions.__init__)  # type: ignore[method-assign]
 
 
 class DistributedDataset:

@@ -11,7 +11,7 @@ from dataservice.runtime.arguments import check_choice, check_true_or_false
 from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.columns import check_labels, vector
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record, recording
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.kernels import losses as kernels
@@ -37,14 +37,14 @@ class BinaryCrossentropy:
     each example, float32 [n], from which a step computes its own scalar.
     """
 
-    @instead_of("BinaryCrossentropy", foreign_arguments.BINARY_CROSSENTROPY)
+    @refuse_arguments("BinaryCrossentropy", foreign_arguments.BINARY_CROSSENTROPY)
     def __init__(self, from_logits: bool = False, *, reduction: str = "mean") -> None:
         check_choice("reduction", reduction, _REDUCTIONS)
         check_true_or_false(from_logits=from_logits)
         self.from_logits = from_logits
         self.reduction = "none" if reduction == "none" else "mean"
 
-    @instead_of("BinaryCrossentropy", foreign_arguments.LOSS)
+    @refuse_arguments("BinaryCrossentropy", foreign_arguments.LOSS)
     def __call__(
         self,
         labels: ArrayLike,

@@ -27,7 +27,7 @@ class Presence:
         self._lock = threading.Lock()
         self._inside = 0
         self._left_at_s: float | None = None
-        self._is_dismissed = False
+        self._has_program_ended = False
         self.decides_end = False
 
     def __enter__(self) -> Presence:
@@ -40,12 +40,12 @@ class Presence:
             self._inside -= 1
             self._left_at_s = self._clock()
 
-    def dismiss(self) -> None:
+    def record_program_end(self) -> None:
         """Records that the program that used the server has ended: no other client is awaited."""
         with self._lock:
-            self._is_dismissed = True
+            self._has_program_ended = True
 
-    def during(self, call: Callable[P, T]) -> Callable[P, T]:
+    def counted(self, call: Callable[P, T]) -> Callable[P, T]:
         """Wraps ``call`` so that a client counts as present while it runs."""
 
         def present(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -57,7 +57,7 @@ class Presence:
     def is_over(self, grace_s: float) -> bool:
         """True if the last client left at least ``grace_s`` ago, or the program has ended."""
         with self._lock:
-            if self._is_dismissed:
+            if self._has_program_ended:
                 return True
             if self._inside or self._left_at_s is None:
                 return False

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from dataservice.errors import DataServiceError, error_from_dict, error_to_dict, is_registered
 from pstrain import results
 from pstrain.errors import OutOfRangeError, RemoteError
-from pstrain.known_classes import class_here
+from pstrain.loaded_classes import loaded_class
 
 _DETAIL_MAX_BYTES = 64 << 10
 _MEMBERS_MAX = 20
@@ -61,13 +61,13 @@ def decode(text: str) -> Exception:
 
 def _user_error(value: Mapping[str, Any]) -> Exception:
     own, *above = value["classes"]
-    cls = _class_here(own)
+    cls = _loaded_class(own)
     error = None if cls is None else _rebuilt(cls, value)
     if error is not None:
         return error
     if "ours" in value:
         return error_from_dict(value["ours"])
-    nearest = next((found for name in above if (found := _class_here(name))), Exception)
+    nearest = next((found for name in above if (found := _loaded_class(name))), Exception)
     return _remote_class(nearest)(
         f"{'.'.join(own)}: {value['message']} ({value['where']})",
         remote_traceback=value["traceback"],
@@ -75,8 +75,8 @@ def _user_error(value: Mapping[str, Any]) -> Exception:
     )
 
 
-def _class_here(name: _ClassName) -> type[Exception] | None:
-    found = class_here(*name)
+def _loaded_class(name: _ClassName) -> type[Exception] | None:
+    found = loaded_class(*name)
     return found if found is not None and issubclass(found, Exception) else None
 
 
@@ -87,7 +87,7 @@ def _rebuilt(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None
     the original text.
     """
     base = _built_in_base(cls)
-    args = _arguments_here(value)
+    args = _local_arguments(value)
     try:
         error: Exception = base.__new__(cls, *args)
         base.__init__(error, *args)
@@ -98,7 +98,7 @@ def _rebuilt(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None
     return error if cls is base or _text(error) == value["message"] else None
 
 
-def _arguments_here(value: Mapping[str, Any]) -> tuple[Any, ...]:
+def _local_arguments(value: Mapping[str, Any]) -> tuple[Any, ...]:
     if "group" in value:
         message, members = value["group"]
         return message, [decode(each) for each in members]

@@ -25,7 +25,7 @@ from pstrain.errors import (
     InvalidTypeError,
     UnimplementedError,
 )
-from pstrain.foreign_names import Telling
+from pstrain.foreign_names import Hinting
 from pstrain.gradients.tensor import Tensor
 from pstrain.input_sharding import DistributedDataset, DistributedDatasetFunction
 from pstrain.strategy_scope import has_strategy
@@ -149,11 +149,11 @@ def call_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, A
     return tuple(args or ()), dict(kwargs or {})
 
 
-class Replica(Telling):
+class Replica(Hinting):
     """The part of a strategy that both the program and trainers have; one replica per process."""
 
     _replicas = 1
-    _foreign = foreign_names.STRATEGY
+    _remedies = foreign_names.STRATEGY
 
     def __init__(self, num_replicas_in_sync: int = 1) -> None:
         self._replicas = num_replicas_in_sync

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from pstrain import sparse_arrays
 from pstrain.errors import InvalidArgumentError
-from pstrain.known_classes import class_here
+from pstrain.loaded_classes import loaded_class
 
 _LENGTH = struct.Struct("<I")
 _PLAIN = (type(None), bool, int, float, str)
@@ -142,7 +142,7 @@ def _named_tuple(name: tuple[str, str, list[str]], values: list[Any]) -> Any:
     The new class is used if this process has not loaded the class, or with other fields.
     """
     module, qualname, fields = name
-    cls: Any = class_here(module, qualname)
+    cls: Any = loaded_class(module, qualname)
     if cls is None or not issubclass(cls, tuple) or list(getattr(cls, "_fields", ())) != fields:
         made: Any = namedtuple
         cls = made(qualname.rpartition(".")[2], fields, rename=True)

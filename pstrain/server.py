@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 # Keeps servers alive: some programs start a cluster's servers themselves and keep only addresses.
 _serving: set[Server] = set()
 
-_LOOK_S = 0.2
+_POLL_S = 0.2
 
 
 class _Role(Protocol):
@@ -123,7 +123,7 @@ class Server:
         logger.info("%s:%d serves at %s", self.job_name, self.task_index, self.address)
         if self._grace_s is not None and self._watch is None:
             self._watch = threading.Thread(
-                target=self._leave_when_alone,
+                target=self._stop_when_unused,
                 args=(self._grace_s,),
                 name="coordinator-watch",
                 daemon=True,
@@ -147,8 +147,8 @@ class Server:
         if self._watch is not None and self._watch is not threading.current_thread():
             self._watch.join()
 
-    def _leave_when_alone(self, grace_s: float) -> None:
-        while not self._stopping.wait(_LOOK_S):
+    def _stop_when_unused(self, grace_s: float) -> None:
+        while not self._stopping.wait(_POLL_S):
             if self._role.presence.is_over(grace_s):
                 logger.info("%s:%d stops: its coordinator left", self.job_name, self.task_index)
                 self.stop()

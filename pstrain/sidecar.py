@@ -22,7 +22,7 @@ from dataservice.runtime.arguments import (
     non_negative,
     path_of,
 )
-from pstrain.callbacks.base import Callback, listed
+from pstrain.callbacks.base import Callback, as_list
 from pstrain.callbacks.monitor import Monitor
 from pstrain.checkpoints import manifest
 from pstrain.checkpoints.checkpoint import Checkpoint
@@ -34,7 +34,7 @@ from pstrain.weighting import with_weights
 
 logger = logging.getLogger(__name__)
 
-_LOOK_S = 30.0
+_POLL_S = 30.0
 _RESULTS = "metrics.jsonl"
 _BEST = "best.json"
 
@@ -100,7 +100,7 @@ class SidecarEvaluator:
         self.results_dir = path_of(beside if results_dir is None else results_dir, "results_dir")
         self.results: list[dict[str, Any]] = []
         self._steps, self._max_evaluations, self._every = steps, max_evaluations, every
-        self._callbacks = listed(callbacks)
+        self._callbacks = as_list(callbacks)
         self._last_step = last_step
         self._timeout, self._timeout_fn = timeout, timeout_fn
         self._min_interval_s = min_interval_secs
@@ -126,7 +126,7 @@ class SidecarEvaluator:
         for path in checkpoints_iterator(
             self.checkpoint_dir,
             self._min_interval_s,
-            self._timeout if self._timeout is not None else _LOOK_S,
+            self._timeout if self._timeout is not None else _POLL_S,
             self._has_ended,
             every=self._every,
             stop=self._stop,

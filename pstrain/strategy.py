@@ -22,13 +22,13 @@ from dataservice.runtime.identity import new_id
 from pstrain.cluster import ClusterResolver, check_training_cluster
 from pstrain.config import ParameterConfig
 from pstrain.consistency import Consistency, consistency_of
-from pstrain.departure import tell_at_end
 from pstrain.errors import (
     DeadlineExceededError,
     InvalidTypeError,
     ServerRestartedError,
     UnavailableError,
 )
+from pstrain.exit_notice import notify_at_exit
 from pstrain.paramserver.transport import FLOAT32
 from pstrain.partition import PartitionFunction, shard_count, split_rows
 from pstrain.replica import Replica
@@ -248,7 +248,7 @@ class ParameterServerStrategy(Replica):
         """Returns the number of shards that a variable of this shape and dtype is cut into."""
         return shard_count(self._partitioner, shape, dtype)
 
-    def placement_beside(self, server: int) -> Any:
+    def placement_on(self, server: int) -> Any:
         """Returns a placement that puts whole, uncut variables on one server."""
         return _ServerPlacement(self, Colocated(server), self._placement)
 
@@ -275,7 +275,7 @@ class ParameterServerStrategy(Replica):
     def _begin_at(self, ps: int, deadline_s: float, *conditions: str) -> None:
         begin = functools.partial(self.parameters.begin_session, ps, *conditions)
         if self._answer_of(ps, deadline_s, begin):
-            tell_at_end(self._resolver, self.session, self.tls)
+            notify_at_exit(self._resolver, self.session, self.tls)
 
     def _answer_of(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
         """Calls server ``ps`` until it answers, with backoff, and returns its answer.
@@ -309,7 +309,7 @@ def _new_session() -> str:
 class _ServerPlacement:
     """The placement of variables on parameter servers, cut by the strategy's partitioner.
 
-    ``beside``: a placement of the same strategy, with which this one shares the ids and the list
+    ``sibling``: a placement of the same strategy, with which this one shares the ids and the list
     of variables; it does not cut variables.
     """
 
@@ -317,14 +317,14 @@ class _ServerPlacement:
         self,
         strategy: ParameterServerStrategy,
         shard_placer: ShardPlacer,
-        beside: _ServerPlacement | None = None,
+        sibling: _ServerPlacement | None = None,
     ) -> None:
         self.parameters = strategy.parameters
         self.num_workers = strategy.num_input_pipelines
-        self.variables: list[BaseVariable] = [] if beside is None else beside.variables
-        self._ids: Iterator[int] = itertools.count() if beside is None else beside._ids
-        self._lock: threading.Lock = threading.Lock() if beside is None else beside._lock
-        self._count_shards = strategy.place if beside is None else _uncut
+        self.variables: list[BaseVariable] = [] if sibling is None else sibling.variables
+        self._ids: Iterator[int] = itertools.count() if sibling is None else sibling._ids
+        self._lock: threading.Lock = threading.Lock() if sibling is None else sibling._lock
+        self._count_shards = strategy.place if sibling is None else _uncut
         self._placer = shard_placer
 
     def next_id(self) -> int:

@@ -24,7 +24,7 @@ class Extensible(Protocol):
     @property
     def cluster_resolver(self) -> ClusterResolver: ...
     def scope(self) -> AbstractContextManager[Any]: ...
-    def placement_beside(self, server: int) -> Placement: ...
+    def placement_on(self, server: int) -> Placement: ...
 
 
 class Extended:
@@ -51,7 +51,7 @@ class Extended:
         server = server_of(colocate_with_variable, self)
         with (
             self._strategy.scope(),
-            placement_scope(self._strategy.placement_beside(server)),
+            placement_scope(self._strategy.placement_on(server)),
         ):
             yield
 

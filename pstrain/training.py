@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from dataservice.runtime.arguments import check_optional, integer_at_least
-from pstrain.callbacks.base import Callback, CallbackList, Logs, listed
+from pstrain.callbacks.base import Callback, CallbackList, Logs, as_list
 from pstrain.callbacks.monitor import check_frequency, is_validated
 from pstrain.callbacks.progress import ProgressBar
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.execution.choice import executor_of, steps_at_once
+from pstrain.execution.choice import allowed_steps, executor_of
 from pstrain.execution.data import as_source, check_end, rows_of, split_rows, warn_of_end
 from pstrain.execution.progress import History, Progress
 from pstrain.execution.resumption import recovery
@@ -75,7 +75,7 @@ def fit(
     """
     _check(model, epochs, steps_per_epoch, steps_per_execution)
     _check_epochs(initial_epoch, validation_freq)
-    verbose, callbacks = check_verbose(verbose), listed(callbacks)
+    verbose, callbacks = check_verbose(verbose), as_list(callbacks)
     executor = executor_of(model)
     data, column = with_weights(data, sample_weight)
     validation = _validation(validation_data, validation_sample_weight, batch_size)
@@ -85,19 +85,19 @@ def fit(
     check_end(source, steps_per_epoch, "steps_per_epoch=")
     dataset = executor.dataset(source, 0 if steps_per_epoch else initial_epoch)
     shown = [ProgressBar(verbose, examples_per_epoch=rows_of(data))] if verbose else []
-    told: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
-    calls = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **told)
-    with calls.training():
+    params: dict[str, Any] = {"epochs": epochs, "steps": steps_per_epoch, "verbose": verbose}
+    hooks = CallbackList([*callbacks, *shown], model, validation_freq=validation_freq, **params)
+    with hooks.training():
         progress = Progress(
-            executor, dataset, model.metrics, calls, epochs=epochs, initial_epoch=initial_epoch
+            executor, dataset, model.metrics, hooks, epochs=epochs, initial_epoch=initial_epoch
         )
         progress.begin()
-        loop = Loop(model, step, executor, progress, calls)
+        loop = Loop(model, step, executor, progress, hooks)
         loop.steps_per_epoch, loop.validation_freq = steps_per_epoch, validation_freq
-        loop.steps_at_once, loop.validation = steps_at_once(model, steps_per_execution), validation
+        loop.steps_per_call, loop.validation = allowed_steps(model, steps_per_execution), validation
         with recovery(executor, progress, callbacks, initial_epoch) as recovering:
             recovering.train(loop.train)
-    progress.history.params = told
+    progress.history.params = params
     return progress.history
 
 
@@ -105,7 +105,7 @@ class Loop:
     """The loop over epochs and steps, which starts from wherever ``progress`` stands."""
 
     steps_per_epoch: int | None = None
-    steps_at_once: int = 1
+    steps_per_call: int = 1
     validation: Validation = (None, 0, None)
     validation_freq: int | Sequence[int] = 1
 
@@ -115,23 +115,23 @@ class Loop:
         step: TrainSteps,
         executor: Any,
         progress: Progress,
-        calls: CallbackList,
+        hooks: CallbackList,
     ) -> None:
         self._model, self._step, self._executor = model, step, executor
-        self._progress, self._calls = progress, calls
+        self._progress, self._hooks = progress, hooks
         self._has_warned = self._is_stopped = False
 
     def train(self) -> None:
         """Trains the remaining epochs, or until a callback stops training."""
         while not self._progress.is_complete:
             self._train_epoch()
-            if self._calls.stop_training:
+            if self._hooks.stop_training:
                 return
 
     def _train_epoch(self) -> None:
         """Trains what remains of the current epoch, validates, and closes it."""
-        progress, calls, epoch = self._progress, self._calls, self._progress.epoch
-        calls.epoch_begin(epoch)
+        progress, hooks, epoch = self._progress, self._hooks, self._progress.epoch
+        hooks.epoch_begin(epoch)
         began_inside = progress.is_inside
         self._run_steps()
         if began_inside and not progress.totals.steps:
@@ -142,21 +142,21 @@ class Loop:
                 f"epoch {epoch} had no rows to train on: the dataset is empty; look at its paths "
                 "and filters"
             )
-        self._note_end(epoch)
+        self._warn_of_short_pass(epoch)
         logs = progress.totals.logs() | self._validate(epoch)
         progress.end_epoch(logs)
-        calls.epoch_end(epoch, logs)
+        hooks.epoch_end(epoch, logs)
         progress.close_epoch()
 
     def _run_steps(self) -> None:
         """Runs what is left of the current epoch, or of the current pass if that ends first."""
-        progress, calls = self._progress, self._calls
+        progress, hooks = self._progress, self._hooks
         self._is_stopped = False
         reports = self._executor.run(
             self._step,
             progress.iterator(),
             self.steps_per_epoch,
-            self.steps_at_once,
+            self.steps_per_call,
             done=progress.totals.steps,
             is_stopped=lambda: self._is_stopped,
         )
@@ -164,22 +164,22 @@ class Loop:
             if report["steps"]:
                 before = progress.totals.steps
                 progress.add(report)
-                calls.batch_begin(before)
-                calls.batch_end(progress.totals.steps, progress.totals.logs)
-                self._is_stopped = calls.stop_training
+                hooks.batch_begin(before)
+                hooks.batch_end(progress.totals.steps, progress.totals.logs)
+                self._is_stopped = hooks.stop_training
         if self._executor.is_at_end:
             progress.use_up()
 
-    def _note_end(self, epoch: int) -> None:
+    def _warn_of_short_pass(self, epoch: int) -> None:
         """Warns, once per fit, of a pass over the data that was too short for an epoch."""
-        done, wanted = self._progress.totals.steps, self.steps_per_epoch
-        is_short = wanted is not None and done < wanted and not self._is_stopped
+        done, expected = self._progress.totals.steps, self.steps_per_epoch
+        is_short = expected is not None and done < expected and not self._is_stopped
         if is_short and not self._has_warned:
             self._has_warned = True
             warn_of_end(
                 f"epoch {epoch}",
                 done,
-                f"steps_per_epoch={wanted}",
+                f"steps_per_epoch={expected}",
                 "an epoch ends with its pass over the data, and the next one begins another",
             )
 
@@ -188,7 +188,7 @@ class Loop:
         if data is None or not is_validated(epoch, self.validation_freq):
             return {}
         held_out = self._model.evaluate(
-            data, batch_size=batch_size, verbose=0, callbacks=self._calls, sample_weight=column
+            data, batch_size=batch_size, verbose=0, callbacks=self._hooks, sample_weight=column
         )
         measured = ["loss", *(metric.name for metric in self._model.metrics)]
         return {f"val_{name}": held_out[name] for name in measured}

@@ -33,13 +33,13 @@ class Step(NamedTuple):
     probabilities: _Values = None
     weights: _Values = None
 
-    def small(self, *, are_weighed: bool) -> Step:
+    def packed(self, *, are_weighed: bool) -> Step:
         """Returns the step as a note stores it: labels (0 or 1) as bytes, weights if needed."""
         labels = None if self.labels is None else self.labels.astype(np.uint8)
         return self._replace(labels=labels, weights=self.weights if are_weighed else None)
 
-    def whole(self) -> Step:
-        """Returns the step with labels as metrics take them; the inverse of :meth:`small`."""
+    def unpacked(self) -> Step:
+        """Returns the step with labels as metrics take them; the inverse of :meth:`packed`."""
         return self if self.labels is None else self._replace(labels=self.labels.astype(np.float32))
 
 
@@ -90,7 +90,7 @@ class TrainSteps(Noting):
             sums.add(step)
             # The last step needs no note: the report covers it.
             if done < steps:
-                has_room = note(step.small(are_weighed=bool(model.weighted_metrics)))
+                has_room = note(step.packed(are_weighed=bool(model.weighted_metrics)))
             if not has_room:
                 break
         busy_s = time.perf_counter() - began_s
@@ -115,5 +115,5 @@ class TrainSteps(Noting):
     def report_of(self, notes: Iterable[Any]) -> Report:
         sums = Sums(self._model)
         for step in notes:
-            sums.add(Step(*step).whole())
+            sums.add(Step(*step).unpacked())
         return sums.report()

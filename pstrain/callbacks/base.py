@@ -20,7 +20,7 @@ Logs = dict[str, float]
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
-_PLACED = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _READS_LOGS = "_reads_logs"
 
 
@@ -114,7 +114,7 @@ class Callback:
     def on_predict_batch_end(self, batch: int, logs: Logs) -> None: ...
 
 
-def listed(callbacks: Any) -> list[Callback]:
+def as_list(callbacks: Any) -> list[Callback]:
     """Returns one callback, several or None as a list; InvalidTypeError for anything else."""
     several = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
     for each in several:
@@ -150,7 +150,7 @@ def _reads_logs(callback: Callback, batch: int) -> bool:
 
 def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) -> None:
     """Calls ``hook``; adds ``logs`` if it takes one more argument, as all hooks of Keras do."""
-    takes = [each.kind in _PLACED for each in inspect.signature(hook).parameters.values()]
+    takes = [each.kind in _POSITIONAL for each in inspect.signature(hook).parameters.values()]
     hook(*arguments, *([dict(logs or {})] if sum(takes) > len(arguments) else ()))
 
 
@@ -167,7 +167,7 @@ class CallbackList:
         verbose: int = 0,
         validation_freq: Any = 1,
     ) -> None:
-        self._callbacks = listed(callbacks)
+        self._callbacks = as_list(callbacks)
         self._model = model
         self._last_logs: Logs = {}
         rare = {} if validation_freq == 1 else {"validation_freq": validation_freq}
@@ -185,7 +185,7 @@ class CallbackList:
         """Returns the states of all callbacks, each with the name of its class."""
         return [[type(each).__name__, each.state_dict()] for each in self._callbacks]
 
-    def go_on(self, states: Sequence[Sequence[Any]]) -> None:
+    def resume(self, states: Sequence[Sequence[Any]]) -> None:
         """Restores states of callbacks, by class name and order, when training continues.
 
         Also clears ``stop_training``.

@@ -37,9 +37,9 @@ class BestValues:
                 "the hosts of the servers see too: write EarlyStopping(..., directory=...)"
             )
         self.is_kept_here: bool = strategy is None or strategy.extended.should_checkpoint
-        self._when_all_are_done = getattr(strategy, "when_all_are_done", _at_once)
-        self._said = _SavedFields()
-        self._checkpoint: Checkpoint = Checkpoint(model=model, said=self._said)
+        self._call_at_session_end = getattr(strategy, "call_at_session_end", _call_immediately)
+        self._saved_fields = _SavedFields()
+        self._checkpoint: Checkpoint = Checkpoint(model=model, said=self._saved_fields)
         self._values: Checkpoint = Checkpoint(model=model)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if directory is None:
@@ -49,18 +49,18 @@ class BestValues:
         self.path: str | None = None
 
     @property
-    def said(self) -> Mapping[str, Any]:
+    def saved_fields(self) -> Mapping[str, Any]:
         """The fields that were saved with the values."""
-        return self._said.fields
+        return self._saved_fields.fields
 
-    def save(self, **said: Any) -> None:
-        """Saves the present values with the fields ``said``, and removes those saved before."""
-        before, self._said.fields = self.path, said
+    def save(self, **fields: Any) -> None:
+        """Saves the present values with ``fields``, and removes those saved before."""
+        before, self._saved_fields.fields = self.path, fields
         self.path = str(self._checkpoint.save(self._directory, name=_NAME))
         if before is not None:
             manifest.remove(before)
 
-    def go_on(self, path: str | None) -> bool:
+    def adopt(self, path: str | None) -> bool:
         """Adopts the values that an earlier program saved at ``path``; False if they are gone.
 
         If that program has replaced them since, adopts the newer ones in the same directory.
@@ -69,7 +69,7 @@ class BestValues:
             self.path = path if os.path.isdir(path) else _newest(os.path.dirname(path))
             if self.path is not None:
                 saved = manifest.read(self.path)["objects"].get("said", {})
-                self._said.fields = saved.get("state", {})
+                self._saved_fields.fields = saved.get("state", {})
         return path is None or self.path is not None
 
     def restore(self) -> None:
@@ -77,7 +77,7 @@ class BestValues:
 
         In the V1 form it does so once all workers have finished training.
         """
-        self._when_all_are_done(self._restore)
+        self._call_at_session_end(self._restore)
 
     def _restore(self) -> None:
         try:
@@ -110,5 +110,5 @@ def _newest(directory: str) -> str | None:
     return next((p for p in reversed(found) if os.path.basename(p).startswith(f"{_NAME}-")), None)
 
 
-def _at_once(call: Callable[[], Any]) -> None:
+def _call_immediately(call: Callable[[], Any]) -> None:
     call()

@@ -11,7 +11,7 @@ from pstrain import foreign_arguments
 from pstrain.callbacks.base import Callback, Logs, reads_logs_where
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
@@ -38,7 +38,7 @@ class Checkpoint(Callback):
     checkpoint in ``directory``. In the V1 form only the chief saves.
     """
 
-    @instead_of("callbacks.Checkpoint", foreign_arguments.CHECKPOINT)
+    @refuse_arguments("callbacks.Checkpoint", foreign_arguments.CHECKPOINT)
     def __init__(
         self,
         directory: str | os.PathLike[str],

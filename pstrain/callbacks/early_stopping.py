@@ -77,7 +77,7 @@ class EarlyStopping(Callback):
         self.best_epoch = state.get("best_epoch", 0)
         if self._values is None:
             return
-        if not self._values.go_on(state.get("values")):
+        if not self._values.adopt(state.get("values")):
             logger.warning(
                 "the values of the best epoch were lost with the program that held them, so the "
                 "search for the best epoch starts over; EarlyStopping(directory=...) keeps them"
@@ -86,8 +86,8 @@ class EarlyStopping(Callback):
         elif self._values.path != state.get("values"):
             # The kept values are of a later epoch and have replaced those of the state's best
             # epoch, so the later epoch stays the best one.
-            self._monitor.best = self._values.said.get("best")
-            self.best_epoch = self._values.said.get("best_epoch", 0)
+            self._monitor.best = self._values.saved_fields.get("best")
+            self.best_epoch = self._values.saved_fields.get("best_epoch", 0)
 
     def on_train_begin(self) -> None:
         self._monitor.reset()

@@ -11,7 +11,7 @@ from pstrain.callbacks.base import Callback, Logs
 from pstrain.callbacks.learning_rate import rate_now
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 
 
 class ReduceLROnPlateau(Callback):
@@ -24,7 +24,7 @@ class ReduceLROnPlateau(Callback):
     training ends.
     """
 
-    @instead_of("ReduceLROnPlateau", foreign_arguments.PLATEAU)
+    @refuse_arguments("ReduceLROnPlateau", foreign_arguments.PLATEAU)
     def __init__(
         self,
         monitor: str = "val_loss",

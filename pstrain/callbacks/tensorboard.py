@@ -14,7 +14,7 @@ from dataservice.runtime.arguments import check_choice, integer_at_least, path_o
 from pstrain import foreign_arguments
 from pstrain.callbacks.base import Callback, Logs, reads_logs_where
 from pstrain.callbacks.event_file import EventFile
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 
 
 class TensorBoard(Callback):
@@ -26,7 +26,7 @@ class TensorBoard(Callback):
     viewing needs tensorboard.
     """
 
-    @instead_of("TensorBoard", foreign_arguments.TENSORBOARD)
+    @refuse_arguments("TensorBoard", foreign_arguments.TENSORBOARD)
     def __init__(
         self, log_dir: str | os.PathLike[str] = "logs", update_freq: str | int = "epoch"
     ) -> None:

@@ -30,11 +30,11 @@ from pstrain.checkpoints.objects import (
 )
 from pstrain.checkpoints.saving import Pauses, SavedCheckpoint
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import instead_of
-from pstrain.foreign_names import Telling
+from pstrain.foreign_arguments import refuse_arguments
+from pstrain.foreign_names import Hinting
 from pstrain.paramserver.increments import Base, size_beyond
 from pstrain.paramserver.saved import Saved, Tracking
-from pstrain.session import captured_changed
+from pstrain.pickling import invalidate_sent_functions
 from pstrain.variables import names as variable_names
 from pstrain.variables.creation import Maker
 from pstrain.variables.deferred import Restored, RestoreStatus, awaited, defer
@@ -52,7 +52,7 @@ _NOT_MADE = (
 )
 
 
-class Checkpoint(Telling):
+class Checkpoint(Hinting):
     """Saves and restores objects, each under the name it is given here.
 
     ``Checkpoint(model=model, optimizer=optimizer, data=iterator)``: an object has ``variables``,
@@ -66,7 +66,7 @@ class Checkpoint(Telling):
     already, this holds only for new variables of layers in its attributes, lists or dicts.
     """
 
-    _foreign = foreign_names.CHECKPOINT_OBJECT
+    _remedies = foreign_names.CHECKPOINT_OBJECT
 
     def __init__(self, *unnamed: Any, **objects: Any) -> None:
         if unnamed:
@@ -87,7 +87,7 @@ class Checkpoint(Telling):
         # Taken by threads that save, and by those that restore lost servers.
         self._lock = threading.RLock()
 
-    if not TYPE_CHECKING:  # as in `Telling`
+    if not TYPE_CHECKING:  # as in `Hinting`
 
         def __getattr__(self, name: str) -> Any:
             objects = vars(self).get("_objects", {})
@@ -104,7 +104,7 @@ class Checkpoint(Telling):
     def __repr__(self) -> str:
         return f"<Checkpoint of {', '.join(self._objects)}>"
 
-    @instead_of("save", foreign_arguments.SAVE_OF_CHECKPOINT)
+    @refuse_arguments("save", foreign_arguments.SAVE_OF_CHECKPOINT)
     def save(
         self,
         directory: Path,
@@ -263,7 +263,7 @@ class Checkpoint(Telling):
         contents["consistency"] = self._consistency()
         return _Held(contents, parts, marks, None if last is None else last.base)
 
-    @instead_of("restore", foreign_arguments.RESTORE_OF_CHECKPOINT)
+    @refuse_arguments("restore", foreign_arguments.RESTORE_OF_CHECKPOINT)
     def restore(
         self, path: Path | None, *, with_attached: bool = False, keeps_rates: bool = False
     ) -> RestoreStatus:
@@ -296,7 +296,7 @@ class Checkpoint(Telling):
         for name, attached in self._attached.items() if with_attached else ():
             attached.load_state_dict(contents["objects"].get(name, {}).get("state"))
         self._restored = dict(contents["objects"])
-        captured_changed()
+        invalidate_sent_functions()
         for follower in self.followers:
             follower.restored(found)
         logger.info("restored checkpoint %s", found)

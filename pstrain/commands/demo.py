@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pstrain.commands.options import add_cluster, local_path, positive, role_rows, seed
 
 if TYPE_CHECKING:
+    from pstrain.console import Console
     from pstrain.demo.program import Outcome
-    from pstrain.narration import Narrator
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -54,11 +54,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
+    from pstrain.console import Console
     from pstrain.demo.program import DemoConfig
     from pstrain.demo.program import run as run_demo
-    from pstrain.narration import Narrator
 
-    narrator = Narrator(as_json=args.json)
+    console = Console(as_json=args.json)
     outcome = run_demo(
         DemoConfig(
             data_dir=args.data_dir,
@@ -71,15 +71,15 @@ def run(args: argparse.Namespace) -> int:
             seed=args.seed,
             plot=not args.no_plot,
         ),
-        narrator,
+        console,
     )
-    _show(outcome, narrator)
-    narrator.finish(
+    _show(outcome, console)
+    console.print_result(
         {
             "test_auc": round(outcome.test_auc, 5),
             "test_logloss": round(outcome.test_logloss, 5),
             "examples_per_s": round(outcome.examples_per_s, 1),
-            "seconds": round(narrator.elapsed_s, 2),
+            "seconds": round(console.elapsed_s, 2),
             "rows_train": outcome.files.rows_train,
             "rows_test": outcome.files.rows_test,
             "checkpoint": outcome.checkpoint,
@@ -88,17 +88,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _show(outcome: Outcome, narrator: Narrator) -> None:
-    narrator.table("Processes of the cluster", role_rows(outcome.roles))
+def _show(outcome: Outcome, console: Console) -> None:
+    console.table("Processes of the cluster", role_rows(outcome.roles))
     rows = [
         ("AUC on the test flights", f"{outcome.test_auc:.4f}"),
         ("log loss on the test flights", f"{outcome.test_logloss:.4f}"),
         ("examples trained on", f"{outcome.examples:,}"),
         ("examples per second", f"{outcome.examples_per_s:,.0f}"),
-        ("total seconds", f"{narrator.elapsed_s:.1f}"),
+        ("total seconds", f"{console.elapsed_s:.1f}"),
         ("data", str(Path(outcome.files.test).parent)),
         ("checkpoint", outcome.checkpoint),
     ]
     if outcome.picture is not None:
         rows.append(("plot", outcome.picture))
-    narrator.table("Result", rows)
+    console.table("Result", rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from pstrain.commands.options import CORRECT, add_types, local_path, positive
+from pstrain.commands.options import TYPES_REMEDY, add_types, local_path, positive
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -36,15 +36,15 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.narration import Narrator
-    from pstrain.tabular.files import advised
+    from pstrain.console import Console
+    from pstrain.tabular.files import replacing_remedy
     from pstrain.tabular.scoring import evaluate
 
-    narrator = Narrator(as_json=args.json)
-    narrator.say(f"evaluating {args.folder} on {args.data}")
-    with advised(CORRECT):
+    console = Console(as_json=args.json)
+    console.log(f"evaluating {args.folder} on {args.data}")
+    with replacing_remedy(TYPES_REMEDY):
         scores = evaluate(args.folder, args.data, args.batch_size, args.types, args.delimiter)
-    narrator.table(
+    console.table(
         "Result",
         [
             ("AUC", f"{scores['auc']:.4f}"),
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             ("examples per second", f"{scores['examples_per_s']:,.0f}"),
         ],
     )
-    narrator.finish(
+    console.print_result(
         {
             "auc": round(scores["auc"], 5),
             "logloss": round(scores["loss"], 5),

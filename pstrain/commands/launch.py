@@ -199,9 +199,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _local(args: argparse.Namespace, layout: Layout) -> int:
-    from pstrain.launch.here import run_here
+    from pstrain.launch.local_engine import run_locally
 
-    return run_here(layout, supervise=args.supervise)
+    return run_locally(layout, supervise=args.supervise)
 
 
 def _slurm(args: argparse.Namespace, layout: Layout) -> int:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 POOLINGS = ("sum", "mean", "sqrtn")
-CORRECT = (
+TYPES_REMEDY = (
     "correct the file, whose columns must be of the types that the model was trained on, or state "
     "the type of a column that the model does not read with --types COLUMN=TYPE"
 )

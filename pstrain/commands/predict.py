@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pstrain.commands.options import CORRECT, add_types, local_path
+from pstrain.commands.options import TYPES_REMEDY, add_types, local_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,21 +52,21 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
+    from pstrain.console import Console
     from pstrain.errors import InvalidArgumentError
-    from pstrain.narration import Narrator
-    from pstrain.tabular.files import advised, check_output
+    from pstrain.tabular.files import check_output, replacing_remedy
     from pstrain.tabular.scoring import predictions
 
-    narrator = Narrator()
+    console = Console()
     if args.output.suffix not in (".parquet", ".csv"):
         raise InvalidArgumentError(f"--output must end in .parquet or .csv, got {args.output}")
     check_output(args.output, args.data)
     batches = predictions(args.folder, args.data, args.column, args.types, args.delimiter)
     if args.only:
         batches = (batch.select([args.column]) for batch in batches)
-    with advised(CORRECT):
+    with replacing_remedy(TYPES_REMEDY):
         rows = _write(batches, args.output)
-    narrator.say(f"wrote {rows:,} rows to {args.output}")
+    console.log(f"wrote {rows:,} rows to {args.output}")
     return 0
 
 

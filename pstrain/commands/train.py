@@ -21,7 +21,7 @@ from pstrain.commands.options import (
 from pstrain.tabular.choices import MODELS, OPTIMIZERS
 
 if TYPE_CHECKING:
-    from pstrain.narration import Narrator
+    from pstrain.console import Console
     from pstrain.tabular.program import Outcome, TrainConfig
 
 
@@ -163,27 +163,28 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pstrain.narration import Narrator
-    from pstrain.tabular.files import advised
+    from pstrain.console import Console
+    from pstrain.tabular.files import replacing_remedy
     from pstrain.tabular.program import train
 
-    narrator = Narrator(as_json=args.json)
+    console = Console(as_json=args.json)
     config = _config(args)
-    with advised("correct the file, or state the type of the column with --types COLUMN=TYPE"):
-        outcome = train(config, narrator)
-    _show(outcome, args.out, narrator)
-    _finish(outcome, narrator)
+    remedy = "correct the file, or state the type of the column with --types COLUMN=TYPE"
+    with replacing_remedy(remedy):
+        outcome = train(config, console)
+    _show(outcome, args.out, console)
+    _finish(outcome, console)
     return 0
 
 
 def _config(args: argparse.Namespace) -> TrainConfig:
-    from pstrain.tabular.inspection import Wanted
+    from pstrain.tabular.inspection import ColumnOptions
     from pstrain.tabular.program import TrainConfig
 
     same = ("data", "out", "validation", "validation_data", "overwrite", "model", "dim", "hidden",
             "optimizer", "learning_rate", "batch_size", "epochs", "seed", "local", "workers", "ps",
             "data_workers", "delimiter")  # fmt: skip
-    wanted = Wanted(
+    columns = ColumnOptions(
         label=args.label,
         dense=args.dense,
         categorical=args.categorical,
@@ -193,13 +194,13 @@ def _config(args: argparse.Namespace) -> TrainConfig:
         types=args.types,
         weights=args.weights,
     )
-    return TrainConfig(wanted=wanted, **{name: getattr(args, name) for name in same})
+    return TrainConfig(columns=columns, **{name: getattr(args, name) for name in same})
 
 
-def _show(outcome: Outcome, out: Path, narrator: Narrator) -> None:
+def _show(outcome: Outcome, out: Path, console: Console) -> None:
     if outcome.roles:
-        narrator.table("Processes of the cluster", role_rows(outcome.roles))
-    narrator.table(
+        console.table("Processes of the cluster", role_rows(outcome.roles))
+    console.table(
         "Result",
         [
             ("AUC on the validation rows", f"{outcome.auc:.4f}"),
@@ -207,20 +208,20 @@ def _show(outcome: Outcome, out: Path, narrator: Narrator) -> None:
             ("training rows, validation rows", f"{outcome.rows_train:,}, "
              f"{outcome.rows_validation:,}"),
             ("examples per second", f"{outcome.examples_per_s:,.0f}"),
-            ("total seconds", f"{narrator.elapsed_s:.1f}"),
+            ("total seconds", f"{console.elapsed_s:.1f}"),
             ("checkpoint", outcome.checkpoint),
             ("next command", f"pstrain predict {out} --data ... --output predictions.csv"),
         ],
     )  # fmt: skip
 
 
-def _finish(outcome: Outcome, narrator: Narrator) -> None:
-    narrator.finish(
+def _finish(outcome: Outcome, console: Console) -> None:
+    console.print_result(
         {
             "validation_auc": round(outcome.auc, 5),
             "validation_logloss": round(outcome.logloss, 5),
             "examples_per_s": round(outcome.examples_per_s, 1),
-            "seconds": round(narrator.elapsed_s, 2),
+            "seconds": round(console.elapsed_s, 2),
             "rows_train": outcome.rows_train,
             "rows_validation": outcome.rows_validation,
             "checkpoint": outcome.checkpoint,

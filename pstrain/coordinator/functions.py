@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from pstrain import session
+from pstrain import pickling
 
 _REMEMBERED: Final = 1_024
 _MAX_BYTES: Final = 256 << 20
@@ -45,7 +45,7 @@ class KnownFunctions:
 
     def find(self, fn: Callable[..., Any], dump: Callable[[Any], bytes]) -> PickledFunction:
         """Returns ``fn`` as it was pickled before, or pickles it by ``dump``."""
-        generation = session.generation()
+        generation = pickling.capture_generation()
         with self._lock:
             known = self._known.get(id(fn))
             if known is not None and known.fn is fn and known.generation == generation:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pstrain import session
+from pstrain import pickling
 from pstrain.coordinator.per_worker import PerWorkerIterator
 from pstrain.coordinator.remote_value import InputValues, Owner, RemoteValue, RemoteValueFound
 from pstrain.errors import InvalidArgumentError
@@ -25,7 +25,7 @@ class Packer:
 
     def function(self, fn: Callable[..., Any]) -> bytes:
         """Pickles a function with all that it captures."""
-        return _bounded("what is captured by", fn, session.dumps_function(fn, self._reference))
+        return _bounded("what is captured by", fn, pickling.dumps_function(fn, self._reference))
 
     def arguments(
         self, fn: Callable[..., Any], arguments: object, owner: Owner
@@ -35,12 +35,12 @@ class Packer:
         The pickled arguments refer to the RemoteValues by their positions.
         """
         found = InputValues(owner, self._reference)
-        pickled = session.dumps(arguments, found.reference)
+        pickled = pickling.dumps(arguments, found.reference)
         return _bounded("the arguments of", fn, pickled), found.values
 
     def dataset(self, source: tuple[Any, ...]) -> bytes:
         """Pickles (dataset, epoch, positions by trainer)."""
-        pickled = session.dumps_function(source, self._reference)
+        pickled = pickling.dumps_function(source, self._reference)
         return _bounded("the dataset of", source[0], pickled)
 
     def _reference(self, value: object) -> tuple[str, ...] | None:

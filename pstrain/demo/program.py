@@ -20,12 +20,12 @@ from pstrain.callbacks import CallbackList, LearningRateScheduler, ProgressBar
 from pstrain.checkpoints.checkpoint import checkpoints
 from pstrain.checkpoints.objects import read_config
 from pstrain.compiling import compile_kernels
+from pstrain.console import Console
 from pstrain.demo import features, flights, plot
 from pstrain.demo.loop import train_one_epoch
 from pstrain.demo.trace import Trace
 from pstrain.folders import make_folder
 from pstrain.launch.activity import Activity, activities
-from pstrain.narration import Narrator
 
 LEARNING_RATE = 0.005
 _ACCUMULATOR = 1e-6
@@ -62,27 +62,27 @@ class Outcome:
     roles: list[Activity]
 
 
-def run(config: DemoConfig, narrator: Narrator) -> Outcome:
+def run(config: DemoConfig, console: Console) -> Outcome:
     """Runs the whole demonstration; blocks for about half a minute."""
     out = config.out or flights.cache_folder().parent / "demo"
     make_folder("--out", out)
-    narrator.say("reading the flights that left New York in 2013")
+    console.log("reading the flights that left New York in 2013")
     files = flights.prepare(config.data_dir)
     done = "wrote" if files.written else "found"
-    narrator.say(
+    console.log(
         f"{done} {files.rows_train:,} flights to train on and {files.rows_test:,} to test on in "
         f"{Path(files.test).parent}"
     )
-    narrator.say("compiling kernels, which takes up to a minute the first time on a machine")
-    compile_kernels(lambda text: narrator.say(f"  {text}"))
-    narrator.say(
+    console.log("compiling kernels, which takes up to a minute the first time on a machine")
+    compile_kernels(lambda text: console.log(f"  {text}"))
+    console.log(
         f"starting 1 dispatcher, {config.data_workers} data workers, {config.ps} parameter "
         f"servers and {config.workers} trainers, each in its own process"
     )
     with ps.LocalCluster(config.workers, config.ps, config.data_workers) as cluster:
         coordinator = ps.ClusterCoordinator(_strategy(cluster, config))
         try:
-            return _Demo(config, out, narrator, files, cluster, coordinator).run()
+            return _Demo(config, out, console, files, cluster, coordinator).run()
         finally:
             coordinator.close()
 
@@ -104,13 +104,13 @@ class _Demo:
         self,
         config: DemoConfig,
         out: Path,
-        narrator: Narrator,
+        console: Console,
         files: flights.FlightFiles,
         cluster: ps.LocalCluster,
         coordinator: ps.ClusterCoordinator,
     ) -> None:
         self._config = config
-        self._narrator = narrator
+        self._console = console
         self._files = files
         self._cluster = cluster
         self._coordinator = coordinator
@@ -123,7 +123,7 @@ class _Demo:
         model = self._model()
         trace = Trace()
         self._train(model, train, test, trace)
-        self._narrator.say("evaluating on the test flights")
+        self._console.log("evaluating on the test flights")
         scores = model.evaluate(test, verbose=0)
         path = self._save(model)
         self._predict(path, ranks)
@@ -145,7 +145,7 @@ class _Demo:
         train = train.shuffle(_SHUFFLE_ROWS, seed=self._config.seed).batch(self._config.batch_size)
         service = self._cluster.service
         dataset_id = ds.register_dataset(service, train)
-        self._narrator.say(f"registered the training rows as dataset {dataset_id}")
+        self._console.log(f"registered the training rows as dataset {dataset_id}")
         train = ds.from_dataset_id(
             ds.ShardingPolicy.DYNAMIC, service, dataset_id, job_name="training"
         )
@@ -169,14 +169,14 @@ class _Demo:
         per_worker = self._coordinator.create_per_worker_dataset(train)
         bar = ProgressBar(examples_per_epoch=self._files.rows_train)
         callbacks = [trace, bar]
-        self._narrator.say("epoch 1, by a hand-written loop over coordinator.schedule")
+        self._console.log("epoch 1, by a hand-written loop over coordinator.schedule")
         calls = CallbackList(callbacks, model, epochs=epochs, steps=None)
         train_one_epoch(self._coordinator, model, per_worker, calls)
         scores = model.evaluate(test, verbose=0)
-        trace.tested(auc=scores["auc"], loss=scores["loss"])
-        self._narrator.say(f"  AUC on the test flights: {scores['auc']:.4f}")
+        trace.record_scores(auc=scores["auc"], loss=scores["loss"])
+        self._console.log(f"  AUC on the test flights: {scores['auc']:.4f}")
         if epochs > 1:
-            self._narrator.say("the other epochs, by model.fit")
+            self._console.log("the other epochs, by model.fit")
             model.fit(
                 per_worker,
                 epochs=epochs,
@@ -192,12 +192,12 @@ class _Demo:
         if self._config.out is None:
             for older in checkpoints(folder)[:-1]:
                 shutil.rmtree(older, ignore_errors=True)
-        self._narrator.say(f"the parameter servers wrote the checkpoint {path}")
+        self._console.log(f"the parameter servers wrote the checkpoint {path}")
         return path
 
     def _predict(self, path: str, ranks: features.Ranks) -> None:
         """Predicts a few flights, in this process, by a model made from the checkpoint alone."""
-        self._narrator.say("loading the checkpoint into a new model in this process")
+        self._console.log("loading the checkpoint into a new model in this process")
         model = ps.models.from_config(read_config(path))
         ps.Checkpoint(model=model).restore(path)
         flown = ds.Dataset.from_parquet(self._files.test).to_table()
@@ -216,7 +216,7 @@ class _Demo:
                     "yes" if row[flights.LABEL] else "no",
                 )
             )
-        self._narrator.table("Some test flights", rows)
+        self._console.table("Some test flights", rows)
 
     def _draw(self, trace: Trace) -> str | None:
         if not self._config.plot:
@@ -224,5 +224,5 @@ class _Demo:
         target = self._out / "training.png"
         if plot.draw(trace, target):
             return str(target)
-        self._narrator.say("no plot: matplotlib is missing (pip install 'pstrain[demo]')")
+        self._console.log("no plot: matplotlib is missing (pip install 'pstrain[demo]')")
         return None

@@ -62,8 +62,8 @@ class Trace(Callback):
         self.seconds += self._epoch_s
         self.examples += int(logs["examples"])
         if "val_auc" in logs:
-            self.tested(auc=logs["val_auc"], loss=logs["val_loss"])
+            self.record_scores(auc=logs["val_auc"], loss=logs["val_loss"])
 
-    def tested(self, *, auc: float, loss: float) -> None:
+    def record_scores(self, *, auc: float, loss: float) -> None:
         """Records scores on the test rows."""
         self.tests.append(TestPoint(self.seconds, auc, loss))

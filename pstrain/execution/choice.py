@@ -40,7 +40,7 @@ def executor_of(model: Any, distributed: bool | None = None) -> Executor:
     return ClusterExecutor(ClusterCoordinator(strategy))
 
 
-def steps_at_once(model: Any, wanted: int) -> int:
+def allowed_steps(model: Any, wanted: int) -> int:
     """Returns ``wanted``, or 1 if the rule of consistency counts steps, or steps are repeated."""
     strategy = getattr(model, "strategy", None)
     if isinstance(strategy, V1Strategy) and strategy.parameters is not None:

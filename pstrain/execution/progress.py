@@ -139,7 +139,7 @@ class Progress:
         runner: Runner,
         dataset: Any,
         metrics: Iterable[Any],
-        calls: CallbackList,
+        hooks: CallbackList,
         *,
         epochs: int,
         initial_epoch: int,
@@ -147,7 +147,7 @@ class Progress:
         self._runner = runner
         self._dataset = dataset
         self._metrics = list(metrics)
-        self._calls = calls
+        self._hooks = hooks
         self._epochs = epochs
         self.epoch = initial_epoch
         self.history = History()
@@ -164,7 +164,7 @@ class Progress:
 
     def begin(self) -> None:
         """Records the callbacks' first state, for a restore without a checkpoint of this fit."""
-        self._start["callbacks"] = self._calls.state_dict()
+        self._start["callbacks"] = self._hooks.state_dict()
 
     def iterator(self) -> Any:
         """Returns the current iterator, or the dataset's next one if that is used up."""
@@ -221,11 +221,11 @@ class Progress:
             "program": _PROGRAM,
             "epochs": self._epochs,
             "epoch": self.epoch,
-            "is_over": self.is_complete or self._calls.stop_training,
+            "is_over": self.is_complete or self._hooks.stop_training,
             "totals": totals,
             "history": {"epoch": history.epoch, "history": _plain(history.history)},
             "data": self._position(is_begun=totals["steps"] > 0),
-            "callbacks": self._calls.state_dict(),
+            "callbacks": self._hooks.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any] | None) -> None:
@@ -247,7 +247,7 @@ class Progress:
         self.totals = Totals(self._metrics)
         if "totals" in state and (data is None or data.get("is_known", True)):
             self.totals.load(state["totals"])
-        self._calls.go_on(state.get("callbacks", ()))
+        self._hooks.resume(state.get("callbacks", ()))
         self._begins_anew = True
         if data is None:
             self._iterator, self._is_used_up = None, True

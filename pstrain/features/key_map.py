@@ -58,7 +58,7 @@ class KeyFields(NamedTuple):
         return np.concatenate(cuts).tolist()  # type: ignore[no-any-return]
 
 
-class Asked(NamedTuple):
+class KeyQuery(NamedTuple):
     """Distinct keys to ask the servers for, in the order of their buckets.
 
     ``fields``: the field of each key; ``starts`` and ``stops``: the rows of its bucket;
@@ -71,19 +71,19 @@ class Asked(NamedTuple):
     stops: I64
     may_claim: NDArray[np.uint8]
 
-    def by_shard(self, spec: VariableSpec) -> Iterator[tuple[int, slice, Asked]]:
+    def by_shard(self, spec: VariableSpec) -> Iterator[tuple[int, slice, KeyQuery]]:
         """Yields (shard index, slice of these keys, the keys) for each shard that has any."""
         ends = np.searchsorted(self.starts, row_bounds(spec)).tolist()
         for index, (start, stop) in enumerate(itertools.pairwise(ends)):
             if start < stop:
                 part = slice(start, stop)
-                yield index, part, Asked._make(array[part] for array in self)
+                yield index, part, KeyQuery._make(array[part] for array in self)
 
 
-def distinct(keys: I64, fields: I64, among: KeyFields) -> tuple[Asked, I64, I64]:
+def distinct(keys: I64, fields: I64, key_fields: KeyFields) -> tuple[KeyQuery, I64, I64]:
     """Returns the distinct keys, how often each occurred, and the index of each given key."""
     starts, stops = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
-    kernels.find_buckets(keys, fields, among.first, among.capacity, starts, stops)
+    kernels.find_buckets(keys, fields, key_fields.first, key_fields.capacity, starts, stops)
     order = np.lexsort((keys, starts))
     keys, fields, starts, stops = keys[order], fields[order], starts[order], stops[order]
     is_new = np.ones(len(keys), np.bool_)
@@ -91,8 +91,8 @@ def distinct(keys: I64, fields: I64, among: KeyFields) -> tuple[Asked, I64, I64]
     inverse = np.empty(len(keys), np.int64)
     inverse[order] = np.cumsum(is_new) - 1
     may_claim = np.zeros(int(is_new.sum()), np.uint8)
-    asked = Asked(keys[is_new], fields[is_new], starts[is_new], stops[is_new], may_claim)
-    return asked, np.bincount(inverse, minlength=len(may_claim)), inverse
+    query = KeyQuery(keys[is_new], fields[is_new], starts[is_new], stops[is_new], may_claim)
+    return query, np.bincount(inverse, minlength=len(may_claim)), inverse
 
 
 class KeyMap:
@@ -104,7 +104,7 @@ class KeyMap:
         self._entries = self._refused = 0
         self._counts: I64 | None = None
         self._lock = threading.Lock()
-        self.has_told = False
+        self.has_warned = False
         """True once a warning was logged that there are keys without a row."""
 
     def replace(self, ids: I64, fields: I64, columns: I64, targets: I64, nulls: I64) -> I64:
@@ -125,45 +125,45 @@ class KeyMap:
         )
         return missing[:count]
 
-    def admit(self, asked: Asked, times: I64) -> Asked:
+    def admit(self, query: KeyQuery, occurrences: I64) -> KeyQuery:
         """Counts how often keys were met; returns them with ``may_claim`` set if often enough."""
-        wanted = self._fields.min_count[asked.fields]
-        admitted = (wanted <= 1).astype(np.uint8)
+        min_counts = self._fields.min_count[query.fields]
+        admitted = (min_counts <= 1).astype(np.uint8)
         waiting = np.flatnonzero(admitted == 0)
         if len(waiting):
-            salts = self._fields.first[asked.fields[waiting]]
-            met = np.empty(len(waiting), np.uint8)
+            salts = self._fields.first[query.fields[waiting]]
+            is_met = np.empty(len(waiting), np.uint8)
             with self._lock:
-                kernels.meet(
+                kernels.count_occurrences(
                     self._count_table(),
-                    asked.keys[waiting],
+                    query.keys[waiting],
                     salts,
-                    times[waiting],
-                    wanted[waiting],
-                    met,
+                    occurrences[waiting],
+                    min_counts[waiting],
+                    is_met,
                 )
-            admitted[waiting] = met
-        return asked._replace(may_claim=admitted)
+            admitted[waiting] = is_met
+        return query._replace(may_claim=admitted)
 
-    def add(self, asked: Asked, rows: I64) -> None:
+    def add(self, query: KeyQuery, rows: I64) -> None:
         """Adds the rows that the servers gave to keys.
 
         Keys that can never get a row are known too, with the first row of their field.
         """
-        firsts = self._fields.first[asked.fields]
+        firsts = self._fields.first[query.fields]
         with self._lock:
-            self._add(asked.keys, rows, firsts, rows >= 0)
+            self._add(query.keys, rows, firsts, rows >= 0)
             is_refused = rows == kernels.NO_ROW_EVER
             if self._refused + np.count_nonzero(is_refused) > self._fields.rows:
                 self._rebuild(self._entries, is_whole=False)
-            self._refused += self._add(asked.keys, firsts, firsts, is_refused)
+            self._refused += self._add(query.keys, firsts, firsts, is_refused)
 
-    def _add(self, keys: I64, rows: I64, firsts: I64, which: NDArray[np.bool_]) -> int:
-        """Adds the keys that ``which`` selects; returns how many of them are new."""
-        entries = self._entries + int(np.count_nonzero(which))
+    def _add(self, keys: I64, rows: I64, firsts: I64, selected: NDArray[np.bool_]) -> int:
+        """Adds the keys that ``selected`` marks; returns how many of them are new."""
+        entries = self._entries + int(np.count_nonzero(selected))
         if 2 * entries > len(self._known):
             self._rebuild(entries)
-        added = kernels.add_known(self._known, keys[which], rows[which], firsts[which])
+        added = kernels.add_known(self._known, keys[selected], rows[selected], firsts[selected])
         self._entries += added
         return added
 
@@ -239,7 +239,7 @@ class KeyMaps:
                 self.generation = generation
                 self._maps.clear()
 
-    def are_in(self, variables: Iterable[int]) -> bool:
+    def any_holds_keys(self, variables: Iterable[int]) -> bool:
         """True if the values of at least one of these variables are keys."""
         return not self._variables.isdisjoint(variables)
 
@@ -248,5 +248,5 @@ class KeyMaps:
 
         None: drops them in any case. Not meant for changes by claims.
         """
-        if variables is None or self.are_in(variables):
+        if variables is None or self.any_holds_keys(variables):
             self.advance(self.generation + 1)

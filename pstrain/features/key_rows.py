@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.arguments import integer_at_least
 from pstrain import initializers
-from pstrain.features.key_map import Asked, KeyFields, KeyMap, distinct
+from pstrain.features.key_map import KeyFields, KeyMap, KeyQuery, distinct
 from pstrain.gradients.recording import recording
 from pstrain.kernels.keys import NO_KEY
 from pstrain.variables.parameters import KeyParameters
@@ -87,32 +87,34 @@ class KeyRows:
         """
         claims = recording() if training is None else training
         while True:
-            known = self.map
+            key_map = self.map
             found = ids.copy()
-            missing = known.replace(found, fields, columns, targets, nulls)
+            missing = key_map.replace(found, fields, columns, targets, nulls)
             if len(missing):
-                row, which = np.divmod(missing, len(columns))
-                places = row, columns[which]
-                of = fields[which]
-                found[places] = self._ask(known, found[places], of, claims) + targets[which]
-            if known is self.map:
+                row, column = np.divmod(missing, len(columns))
+                places = row, columns[column]
+                key_fields = fields[column]
+                found[places] = (
+                    self._request_rows(key_map, found[places], key_fields, claims) + targets[column]
+                )
+            if key_map is self.map:
                 return found
 
-    def _ask(self, known: KeyMap, keys: I64, of: I64, claims: bool) -> I64:
+    def _request_rows(self, key_map: KeyMap, keys: I64, key_fields: I64, claims: bool) -> I64:
         """Asks the servers for unknown keys; returns rows, counted from each field's first row."""
-        asked, times, inverse = distinct(keys, of, self.fields)
+        query, occurrences, inverse = distinct(keys, key_fields, self.fields)
         if claims:
-            asked = known.admit(asked, times)
-        rows = self._parameters.claim(self.variable.spec, asked)
-        known.add(asked, rows)
-        self._tell(known, asked, rows)
-        return np.where(rows < 0, 0, rows - self.fields.first[asked.fields])[inverse]
+            query = key_map.admit(query, occurrences)
+        rows = self._parameters.claim(self.variable.spec, query)
+        key_map.add(query, rows)
+        self._warn_if_refused(key_map, query, rows)
+        return np.where(rows < 0, 0, rows - self.fields.first[query.fields])[inverse]
 
-    def _tell(self, known: KeyMap, asked: Asked, rows: I64) -> None:
-        refused = np.flatnonzero((rows < 0) & (asked.may_claim != 0))
-        if len(refused) and not known.has_told:
-            known.has_told = True
-            capacity = self.fields.capacity[asked.fields[refused[0]]]
+    def _warn_if_refused(self, key_map: KeyMap, query: KeyQuery, rows: I64) -> None:
+        refused = np.flatnonzero((rows < 0) & (query.may_claim != 0))
+        if len(refused) and not key_map.has_warned:
+            key_map.has_warned = True
+            capacity = self.fields.capacity[query.fields[refused[0]]]
             logger.warning(
                 "%r has no row left for some new keys, which share the row of unknown ones: raise "
                 "its capacity (%d), or min_count", self.name, capacity,

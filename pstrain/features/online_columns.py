@@ -20,7 +20,7 @@ from pstrain.features.schema import Features, FeatureSchema
 I64 = NDArray[np.int64]
 
 
-class _Places(NamedTuple):
+class _OnlineFields(NamedTuple):
     """Online fields with columns in one matrix: arrays with an entry per field.
 
     ``fields``: the field's number; ``columns``: its column; ``targets``: its first row in the
@@ -33,7 +33,7 @@ class _Places(NamedTuple):
     nulls: I64
 
     @classmethod
-    def of(cls, places: list[tuple[int, int, int, int]]) -> _Places:
+    def of(cls, places: list[tuple[int, int, int, int]]) -> _OnlineFields:
         return cls(*np.array(places, np.int64).reshape(-1, 4).T.copy())
 
 
@@ -49,7 +49,7 @@ class OnlineColumns:
         )
         self.variables = [self._rows.variable]
         single: list[tuple[int, int, int, int]] = []
-        self._bags: dict[int, _Places] = {}
+        self._bags: dict[int, _OnlineFields] = {}
         base = field = columns = bags = 0
         for category in schema.categorical.values():
             is_single = category.pooling is None
@@ -58,10 +58,10 @@ class OnlineColumns:
                 if is_single:
                     single.append(place)
                 else:
-                    self._bags[bags] = _Places.of([place])
+                    self._bags[bags] = _OnlineFields.of([place])
             field, base = field + category.online, base + category.rows
             columns, bags = columns + is_single, bags + (not is_single)
-        self._single = _Places.of(single)
+        self._single = _OnlineFields.of(single)
 
     @property
     def map(self) -> KeyMap:

@@ -36,7 +36,7 @@ _APPLYING = frozenset({"map", "starmap", "reduce", "accumulate"})
 _STORES = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
-def check_taken(frame: FrameType) -> None:
+def check_keeps_gradient(frame: FrameType) -> None:
     """Raises UnimplementedError if what ``frame`` executes would lose the gradient of a tensor."""
     if stores(frame):
         raise UnimplementedError(

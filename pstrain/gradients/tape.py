@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from pstrain import buffers, foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import instead_of
-from pstrain.foreign_names import Telling
+from pstrain.foreign_arguments import refuse_arguments
+from pstrain.foreign_names import Hinting
 from pstrain.gradients.recording import Leaf, Record, records
 from pstrain.gradients.tensor import Tensor
 from pstrain.gradients.variable_gradient import VariableGradient
@@ -51,7 +51,7 @@ class Gradients:
         raise KeyError(variable.name)
 
 
-class GradientTape(Telling):
+class GradientTape(Hinting):
     """A tape that records the operations of its ``with`` block in the thread that entered it.
 
     It tracks trainable float32 variables where layers and models read them, where their rows are
@@ -61,9 +61,9 @@ class GradientTape(Telling):
     it is garbage-collected; gradients can be computed any number of times.
     """
 
-    _foreign = foreign_names.TAPE
+    _remedies = foreign_names.TAPE
 
-    @instead_of("GradientTape", foreign_arguments.NEW_TAPE)
+    @refuse_arguments("GradientTape", foreign_arguments.NEW_TAPE)
     def __init__(self) -> None:
         self._seen = Record()
 
@@ -117,7 +117,7 @@ class GradientTape(Telling):
         updates = tuple(map(_summed, per_variable.values()))
         return Gradients(updates, first.variable.parameters)
 
-    @instead_of("gradient", foreign_arguments.GRADIENT)
+    @refuse_arguments("gradient", foreign_arguments.GRADIENT)
     def gradient(self, target: Tensor, sources: Any) -> Any:
         """Returns the gradients of :meth:`gradients` for given variables; None for no dependence.
 

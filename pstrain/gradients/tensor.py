@@ -68,7 +68,7 @@ class Tensor:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if self.tracked and recording():
-            numpy_calls.check_taken(sys._getframe(1))
+            numpy_calls.check_keeps_gradient(sys._getframe(1))
         return np.array(self.value, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
@@ -97,7 +97,7 @@ class Tensor:
         rule = derivatives.FUNCTIONS.get(function)
         if rule is not None and _fits(rule, args, options):
             return _computed_by(rule, args, options)
-        rule = derivatives.OF_LISTS.get(function)
+        rule = derivatives.LIST_FUNCTIONS.get(function)
         if rule is not None and args and isinstance(args[0], list | tuple):
             joining = {**options, **dict(zip(["axis"], args[1:], strict=False))}
             if len(args) < 3 and _fits(rule, args[0], joining):
@@ -139,7 +139,7 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor:
         """Indexes as NumPy does; the gradient goes to the selected values."""
-        return _computed_by(derivatives.TAKEN, (self, key), {})
+        return _computed_by(derivatives.INDEXING, (self, key), {})
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
@@ -213,12 +213,12 @@ class Tensor:
         return _computed(np.power, (_operand(base, self), self))
 
     def __eq__(self, other: Any) -> Any:
-        given = other.value if isinstance(other, Tensor) else other
-        return self.value == np.asarray(given) if isinstance(given, VALUES) else NotImplemented
+        value = other.value if isinstance(other, Tensor) else other
+        return self.value == np.asarray(value) if isinstance(value, VALUES) else NotImplemented
 
     def __ne__(self, other: Any) -> Any:
-        given = other.value if isinstance(other, Tensor) else other
-        return self.value != np.asarray(given) if isinstance(given, VALUES) else NotImplemented
+        value = other.value if isinstance(other, Tensor) else other
+        return self.value != np.asarray(value) if isinstance(value, VALUES) else NotImplemented
 
     __hash__ = object.__hash__
 
@@ -279,12 +279,12 @@ _signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 def _computed_by(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> Tensor:
     like = next(one for one in args if isinstance(one, Tensor))
-    given, places = list(args), rule.places(args)
+    arguments, places = list(args), rule.places(args)
     for place in places:
         if hasattr(args[place], "spec"):
-            given[place] = _of_variable(args[place], like.dtype)
-    value, gradients = rule.compute(*_values(given), **_values(options))
-    operands = (given[place] for place in places)
+            arguments[place] = _of_variable(args[place], like.dtype)
+    value, gradients = rule.compute(*_values(arguments), **_values(options))
+    operands = (arguments[place] for place in places)
     inputs = [one if isinstance(one, Tensor) else Tensor(one) for one in operands]
 
     def backward(grad: NDArray[Any]) -> Sequence[Gradient]:
@@ -318,28 +318,28 @@ def _untracked(
     return result
 
 
-def _tensors(given: Any) -> Iterator[Tensor]:
+def _tensors(arguments: Any) -> Iterator[Tensor]:
     """Yields the tensors in arguments, nested to any depth."""
-    if isinstance(given, Tensor):
-        yield given
-    elif isinstance(given, Mapping):
-        yield from _tensors(list(given.values()))
-    elif isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        for one in given:
+    if isinstance(arguments, Tensor):
+        yield arguments
+    elif isinstance(arguments, Mapping):
+        yield from _tensors(list(arguments.values()))
+    elif isinstance(arguments, Sequence) and not isinstance(arguments, str | bytes):
+        for one in arguments:
             yield from _tensors(one)
 
 
-def _values(given: Any) -> Any:
+def _values(arguments: Any) -> Any:
     """Returns arguments in which tensors are replaced by their values."""
-    if isinstance(given, Tensor):
-        return given.value
-    if isinstance(given, Mapping):
-        return {name: _values(one) for name, one in given.items()}
-    if isinstance(given, tuple):
-        return tuple(map(_values, given))
-    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
-        return list(map(_values, given))
-    return given
+    if isinstance(arguments, Tensor):
+        return arguments.value
+    if isinstance(arguments, Mapping):
+        return {name: _values(one) for name, one in arguments.items()}
+    if isinstance(arguments, tuple):
+        return tuple(map(_values, arguments))
+    if isinstance(arguments, Sequence) and not isinstance(arguments, str | bytes):
+        return list(map(_values, arguments))
+    return arguments
 
 
 def _has_floats(result: Any) -> bool:
@@ -394,9 +394,9 @@ def _of_variable(variable: Any, dtype: np.dtype[Any]) -> Tensor:
     return value
 
 
-def as_tensor(given: Any) -> Tensor:
+def as_tensor(value: Any) -> Tensor:
     """Returns a tensor unchanged, a variable as what a tape may train, others as constants."""
-    return given if isinstance(given, Tensor) else Tensor(given)
+    return value if isinstance(value, Tensor) else Tensor(value)
 
 
 def value_of(variable: Any) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, ask_for
+from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, prefetch_row
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -31,7 +31,7 @@ def momentum_rows(
     rate, l2, momentum, nesterov = hyper[0], hyper[1], hyper[2], hyper[3]
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
+        prefetch_row(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             step = rate * (gradients[position, column] + l2 * row[column])
@@ -54,7 +54,7 @@ def rmsprop_rows(
     one = np.float32(1)
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
+        prefetch_row(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             g = gradients[position, column] + l2 * row[column]
@@ -72,7 +72,7 @@ def rmsprop_momentum_rows(
     one = np.float32(1)
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
+        prefetch_row(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             g = gradients[position, column] + l2 * row[column]
@@ -96,7 +96,7 @@ def adam_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
     count_at = 3 * width
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
+        prefetch_row(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         count = row[count_at] + one
         row[count_at] = count
@@ -132,7 +132,7 @@ def ftrl_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, h
     base = two * (l2 + beta / (two * rate))
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
+        prefetch_row(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             value = row[column]
@@ -160,7 +160,7 @@ def rowwise_adagrad_rows(
     rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
+        prefetch_row(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         squares = np.float32(0)
         for column in range(width):

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, ask_for
+from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, prefetch_row
 from pstrain.kernels.vectors import LANES, WIDE_LANES, load, load_wide, store_bfloat16
 
 F32 = NDArray[np.float32]
@@ -25,7 +25,7 @@ def gather_bfloat16(slab: F32, width: int, row_start: int, ids: I64, out: U16) -
     """Copies values of rows ``ids`` of a slab to ``out`` [n, width]. Ids must be in range."""
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, width * FLOAT_BYTES)
+        prefetch_row(slab, ahead, width * FLOAT_BYTES)
         row = ids[position] - row_start
         column = 0
         while column + WIDE_LANES <= width:

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.vectors import LANES, every, load, plus, plus_product, store
+from pstrain.kernels.vectors import LANES, broadcast, load, plus, plus_product, store
 
 Array = NDArray[Any]
 
@@ -58,7 +58,7 @@ def cross_gradient(
             product = g * load(first, i, c)
             store(to_projected, i, c, product)
             store(to_bias, 0, c, plus(load(to_bias, 0, c), product))
-            weights = plus(load(projected, i, c), every(passed_on))
+            weights = plus(load(projected, i, c), broadcast(passed_on))
             store(to_first, i, c, g * weights)
             c += LANES
         while c < columns:

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, ask_for
+from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, prefetch_row
 from pstrain.kernels.vectors import LANES, WIDE_LANES, load, load_wide, plus, store
 
 Array = NDArray[Any]
@@ -62,7 +62,7 @@ def gather_fields(rows: Array, inverse: Array, fields: int, out: Array) -> None:
     for i in range(out.shape[0]):
         for f in range(fields):
             at = i * fields + f
-            ask_for(rows, inverse[min(at + ROWS_AHEAD, last)], dim * FLOAT_BYTES)
+            prefetch_row(rows, inverse[min(at + ROWS_AHEAD, last)], dim * FLOAT_BYTES)
             _copy(rows, inverse[np.uint64(at)], 0, out, i, f * dim)
 
 
@@ -73,7 +73,7 @@ def scatter_fields(gradient: Array, inverse: Array, fields: int, out: Array) -> 
     for i in range(gradient.shape[0]):
         for f in range(fields):
             at = i * fields + f
-            ask_for(out, inverse[min(at + ROWS_AHEAD, last)], dim * FLOAT_BYTES)
+            prefetch_row(out, inverse[min(at + ROWS_AHEAD, last)], dim * FLOAT_BYTES)
             _add(gradient, i, f * dim, out, inverse[np.uint64(at)], 0)
 
 
@@ -90,7 +90,7 @@ def gather_wide_deep(
         total = bias[0]
         for f in range(fields):
             at = i * fields + f
-            ask_for(rows, inverse[min(at + ROWS_AHEAD, last)], (1 + dim) * FLOAT_BYTES)
+            prefetch_row(rows, inverse[min(at + ROWS_AHEAD, last)], (1 + dim) * FLOAT_BYTES)
             row = inverse[np.uint64(at)]
             total += rows[np.uint64(row), 0]
             _copy(rows, row, 1, out, i, f * dim)
@@ -107,7 +107,7 @@ def scatter_wide_deep(
         wide = wide_gradient[i]
         for f in range(fields):
             at = i * fields + f
-            ask_for(out, inverse[min(at + ROWS_AHEAD, last)], (1 + dim) * FLOAT_BYTES)
+            prefetch_row(out, inverse[min(at + ROWS_AHEAD, last)], (1 + dim) * FLOAT_BYTES)
             row = inverse[np.uint64(at)]
             out[np.uint64(row), 0] += wide
             _add(gradient, i, f * dim, out, row, 1)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pstrain.kernels.vectors import (
     LANES,
     WIDE_LANES,
-    every,
-    every_wide,
+    broadcast,
+    broadcast_wide,
     load,
     load_wide,
     plus,
@@ -133,14 +133,14 @@ def _vector_gradient(
         wide = zeros_wide() if each_once else load_wide(to_rows, row, 1 + column)
         for e in range(of[0], of[1]):
             wide = plus(wide, load_wide(weighted, examples[e], column))
-        wide = plus_product(wide, every_wide(-total), load_wide(rows, row, 1 + column))
+        wide = plus_product(wide, broadcast_wide(-total), load_wide(rows, row, 1 + column))
         store(to_rows, row, 1 + column, wide)
         column += WIDE_LANES
     if column + LANES <= dim:
         some = zeros() if each_once else load(to_rows, row, 1 + column)
         for e in range(of[0], of[1]):
             some = plus(some, load(weighted, examples[e], column))
-        some = plus_product(some, every(-total), load(rows, row, 1 + column))
+        some = plus_product(some, broadcast(-total), load(rows, row, 1 + column))
         store(to_rows, row, 1 + column, some)
         column += LANES
     while column < dim:

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.vectors import LANES, load, plus_product, spread, store, zeros
+from pstrain.kernels.vectors import LANES, load, load_broadcast, plus_product, store, zeros
 
 Array = NDArray[Any]
 
@@ -90,10 +90,10 @@ def pair_dots(vectors: Array, count: int, dim: int, out: Array) -> None:
                 t0, t1, t2, t3 = zeros(), zeros(), zeros(), zeros()
                 for k in range(dim):
                     column = load(columns, k, g)
-                    t0 = plus_product(t0, spread(vectors, i, f0 + k), column)
-                    t1 = plus_product(t1, spread(vectors, i, f1 + k), column)
-                    t2 = plus_product(t2, spread(vectors, i, f2 + k), column)
-                    t3 = plus_product(t3, spread(vectors, i, f3 + k), column)
+                    t0 = plus_product(t0, load_broadcast(vectors, i, f0 + k), column)
+                    t1 = plus_product(t1, load_broadcast(vectors, i, f1 + k), column)
+                    t2 = plus_product(t2, load_broadcast(vectors, i, f2 + k), column)
+                    t3 = plus_product(t3, load_broadcast(vectors, i, f3 + k), column)
                 _store4(found, 0, g, t0, t1, t2, t3)
             for f in range(first, last + 1):
                 for g in range(f):
@@ -118,10 +118,10 @@ def pair_dots_gradient(gradient: Array, vectors: Array, count: int, dim: int, ou
                 t0, t1, t2, t3 = zeros(), zeros(), zeros(), zeros()
                 for g in range(count):
                     vector = load(vectors, i, g * dim + column)
-                    t0 = plus_product(t0, spread(weights, first, g), vector)
-                    t1 = plus_product(t1, spread(weights, first + 1, g), vector)
-                    t2 = plus_product(t2, spread(weights, first + 2, g), vector)
-                    t3 = plus_product(t3, spread(weights, first + 3, g), vector)
+                    t0 = plus_product(t0, load_broadcast(weights, first, g), vector)
+                    t1 = plus_product(t1, load_broadcast(weights, first + 1, g), vector)
+                    t2 = plus_product(t2, load_broadcast(weights, first + 2, g), vector)
+                    t3 = plus_product(t3, load_broadcast(weights, first + 3, g), vector)
                 _store4(found, 0, 0, t0, t1, t2, t3)
                 for f in range(first, min(first + _AT_ONCE, count)):
                     store(out, i, f * dim + column, load(found, f - first, 0))

@@ -153,10 +153,12 @@ def add_known(known: I64, keys: I64, rows: I64, salts: I64) -> int:
 
 
 @njit(nogil=True, cache=True)
-def meet(counts: I64, keys: I64, salts: I64, times: I64, wanted: I64, out: U8) -> None:
-    """Adds ``times`` to the count of each key; ``out`` says whether the count reached ``wanted``.
+def count_occurrences(
+    counts: I64, keys: I64, salts: I64, times: I64, minimum: I64, out: U8
+) -> None:
+    """Adds ``times`` to the count of each key; ``out`` says whether the count reached ``minimum``.
 
-    ``counts`` [2^b, 3]: key, first row of its field, count; a count that reaches ``wanted`` is
+    ``counts`` [2^b, 3]: key, first row of its field, count; a count that reaches ``minimum`` is
     removed. A key can be in one of four places. If other keys have all four, it evicts the rarest,
     and among equally rare ones prefers a place that its hash selects, so that no key stays for
     ever.
@@ -175,7 +177,7 @@ def meet(counts: I64, keys: I64, salts: I64, times: I64, wanted: I64, out: U8) -
         if counts[place, 0] != keys[i] or counts[place, 1] != salts[i]:
             counts[place, 0], counts[place, 1], counts[place, 2] = keys[i], salts[i], 0
         counts[place, 2] += times[i]
-        out[i] = counts[place, 2] >= wanted[i]
+        out[i] = counts[place, 2] >= minimum[i]
         if out[i]:
             counts[place, 0], counts[place, 2] = NO_KEY, 0
 
@@ -194,4 +196,4 @@ def warm_up() -> None:
     known = np.full((2, 2), NO_KEY, np.int64)
     add_known(known, keys, zeros, zeros)
     replace_known(known, table.copy(), zeros, zeros, rows, zeros, zeros, rows.copy())
-    meet(np.zeros((_WAYS, 3), np.int64), keys, zeros, keys, rows, admitted)
+    count_occurrences(np.zeros((_WAYS, 3), np.int64), keys, zeros, keys, rows, admitted)

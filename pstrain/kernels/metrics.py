@@ -1,4 +1,4 @@
-"""The counts of metrics: exact sums of floats, histograms of probabilities, answers by label.
+"""The counts of metrics: exact sums of floats, histograms of probabilities, confusion matrices.
 
 Knows no model. Invariant: every state is int64 and is merged by integer addition, so that the
 result does not depend on the order or the grouping in which examples arrive.
@@ -108,7 +108,7 @@ def area_under_curve(histogram: Array) -> float:
 
 
 @njit(nogil=True, cache=True)
-def count_answers(
+def count_confusion(
     labels: Array, probabilities: Array, weights: Array, threshold: float, counts: Array
 ) -> int:
     """Adds each example's weight to counts[label, probability > threshold]; int64 [2, 2, 2].
@@ -120,8 +120,8 @@ def count_answers(
         if not (0.0 <= probabilities[i] <= 1.0):
             skipped += 1
             continue
-        answer = 1 if probabilities[i] > threshold else 0
-        add_weight(weights, i, counts[1 if labels[i] > 0.5 else 0, answer])
+        prediction = 1 if probabilities[i] > threshold else 0
+        add_weight(weights, i, counts[1 if labels[i] > 0.5 else 0, prediction])
     return skipped
 
 
@@ -134,4 +134,4 @@ def warm_up() -> None:
     weight_of(counts[0, 0])
     count_by_probability(labels, labels, values, counts)
     area_under_curve(counts)
-    count_answers(labels, labels, values, 0.5, counts)
+    count_confusion(labels, labels, values, 0.5, counts)

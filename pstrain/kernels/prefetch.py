@@ -48,7 +48,7 @@ def prefetch(_typing: Any, array: Any, row: Any, offset: Any) -> Any:  # noqa: A
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def ask_for(_typing: Any, array: Any, row: Any, size_bytes: Any) -> Any:  # noqa: ARG001
+def prefetch_row(_typing: Any, array: Any, row: Any, size_bytes: Any) -> Any:  # noqa: ARG001
     """Requests the first ``size_bytes`` of ``array[row]``.
 
     This is an intrinsic, because a compiled function with array arguments counts references to

@@ -21,12 +21,12 @@ from pstrain.kernels.vectors import (
     FOUR_LANES,
     LANES,
     WIDE_LANES,
+    load_broadcast_wide,
     load_four,
     load_wide,
     plus,
     plus_product,
     positive_part,
-    spread_wide,
     store,
     store_four,
 )
@@ -46,7 +46,7 @@ def begin_hidden(dense: Array, kernel: Array, bias: Array, hidden: Array) -> Non
         while c + FOUR_LANES <= units:
             t0, t1, t2, t3 = load_four(bias, 0, c)
             for v in range(values):
-                x = spread_wide(dense, i, v)
+                x = load_broadcast_wide(dense, i, v)
                 w0, w1, w2, w3 = load_four(kernel, first + v, c)
                 t0, t1 = plus_product(t0, x, w0), plus_product(t1, x, w1)
                 t2, t3 = plus_product(t2, x, w2), plus_product(t3, x, w3)
@@ -56,7 +56,7 @@ def begin_hidden(dense: Array, kernel: Array, bias: Array, hidden: Array) -> Non
             t0 = load_wide(bias, 0, c)
             for v in range(values):
                 w = load_wide(kernel, first + v, c)
-                t0 = plus_product(t0, spread_wide(dense, i, v), w)
+                t0 = plus_product(t0, load_broadcast_wide(dense, i, v), w)
             store(hidden, i, c, t0)
             c += COLUMNS
 
@@ -76,10 +76,10 @@ def _add_products(
         t2, t3 = load_wide(out, c, column), load_wide(out, d, column)
         for k in range(rows.shape[1] - skipped):
             w = load_wide(kernel, at + k, column)
-            t0 = plus_product(t0, spread_wide(rows, e, skipped + k), w)
-            t1 = plus_product(t1, spread_wide(rows, f, skipped + k), w)
-            t2 = plus_product(t2, spread_wide(rows, g, skipped + k), w)
-            t3 = plus_product(t3, spread_wide(rows, h, skipped + k), w)
+            t0 = plus_product(t0, load_broadcast_wide(rows, e, skipped + k), w)
+            t1 = plus_product(t1, load_broadcast_wide(rows, f, skipped + k), w)
+            t2 = plus_product(t2, load_broadcast_wide(rows, g, skipped + k), w)
+            t3 = plus_product(t3, load_broadcast_wide(rows, h, skipped + k), w)
         store(out, a, column, t0)
         store(out, b, column, t1)
         store(out, c, column, t2)

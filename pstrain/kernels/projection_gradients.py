@@ -20,12 +20,12 @@ from pstrain.kernels.vectors import (
     LANES,
     WIDE_LANES,
     load,
+    load_broadcast,
+    load_broadcast_wide,
     load_four,
     load_wide,
     plus,
     plus_product,
-    spread,
-    spread_wide,
     store,
     store_four,
     zeros,
@@ -113,14 +113,14 @@ def _times_transposed(tile: Array, count: int, transposed: Array, column: int, o
             a4, a5, a6, a7 = zeros_wide(), zeros_wide(), zeros_wide(), zeros_wide()
             for k in range(tile.shape[1]):
                 w = load_wide(transposed, k, column + d)
-                a0 = plus_product(a0, spread_wide(tile, t, k), w)
-                a1 = plus_product(a1, spread_wide(tile, t + 1, k), w)
-                a2 = plus_product(a2, spread_wide(tile, t + 2, k), w)
-                a3 = plus_product(a3, spread_wide(tile, t + 3, k), w)
-                a4 = plus_product(a4, spread_wide(tile, t + 4, k), w)
-                a5 = plus_product(a5, spread_wide(tile, t + 5, k), w)
-                a6 = plus_product(a6, spread_wide(tile, t + 6, k), w)
-                a7 = plus_product(a7, spread_wide(tile, t + 7, k), w)
+                a0 = plus_product(a0, load_broadcast_wide(tile, t, k), w)
+                a1 = plus_product(a1, load_broadcast_wide(tile, t + 1, k), w)
+                a2 = plus_product(a2, load_broadcast_wide(tile, t + 2, k), w)
+                a3 = plus_product(a3, load_broadcast_wide(tile, t + 3, k), w)
+                a4 = plus_product(a4, load_broadcast_wide(tile, t + 4, k), w)
+                a5 = plus_product(a5, load_broadcast_wide(tile, t + 5, k), w)
+                a6 = plus_product(a6, load_broadcast_wide(tile, t + 6, k), w)
+                a7 = plus_product(a7, load_broadcast_wide(tile, t + 7, k), w)
             store(out, t, d, a0)
             store(out, t + 1, d, a1)
             store(out, t + 2, d, a2)
@@ -135,10 +135,10 @@ def _times_transposed(tile: Array, count: int, transposed: Array, column: int, o
                 b0, b1, b2, b3 = zeros(), zeros(), zeros(), zeros()
                 for k in range(tile.shape[1]):
                     v = load(transposed, k, column + d)
-                    b0 = plus_product(b0, spread(tile, u, k), v)
-                    b1 = plus_product(b1, spread(tile, u + 1, k), v)
-                    b2 = plus_product(b2, spread(tile, u + 2, k), v)
-                    b3 = plus_product(b3, spread(tile, u + 3, k), v)
+                    b0 = plus_product(b0, load_broadcast(tile, u, k), v)
+                    b1 = plus_product(b1, load_broadcast(tile, u + 1, k), v)
+                    b2 = plus_product(b2, load_broadcast(tile, u + 2, k), v)
+                    b3 = plus_product(b3, load_broadcast(tile, u + 3, k), v)
                 store(out, u, d, b0)
                 store(out, u + 1, d, b1)
                 store(out, u + 2, d, b2)
@@ -163,10 +163,10 @@ def add_outer_products(
             for t in range(order.size):
                 r = order[t]
                 w = load_wide(other, other_first + t, c)
-                a0 = plus_product(a0, spread_wide(rows, r, column + k), w)
-                a1 = plus_product(a1, spread_wide(rows, r, column + k1), w)
-                a2 = plus_product(a2, spread_wide(rows, r, column + k2), w)
-                a3 = plus_product(a3, spread_wide(rows, r, column + k3), w)
+                a0 = plus_product(a0, load_broadcast_wide(rows, r, column + k), w)
+                a1 = plus_product(a1, load_broadcast_wide(rows, r, column + k1), w)
+                a2 = plus_product(a2, load_broadcast_wide(rows, r, column + k2), w)
+                a3 = plus_product(a3, load_broadcast_wide(rows, r, column + k3), w)
             store(out, at + k, c, a0)
             store(out, at + k1, c, a1)
             store(out, at + k2, c, a2)

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, ask_for
+from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, prefetch_row
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -44,7 +44,7 @@ def scatter_rows(slab: F32, width: int, row_start: int, ids: I64, rows: F32, op:
     """Applies ``op`` (``SET``, ``ADD``, ...) with ``rows`` [n, width] to rows ``ids``, in order."""
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, width * FLOAT_BYTES)
+        prefetch_row(slab, ahead, width * FLOAT_BYTES)
         row = slab[np.uint64(ids[position] - row_start)]
         for column in range(width):
             row[column] = _changed(row[column], rows[position, column], op)

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import ROWS_AHEAD, ask_for
+from pstrain.kernels.prefetch import ROWS_AHEAD, prefetch_row
 
 Words = NDArray[np.uint32] | NDArray[np.uint8]
 I32 = NDArray[np.int32]
@@ -82,13 +82,13 @@ def keep_rows(
         coming = ahead // group
         # Rows of other groups are prefetched by the update that changes them.
         if coming >= read:
-            ask_for(rows, ahead, row_bytes)
-            ask_for(bits, coming >> 3, 1)
+            prefetch_row(rows, ahead, row_bytes)
+            prefetch_row(bits, coming >> 3, 1)
             place = heads[coming // block]
             # The target of the copy is waited for longest, because writes complete in order.
             if place % RUN:
-                ask_for(kept, place * group, group * row_bytes)
-                ask_for(owners, place, owners.itemsize)
+                prefetch_row(kept, place * group, group * row_bytes)
+                prefetch_row(owners, place, owners.itemsize)
         index = (ids[position] - row_start) // group
         if index >= read:
             _keep_group(rows, index, group, block, bits, heads, nexts, owners, kept, room)
@@ -176,8 +176,8 @@ def read_kept(
             if stop:
                 # The next run may be anywhere, but it is contiguous.
                 run = (stop - 1) // RUN
-                ask_for(kept, run * RUN * group, RUN * group * kept.shape[1] * kept.itemsize)
-                ask_for(owners, run * RUN, RUN * owners.itemsize)
+                prefetch_row(kept, run * RUN * group, RUN * group * kept.shape[1] * kept.itemsize)
+                prefetch_row(owners, run * RUN, RUN * owners.itemsize)
 
 
 @njit(nogil=True, cache=True)
@@ -185,7 +185,7 @@ def read_rows(rows: Words, which: I64, out: Words) -> None:
     """Copies the present words of rows ``which`` (ascending) to ``out`` [n, words per row]."""
     row_bytes = rows.shape[1] * rows.itemsize
     for position in range(which.size):
-        ask_for(rows, which[min(position + ROWS_AHEAD, which.size - 1)], row_bytes)
+        prefetch_row(rows, which[min(position + ROWS_AHEAD, which.size - 1)], row_bytes)
         source, target = rows[which[position]], out[position]
         for word in range(rows.shape[1]):
             target[word] = source[word]

@@ -15,15 +15,15 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, ask_for
+from pstrain.kernels.prefetch import FLOAT_BYTES, ROWS_AHEAD, prefetch_row
 from pstrain.kernels.vectors import (
     LANES,
     WIDE_LANES,
-    every,
-    every_wide,
+    broadcast,
+    broadcast_wide,
     load,
     load_wide,
-    root,
+    sqrt,
     store,
 )
 
@@ -49,7 +49,7 @@ def gather_rows(slab: F32, width: int, row_start: int, ids: I64, out: F32) -> No
     """Copies the values of rows ``ids`` into ``out`` [n, width]. Ids must be in range."""
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, width * FLOAT_BYTES)
+        prefetch_row(slab, ahead, width * FLOAT_BYTES)
         row = ids[position] - row_start
         column = 0
         while column + LANES <= width:
@@ -79,10 +79,10 @@ def _sgd(value: Any, gradient: Any, rate: Any, l2: Any) -> Any:
 def sgd_rows(slab: F32, width: int, row_start: int, ids: I64, gradients: F32, hyper: F32) -> None:
     """``value -= learning_rate * (gradient + l2 * value)``; ``hyper`` is [learning_rate, l2]."""
     rate, l2 = hyper[0], hyper[1]
-    rates, l2s = every(rate), every(l2)
+    rates, l2s = broadcast(rate), broadcast(l2)
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, width * FLOAT_BYTES)
+        prefetch_row(slab, ahead, width * FLOAT_BYTES)
         row = ids[position] - row_start
         column = 0
         while column + LANES <= width:
@@ -109,7 +109,7 @@ def sgd_all(slab: F32, width: int, gradients: F32, hyper: F32) -> None:
 def _adagrad(value: Any, squares: Any, gradient: Any, rate: Any, l2: Any, epsilon: Any) -> Any:
     g = gradient + l2 * value
     a = squares + g * g
-    return value - rate * g / root(a + epsilon), a
+    return value - rate * g / sqrt(a + epsilon), a
 
 
 @njit(nogil=True, cache=True, error_model="numpy")
@@ -124,22 +124,24 @@ def adagrad_rows(
     rate, l2, epsilon = hyper[0], hyper[1], hyper[2]
     for position in range(ids.size):
         ahead = ids[min(position + ROWS_AHEAD, ids.size - 1)] - row_start
-        ask_for(slab, ahead, slab.shape[1] * FLOAT_BYTES)
+        prefetch_row(slab, ahead, slab.shape[1] * FLOAT_BYTES)
         row = ids[position] - row_start
         column = 0
         # A whole cache line at a time, so that the wait for it happens once, not for each half.
         while column + WIDE_LANES <= width:
             line, squares = load_wide(slab, row, column), load_wide(slab, row, width + column)
             g = load_wide(gradients, position, column)
-            wide_rate, wide_l2 = every_wide(rate), every_wide(l2)
-            line, squares = _adagrad(line, squares, g, wide_rate, wide_l2, every_wide(epsilon))
+            wide_rate, wide_l2 = broadcast_wide(rate), broadcast_wide(l2)
+            line, squares = _adagrad(line, squares, g, wide_rate, wide_l2, broadcast_wide(epsilon))
             store(slab, row, column, line)
             store(slab, row, width + column, squares)
             column += WIDE_LANES
         if column + LANES <= width:
             values, sums = load(slab, row, column), load(slab, row, width + column)
             some = load(gradients, position, column)
-            values, sums = _adagrad(values, sums, some, every(rate), every(l2), every(epsilon))
+            values, sums = _adagrad(
+                values, sums, some, broadcast(rate), broadcast(l2), broadcast(epsilon)
+            )
             store(slab, row, column, values)
             store(slab, row, width + column, sums)
             column += LANES

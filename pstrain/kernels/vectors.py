@@ -90,9 +90,9 @@ def _load_of(kind: _Vector) -> Any:
     return load
 
 
-def _spread_of(kind: _Vector) -> Any:
+def _load_broadcast_of(kind: _Vector) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
-    def spread(_typing: Any, array: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
+    def load_broadcast(_typing: Any, array: Any, row: Any, column: Any) -> Any:  # noqa: ARG001
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             at = _address(context, builder, signature.args[0], *arguments)
             number = builder.load(builder.bitcast(at, cgutils.ir.FloatType().as_pointer()))
@@ -100,18 +100,18 @@ def _spread_of(kind: _Vector) -> Any:
 
         return kind(array, types.intp, types.intp), generate
 
-    return spread
+    return load_broadcast
 
 
-def _every_of(kind: _Vector) -> Any:
+def _broadcast_of(kind: _Vector) -> Any:
     @intrinsic  # type: ignore[untyped-decorator]
-    def every(_typing: Any, number: Any) -> Any:  # noqa: ARG001
+    def broadcast(_typing: Any, number: Any) -> Any:  # noqa: ARG001
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
             return _same(builder, kind, arguments[0])
 
         return kind(types.float32), generate
 
-    return every
+    return broadcast
 
 
 zeros = _zeros_of(_vector)
@@ -120,12 +120,12 @@ zeros_wide = _zeros_of(_wide_vector)
 load = _load_of(_vector)
 """``load(array, row, column)``: ``array[row, column : column + LANES]``."""
 load_wide = _load_of(_wide_vector)
-spread = _spread_of(_vector)
-"""``spread(array, row, column)``: ``array[row, column]`` in every lane."""
-spread_wide = _spread_of(_wide_vector)
-every = _every_of(_vector)
-"""``every(number)``: a float32 number in every lane."""
-every_wide = _every_of(_wide_vector)
+load_broadcast = _load_broadcast_of(_vector)
+"""``load_broadcast(array, row, column)``: ``array[row, column]`` in every lane."""
+load_broadcast_wide = _load_broadcast_of(_wide_vector)
+broadcast = _broadcast_of(_vector)
+"""``broadcast(number)``: a float32 number in every lane."""
+broadcast_wide = _broadcast_of(_wide_vector)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -244,7 +244,7 @@ def positive_part(_typing: Any, values: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _roots(_typing: Any, values: Any) -> Any:
+def _sqrt_of_lanes(_typing: Any, values: Any) -> Any:
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         kind = _llvm_type(values)
         function = cgutils.get_or_insert_function(
@@ -257,15 +257,15 @@ def _roots(_typing: Any, values: Any) -> Any:
     return values(values), generate
 
 
-def root(value: Any) -> Any:
+def sqrt(value: Any) -> Any:
     """Returns the square root of a number, or of each lane of a vector."""
     return np.sqrt(value)
 
 
-@overload(root)  # type: ignore[untyped-decorator]
-def _root(value: Any) -> Any:
+@overload(sqrt)  # type: ignore[untyped-decorator]
+def _sqrt(value: Any) -> Any:
     def of_vector(value: Any) -> Any:
-        return _roots(value)
+        return _sqrt_of_lanes(value)
 
     def of_number(value: Any) -> Any:
         return np.sqrt(value)

@@ -152,20 +152,20 @@ def _replicated(layout: Layout, options: KubernetesOptions, job: str) -> dict[st
 
 
 def _container(layout: Layout, options: KubernetesOptions, job: str) -> dict[str, Any]:
-    listed = addresses(layout, options)
-    told = layout.environment(job, f"$({_INDEX})", listed)
+    all_addresses = addresses(layout, options)
+    variables = layout.environment(job, f"$({_INDEX})", all_addresses)
     secret = {"name": _secret_name(options), "key": "token"}
     container: dict[str, Any] = {
         "name": _part(job),
         "image": options.image,
-        "command": _command(layout, options, job, listed),
+        "command": _command(layout, options, job, all_addresses),
         "ports": [{"containerPort": options.port}],
         "env": [
             {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_FIELD}}},
             {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
             {"name": "DATASERVICE_TOKEN", "valueFrom": {"secretKeyRef": secret}},
             {"name": "PYTHONUNBUFFERED", "value": "1"},
-            *({"name": name, "value": value} for name, value in told.items()),
+            *({"name": name, "value": value} for name, value in variables.items()),
         ],
     }
     if options.resources:
@@ -177,15 +177,15 @@ def _container(layout: Layout, options: KubernetesOptions, job: str) -> dict[str
 
 
 def _command(
-    layout: Layout, options: KubernetesOptions, job: str, listed: Mapping[str, list[str]]
+    layout: Layout, options: KubernetesOptions, job: str, all_addresses: Mapping[str, list[str]]
 ) -> list[str]:
     if job in PROGRAM_JOBS:
         # Kubernetes expands $(NAME) as a variable and reads every $$ as a single $.
-        command = layout.command(job, 0, listed, options.python)
+        command = layout.command(job, 0, all_addresses, options.python)
         return [part.replace("$", "$$") for part in command]
     # When a server starts, DNS may not know its pod's name yet, so it listens at the pod's IP.
-    own = {**listed, job: [f"$(POD_IP):{options.port}"]}
-    return layout.command(job, 0, own, options.python)
+    addresses_here = {**all_addresses, job: [f"$(POD_IP):{options.port}"]}
+    return layout.command(job, 0, addresses_here, options.python)
 
 
 def _yaml(value: Any, indent: int) -> Iterator[str]:

@@ -123,10 +123,10 @@ class Layout:
             return {}
         cluster = {name: list(addresses[name]) for name in PROGRAM_JOBS}
         config = {"cluster": cluster, "task": {"type": job, "index": index}}
-        told = {"TF_CONFIG": json.dumps(config), **self.exposure.environment()}
+        variables = {"TF_CONFIG": json.dumps(config), **self.exposure.environment()}
         if self.data_workers:
-            told[DISPATCHER_ENV] = f"grpc://{addresses['dispatcher'][0]}"
-        return told
+            variables[DISPATCHER_ENV] = f"grpc://{addresses['dispatcher'][0]}"
+        return variables
 
     def to_json(self) -> str:
         """Returns the layout as JSON, for a task that resolves its role where it runs."""

@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 ROLES = ("dispatcher", "data_worker", "ps", "worker")
 _READY_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
-_LOOK_EVERY_S = 0.2
+_POLL_S = 0.2
 
 # Every process computes on one core; more threads than cores would only get in each other's way.
 ONE_CORE = {
@@ -114,7 +114,7 @@ class LocalCluster:
             self._supervisor.start()
 
     def _supervise(self) -> None:
-        while not self._closing.wait(_LOOK_EVERY_S):
+        while not self._closing.wait(_POLL_S):
             with self._changing:
                 for task in list(self._tasks.values()):
                     if task.role in ("ps", "worker") and task.child.returncode is not None:

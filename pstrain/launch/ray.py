@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 _CALL_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 10.0
-_LOOK_S: Final = 0.5
+_POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class _Task:
         # Started by this thread, which waits for it: the kernel ends a task with its thread.
         task = TaskProcess(self._name, command, environment, Output())
         try:
-            while task.returncode is None and not self._stopping.wait(_LOOK_S / 5):
+            while task.returncode is None and not self._stopping.wait(_POLL_S / 5):
                 pass
         finally:
             stop_all([task])
@@ -184,7 +184,7 @@ def _started(
 def _watched(ray: Any, running: dict[Any, tuple[str, int]]) -> int:
     """Waits until the chief or the data service ends or a task fails; returns the exit code."""
     while True:
-        ended, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
+        ended, _ = ray.wait(list(running), num_returns=1, timeout=_POLL_S)
         for reference in ended:
             job, index = running.pop(reference)
             code, how = _outcome(ray, reference, f"{job}:{index}")

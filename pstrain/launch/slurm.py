@@ -178,8 +178,8 @@ def _command_and_environment(
 def main(part: str, text: str) -> int:
     """Replaces this process by the task that Slurm's variables name; returns 1 if that fails."""
     try:
-        command, told = task_of(part, Layout.from_json(text), os.environ, sys.executable)
-        os.environ.update(told)
+        command, variables = task_of(part, Layout.from_json(text), os.environ, sys.executable)
+        os.environ.update(variables)
         os.execvp(command[0], command)
     except (DataServiceError, OSError) as error:
         print(f"pstrain launch: {error}", file=sys.stderr)

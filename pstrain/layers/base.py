@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_names import Telling
+from pstrain.foreign_names import Hinting
 from pstrain.gradients.recording import leaf
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.variables.attributes import reached
@@ -25,7 +25,7 @@ from pstrain.variables.variable import ShardedVariable
 from pstrain.vocabulary import Fetch, Lookup
 
 
-class Layer(Freezable, Telling, ABC):
+class Layer(Freezable, Hinting, ABC):
     """The base class of layers; :meth:`requests` asks for ``variables`` in their order.
 
     A layer of your own calls ``super().__init__(name)``, makes variables and layers as attributes,
@@ -33,7 +33,7 @@ class Layer(Freezable, Telling, ABC):
     ``variables`` empty and read its attributes directly; ``values`` is then empty too.
     """
 
-    _foreign = foreign_names.LAYER
+    _remedies = foreign_names.LAYER
 
     def __init__(self, name: str | None = None) -> None:
         self.name = type(self).__name__.lower() if name is None else name
@@ -107,12 +107,12 @@ def as_matrix(name: str, inputs: Any) -> Tensor:
     return matrix
 
 
-def whole(variable: Any, value: NDArray[Any]) -> Tensor:
+def whole_leaf(variable: Any, value: NDArray[Any]) -> Tensor:
     """Returns a variable's fetched value as a leaf of the tape."""
     return leaf(Tensor(value), variable)
 
 
-def looked_up(variable: Any, lookup: Lookup) -> Tensor:
+def rows_leaf(variable: Any, lookup: Lookup) -> Tensor:
     """Returns a variable's fetched rows as a leaf of the tape."""
     return leaf(Tensor(lookup.rows), variable, lookup)
 

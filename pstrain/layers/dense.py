@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from dataservice.runtime.arguments import check_choice, integer_at_least
 from pstrain import buffers, foreign_arguments, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import losses, network
-from pstrain.layers.base import Layer, as_matrix, whole
+from pstrain.layers.base import Layer, as_matrix, whole_leaf
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
 from pstrain.variables.variable import create_variable
@@ -36,7 +36,7 @@ class Dense(Layer, Maker):
     and a loss with ``from_logits=True`` are more exact: probabilities may round to 0 or 1.
     """
 
-    @instead_of("Dense", foreign_arguments.DENSE)
+    @refuse_arguments("Dense", foreign_arguments.DENSE)
     def __init__(
         self,
         units: int,
@@ -118,7 +118,7 @@ class Dense(Layer, Maker):
             raise InvalidArgumentError(
                 f"layer {self.name!r} takes [n, {self.input_size}], got {tensor.shape}"
             )
-        leaves = [whole(v, value) for v, value in zip(self.variables, values, strict=True)]
+        leaves = [whole_leaf(v, value) for v, value in zip(self.variables, values, strict=True)]
         return self.computed(tensor, leaves)
 
     def computed(self, tensor: Tensor, leaves: Sequence[Tensor]) -> Tensor:

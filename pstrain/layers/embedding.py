@@ -18,11 +18,11 @@ from pstrain import buffers, foreign_arguments, initializers
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.bags import Pooling, check_pooling, of_ids
 from pstrain.features.schema import Features
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.gradients.recording import record, record_all
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import embedding as kernels
-from pstrain.layers.base import Layer, contiguous_rows, whole
+from pstrain.layers.base import Layer, contiguous_rows, whole_leaf
 from pstrain.layers.pooling import FieldRows, field_rows
 from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch, Lookup
@@ -42,7 +42,7 @@ class Embedding(Layer):
     the grouping; the layer itself has no use for it.
     """
 
-    @instead_of("Embedding", foreign_arguments.EMBEDDING)
+    @refuse_arguments("Embedding", foreign_arguments.EMBEDDING)
     def __init__(
         self,
         vocabulary_sizes: Sequence[int] | int,
@@ -175,7 +175,7 @@ class WideDeepTable(Layer):
     def leaves(self, values: Sequence[Any], inputs: Features) -> tuple[FieldRows, Tensor]:
         """Returns the looked-up rows and the bias."""
         found = field_rows(self.variables[0], values[0], inputs)
-        return found, whole(self.variables[1], values[1])
+        return found, whole_leaf(self.variables[1], values[1])
 
     def computed(self, found: FieldRows, bias: Tensor, inputs: Features) -> tuple[Tensor, Tensor]:
         """Computes the outputs of ``forward`` from the results of :meth:`leaves`."""

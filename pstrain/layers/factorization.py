@@ -22,7 +22,7 @@ from pstrain.features.schema import Features
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import factorization as kernels
-from pstrain.layers.pooling import FieldRows, has_each_row_once, rows_of
+from pstrain.layers.pooling import FieldRows, group_arrays, has_each_row_once
 
 Float32 = NDArray[np.float32]
 
@@ -46,7 +46,7 @@ def pair_logits(
         np.matmul(numbers, numeric.value, out=sums)
         squares = np.square(numeric.value).sum(axis=1)
         flat -= np.float32(0.5) * (np.square(numbers) @ squares)
-    kernels.add_vectors(rows, *rows_of(groups), sums, flat)
+    kernels.add_vectors(rows, *group_arrays(groups), sums, flat)
     kernels.add_half_squares(sums, flat)
     leaves = [found.rows, bias] + ([] if numeric is None else [numeric])
     return record(Tensor(logits), leaves, _PairsBackward(groups, leaves, inputs, sums))
@@ -68,7 +68,7 @@ class _PairsBackward:
         rows = self.leaves[0].value
         each_once = has_each_row_once(self.groups, rows, self.inputs)
         to_rows = (buffers.empty if each_once else buffers.zeros)(rows.shape)
-        grouped = rows_of(self.groups)
+        grouped = group_arrays(self.groups)
         kernels.vectors_gradient(flat, weighted, read_only(rows), *grouped, to_rows, each_once)
         found = [to_rows, flat.sum(keepdims=True)]
         if len(self.leaves) == 2:

@@ -21,7 +21,7 @@ from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import cross
 from pstrain.kernels import interaction as kernels
-from pstrain.layers.base import Layer, as_matrix, contiguous_rows, whole
+from pstrain.layers.base import Layer, as_matrix, contiguous_rows, whole_leaf
 from pstrain.layers.dense import Dense
 from pstrain.variables.variable import create_variable
 from pstrain.vocabulary import Fetch
@@ -151,7 +151,7 @@ class Cross(Layer):
         if self._down is not None:
             projected = self._down.forward(values[:1], last)
         variables = self._out.variables
-        kernel, bias = (whole(v, w) for v, w in zip(variables, values[-2:], strict=True))
+        kernel, bias = (whole_leaf(v, w) for v, w in zip(variables, values[-2:], strict=True))
         rows, weights = contiguous_rows(first.value), buffers.empty(first.shape)
         np.matmul(projected.value, kernel.value, out=weights)
         output, beside = Tensor(buffers.empty(first.shape)), read_only(bias.value.reshape(1, -1))
@@ -219,7 +219,7 @@ class NumericEmbedding(Layer):
         return [Fetch(self.variables[0].spec)]
 
     def forward(self, values: Sequence[Float32], inputs: Any) -> Tensor:
-        vectors = whole(self.variables[0], values[0])
+        vectors = whole_leaf(self.variables[0], values[0])
         numbers = as_matrix(self.name, inputs)
         if numbers.shape[1] != self.columns:
             raise InvalidArgumentError(

@@ -28,7 +28,7 @@ from pstrain.errors import (
 )
 from pstrain.features.bags import is_list
 from pstrain.features.tokens import TokenCounts, Vocabulary
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 
 
 class _Lookup:
@@ -226,7 +226,7 @@ class StringLookup(_Lookup):
     kind = "StringLookup"
     arrow_type = pa.large_string()
 
-    @instead_of("StringLookup", foreign_arguments.LOOKUP)
+    @refuse_arguments("StringLookup", foreign_arguments.LOOKUP)
     def __init__(
         self,
         max_tokens: int | None = None,
@@ -245,7 +245,7 @@ class IntegerLookup(_Lookup):
     kind = "IntegerLookup"
     arrow_type = pa.int64()
 
-    @instead_of("IntegerLookup", foreign_arguments.LOOKUP)
+    @refuse_arguments("IntegerLookup", foreign_arguments.LOOKUP)
     def __init__(
         self,
         max_tokens: int | None = None,

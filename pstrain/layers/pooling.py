@@ -18,7 +18,7 @@ from pstrain.features.schema import Features
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import pooling as kernels
-from pstrain.layers.base import looked_up
+from pstrain.layers.base import rows_leaf
 from pstrain.vocabulary import Lookup
 
 
@@ -43,7 +43,7 @@ class FieldRows(NamedTuple):
 
 def field_rows(variable: Any, lookup: Lookup, inputs: Any) -> FieldRows:
     """Returns the looked-up rows of ``inputs``, and a pooled row for each of its lists."""
-    rows = looked_up(variable, lookup)
+    rows = rows_leaf(variable, lookup)
     bags = inputs.bags if isinstance(inputs, Features) else None
     if bags is None:
         return FieldRows(rows, lookup.found)
@@ -64,7 +64,7 @@ def distinct_rows(lookup: Lookup, inputs: Features) -> tuple[int, int]:
 _Array = NDArray[Any]
 
 
-def rows_of(groups: FieldGroups) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
+def group_arrays(groups: FieldGroups) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
     """Returns the parts of ``groups`` that tell which examples have which row."""
     order, starts, middles, _, examples, firsts, ends = groups
     return order, starts, middles, examples, firsts, ends

@@ -22,15 +22,15 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.kernels import network, projection_gradients
 from pstrain.kernels import projection as kernels
 from pstrain.kernels.vectors import LANES
-from pstrain.layers.base import whole
+from pstrain.layers.base import whole_leaf
 from pstrain.layers.dense import Dense
 from pstrain.layers.embedding import Embedding, WideDeepTable
 from pstrain.layers.pooling import (
     FieldRows,
     distinct_rows,
     field_rows,
+    group_arrays,
     has_each_row_once,
-    rows_of,
 )
 from pstrain.vocabulary import Lookup
 
@@ -51,9 +51,9 @@ def project(
     Returns None, and records nothing, if that would not be faster: the ids are mostly distinct, the
     layer lacks bias or ReLU, or the widths do not fill vectors.
     """
-    if not pays(table_values[0], inputs, table.dim, dense):
+    if not is_worth_fusing(table_values[0], inputs, table.dim, dense):
         return None
-    bias = whole(table.variables[1], table_values[1])
+    bias = whole_leaf(table.variables[1], table_values[1])
     found = field_rows(table.variables[0], table_values[0], inputs)
     return project_rows(found, table.fields, bias, _leaves(dense, dense_values), inputs)
 
@@ -69,7 +69,7 @@ def project_embedding(
 
     Returns None in the cases of :func:`project`.
     """
-    if not pays(table_values[0], inputs, table.dim, dense):
+    if not is_worth_fusing(table_values[0], inputs, table.dim, dense):
         return None
     found = field_rows(table.variables[0], table_values[0], inputs)
     fields = len(table.vocabulary_sizes)
@@ -77,7 +77,7 @@ def project_embedding(
 
 
 def _leaves(dense: Dense, values: Sequence[Float32]) -> list[Tensor]:
-    return [whole(v, w) for v, w in zip(dense.variables, values, strict=True)]
+    return [whole_leaf(v, w) for v, w in zip(dense.variables, values, strict=True)]
 
 
 def project_rows(
@@ -89,8 +89,8 @@ def project_rows(
 ) -> tuple[Tensor, Tensor]:
     """Returns the output of a ReLU layer for looked-up rows, and the wide sum.
 
-    ``of_dense``: kernel and bias of the layer, for which :func:`pays` has to hold. ``table_bias``
-    None: there is no wide part, and the second output is empty.
+    ``of_dense``: kernel and bias of the layer, for which :func:`is_worth_fusing` has to hold.
+    ``table_bias`` None: there is no wide part, and the second output is empty.
     """
     kernel, bias = of_dense
     groups = found.groups(fields)
@@ -99,7 +99,7 @@ def project_rows(
     wide = np.empty((0 if table_bias is None else len(inputs), 1), np.float32)
     if table_bias is not None:
         wide.fill(table_bias.value[0])
-        kernels.add_wide(rows, *rows_of(groups), wide.reshape(-1))
+        kernels.add_wide(rows, *group_arrays(groups), wide.reshape(-1))
     leaves = [found.rows, kernel, bias] + ([] if table_bias is None else [table_bias])
     outputs = (Tensor(hidden), Tensor(wide))
     record_all(outputs, leaves, _Backward(groups, leaves, inputs, hidden))
@@ -120,7 +120,7 @@ def _hidden(
     return hidden
 
 
-def pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
+def is_worth_fusing(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
     """True if :func:`project_rows` applies and is faster than the two layers in sequence.
 
     Rows have to repeat enough, widths to fill vectors, and the layer needs bias and ReLU.
@@ -157,7 +157,7 @@ class _Backward:
         if len(self.leaves) == 3:
             return [to_rows, to_kernel, to_bias]
         plain = np.zeros(len(self.inputs), np.float32) if to_wide is None else to_wide.reshape(-1)
-        projection_gradients.add_wide_gradient(plain, *rows_of(self.groups), to_rows)
+        projection_gradients.add_wide_gradient(plain, *group_arrays(self.groups), to_rows)
         return [to_rows, to_kernel, to_bias, plain.sum(keepdims=True)]
 
     def _project(
@@ -169,7 +169,7 @@ class _Backward:
         projection_gradients.project_gradients(
             gradient,
             read_only(rows),
-            *rows_of(self.groups),
+            *group_arrays(self.groups),
             np.ascontiguousarray(kernel[:embedded_columns].T),
             to_rows,
             to_kernel,

@@ -20,7 +20,7 @@ from dataservice.runtime.arguments import check_text
 from pstrain import foreign_arguments, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.columns import vector
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.variables.creation import Maker
 from pstrain.variables.parameters import current_step
 from pstrain.variables.scope import LocalPlacement, current_placement
@@ -101,7 +101,7 @@ class Metric(Maker, ABC):
                 ".update a parameter weights=None after the probabilities, or leave the weights out"
             ) from error
 
-    @instead_of("update_state", foreign_arguments.METRIC)
+    @refuse_arguments("update_state", foreign_arguments.METRIC)
     def update_state(
         self,
         labels: ArrayLike,
@@ -120,11 +120,11 @@ class Metric(Maker, ABC):
 
     def add_state(self, state: State) -> None:
         """Merges ``state`` into this object's own state."""
-        self._own().assign_add(state)
+        self._own_variable().assign_add(state)
 
     def result(self) -> MetricValue:
         """Returns the metric's value for this object's own state."""
-        return MetricValue(self.compute(self._seen()))
+        return MetricValue(self.compute(self._current_state()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> MetricValue:
         """Calls :meth:`update_state` and returns the value over all examples seen."""
@@ -139,7 +139,7 @@ class Metric(Maker, ABC):
                     f"{self!r} merges metrics of its own class and shape {self._shape}, got "
                     f"{metric!r}: make both with the same arguments"
                 )
-            self.add_state(metric._seen())
+            self.add_state(metric._current_state())
 
     def reset_state(self) -> None:
         """Resets this object's own state to that before any example."""
@@ -154,16 +154,16 @@ class Metric(Maker, ABC):
     def make_variables(self) -> None:
         # Without a variable, result(), reset_state() and the next save would ignore a restored
         # state, and a checkpoint from before the first use could not be restored.
-        self._own()
+        self._own_variable()
 
-    def _seen(self) -> State:
+    def _current_state(self) -> State:
         return self.initial_state() if self._variable is None else self._variable.numpy()
 
-    def _own(self) -> Any:
+    def _own_variable(self) -> Any:
         with _creation:
             if self._variable is None:
                 if self._is_of_step:
-                    self._variable = _Counts(self.initial_state())
+                    self._variable = _StepState(self.initial_state())
                 elif current_step() is not None:
                     raise FailedPreconditionError(
                         f"metric {self.name!r} was made outside strategy.scope(), so trainers "
@@ -184,7 +184,7 @@ class Metric(Maker, ABC):
             )
 
 
-class _Counts:
+class _StepState:
     """The state of a metric that one run of a scheduled function made; it is never committed."""
 
     def __init__(self, state: State) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from dataservice.runtime.arguments import integer_at_least, non_negative
 from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import (
     Metric,
@@ -33,7 +33,7 @@ _WEIGHTS_BELOW = 2**23
 _Examples: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float64]]
 
 
-class _Counted(Metric):
+class _KernelMetric(Metric):
     """The base of metrics that a kernel counts; the kernel skips invalid probabilities."""
 
     def update(
@@ -52,7 +52,7 @@ class _Counted(Metric):
         """Adds examples to ``state``; returns how many with invalid probabilities it skipped."""
 
 
-class AUC(_Counted):
+class AUC(_KernelMetric):
     """The area under the ROC curve, by the trapezoid rule over a histogram of probabilities.
 
     State, int64 [bins, 2, 2]: the weight of examples of label 0 and of label 1 per bin of
@@ -61,7 +61,7 @@ class AUC(_Counted):
     are rounded to units of 2^-40; a weight below half a unit becomes 0.
     """
 
-    @instead_of("AUC", foreign_arguments.AUC)
+    @refuse_arguments("AUC", foreign_arguments.AUC)
     def __init__(self, name: str = "auc", bins: int = 2**15) -> None:
         bins = integer_at_least(bins, 2, "bins")
         super().__init__(name, (bins, 2, 2))
@@ -78,13 +78,13 @@ class AUC(_Counted):
         held = np.flatnonzero(state.reshape(-1) != 0) // state[0].size
         bins = held[np.diff(held, prepend=-1) > 0]
         if len(bins):
-            self._own().scatter_add(bins, state[bins])
+            self._own_variable().scatter_add(bins, state[bins])
 
 
-class _Answers(_Counted):
-    """The base of metrics of answers: the answer is 1 if a probability is above ``threshold``.
+class _ConfusionMetric(_KernelMetric):
+    """The base of metrics of 0-1 predictions: 1 if a probability is above ``threshold``.
 
-    State, int64 [label, answer, 2]: the weight of examples, in units of 2^-8 and of 2^-40.
+    State, int64 [label, prediction, 2]: the weight of examples, in units of 2^-8 and of 2^-40.
     """
 
     def __init__(self, name: str, threshold: float) -> None:
@@ -94,63 +94,63 @@ class _Answers(_Counted):
             raise InvalidArgumentError(f"threshold is a probability, got {threshold}")
 
     def _count(self, examples: _Examples, state: State) -> int:
-        return int(kernels.count_answers(*examples, self.threshold, state))
+        return int(kernels.count_confusion(*examples, self.threshold, state))
 
 
-class Accuracy(_Answers):
+class Accuracy(_ConfusionMetric):
     """The share of examples whose probability is on the label's side of ``threshold``.
 
     Weights are as in ``AUC``.
     """
 
-    @instead_of("Accuracy", foreign_arguments.NEW_METRIC)
+    @refuse_arguments("Accuracy", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "accuracy", threshold: float = 0.5) -> None:
         super().__init__(name, threshold)
 
     def compute(self, state: State) -> float:
         counts = _exact(state)
-        return _share(counts[0, 0] + counts[1, 1], counts.sum())
+        return _ratio(counts[0, 0] + counts[1, 1], counts.sum())
 
 
-class Precision(_Answers):
+class Precision(_ConfusionMetric):
     """The share of label 1 among the examples with a probability above ``threshold``.
 
     NaN if no probability is above it, where Keras returns 0. Weights are as in ``AUC``.
     """
 
-    @instead_of("Precision", foreign_arguments.ANSWERS)
+    @refuse_arguments("Precision", foreign_arguments.PRECISION_RECALL)
     def __init__(self, name: str = "precision", threshold: float = 0.5) -> None:
         super().__init__(name, threshold)
 
     def compute(self, state: State) -> float:
         counts = _exact(state)
-        return _share(counts[1, 1], counts[:, 1].sum())
+        return _ratio(counts[1, 1], counts[:, 1].sum())
 
 
-class Recall(_Answers):
+class Recall(_ConfusionMetric):
     """The share of probabilities above ``threshold`` among the examples with label 1.
 
     NaN if no example has label 1, where Keras returns 0. Weights are as in ``AUC``.
     """
 
-    @instead_of("Recall", foreign_arguments.ANSWERS)
+    @refuse_arguments("Recall", foreign_arguments.PRECISION_RECALL)
     def __init__(self, name: str = "recall", threshold: float = 0.5) -> None:
         super().__init__(name, threshold)
 
     def compute(self, state: State) -> float:
         counts = _exact(state)
-        return _share(counts[1, 1], counts[1].sum())
+        return _ratio(counts[1, 1], counts[1].sum())
 
 
 def _examples(
     name: str, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None
 ) -> _Examples:
     """Returns checked arrays for the kernels; the array of weights is empty if there are none."""
-    truth, given = pairs(name, labels, probabilities)
+    truth, predicted = pairs(name, labels, probabilities)
     refuse_labels(name, truth)
     found = weights_of(name, weights, len(truth))
     if found is None:
-        return truth, given, _NO_WEIGHTS
+        return truth, predicted, _NO_WEIGHTS
     heaviest = float(np.max(np.abs(found), initial=0))
     if heaviest >= _WEIGHTS_BELOW:
         raise InvalidArgumentError(
@@ -158,7 +158,7 @@ def _examples(
             "of them by one number, which changes no share"
         )
     # Kernels are compiled for writable arrays.
-    return truth, given, np.require(found, np.float64, ("C", "W"))
+    return truth, predicted, np.require(found, np.float64, ("C", "W"))
 
 
 def _exact(state: State) -> NDArray[Any]:
@@ -167,5 +167,5 @@ def _exact(state: State) -> NDArray[Any]:
     return (exact[..., 0] << kernels.LIMB_BITS) + exact[..., 1]
 
 
-def _share(some: int, of: int) -> float:
-    return some / of if of else float("nan")
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else float("nan")

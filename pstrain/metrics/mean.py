@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from pstrain import foreign_arguments
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.columns import check_labels, vector
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.kernels import losses
 from pstrain.kernels import metrics as kernels
 from pstrain.metrics.base import Metric, State, pairs, refuse_probabilities, weights_of
@@ -28,7 +28,7 @@ class Mean(Metric):
     or if the weights add up to 0: without values it is NaN, where Keras returns 0.
     """
 
-    @instead_of("Mean", foreign_arguments.NEW_METRIC)
+    @refuse_arguments("Mean", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "mean") -> None:
         super().__init__(name, _SHAPE)
 
@@ -62,7 +62,7 @@ class LogLoss(Metric):
     Labels may lie between 0 and 1, such as smoothed labels. With weights, the weighted mean.
     """
 
-    @instead_of("LogLoss", foreign_arguments.LOG_LOSS)
+    @refuse_arguments("LogLoss", foreign_arguments.LOG_LOSS)
     def __init__(self, name: str = "log_loss", epsilon: float = 1e-7) -> None:
         super().__init__(name, _SHAPE)
         self.epsilon = epsilon
@@ -106,7 +106,7 @@ class MeanSquaredError(Metric):
     State and weights are as in ``Mean``: exact sums of float64, NaN if a number is not finite.
     """
 
-    @instead_of("MeanSquaredError", foreign_arguments.NEW_METRIC)
+    @refuse_arguments("MeanSquaredError", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "mean_squared_error") -> None:
         super().__init__(name, _SHAPE)
 
@@ -133,7 +133,7 @@ class MeanSquaredError(Metric):
 class RootMeanSquaredError(MeanSquaredError):
     """The square root of ``MeanSquaredError``, which has the unit of the labels."""
 
-    @instead_of("RootMeanSquaredError", foreign_arguments.NEW_METRIC)
+    @refuse_arguments("RootMeanSquaredError", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "root_mean_squared_error") -> None:
         super().__init__(name)
 
@@ -145,7 +145,7 @@ class RootMeanSquaredError(MeanSquaredError):
 class MeanAbsoluteError(MeanSquaredError):
     """The mean of |prediction - label|; otherwise like ``MeanSquaredError``."""
 
-    @instead_of("MeanAbsoluteError", foreign_arguments.NEW_METRIC)
+    @refuse_arguments("MeanAbsoluteError", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "mean_absolute_error") -> None:
         super().__init__(name)
 

@@ -19,8 +19,8 @@ from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.features.online_columns import OnlineColumns
 from pstrain.features.schema import Features, FeatureSchema
-from pstrain.foreign_arguments import instead_of
-from pstrain.foreign_names import Telling
+from pstrain.foreign_arguments import refuse_arguments
+from pstrain.foreign_names import Hinting
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.layers.base import Layer
 from pstrain.losses import BinaryCrossentropy, sigmoid
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 
 
-class Model(Weights, Telling, ABC):
+class Model(Weights, Hinting, ABC):
     """The base class of binary classifiers.
 
     A subclass makes its layers in ``self.layers`` and connects them in :meth:`compute`. ``schema``:
@@ -44,7 +44,7 @@ class Model(Weights, Telling, ABC):
     """
 
     kind: ClassVar[str] = ""
-    _foreign = foreign_names.MODEL
+    _remedies = foreign_names.MODEL
 
     def __init__(self, schema: Any) -> None:
         self.schema = FeatureSchema.of(schema)
@@ -96,7 +96,7 @@ class Model(Weights, Telling, ABC):
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         """Computes logits, float32 [n, 1], from each layer's fetched values."""
 
-    @instead_of("a model", foreign_arguments.CALL)
+    @refuse_arguments("a model", foreign_arguments.CALL)
     def forward(self, batch: Batch) -> Tensor:
         """Returns logits, float32 [n, 1], by one fetch; records on the active tape.
 
@@ -120,7 +120,7 @@ class Model(Weights, Telling, ABC):
         """Returns probabilities of label 1, float32 [n]; the batch needs no labels."""
         return sigmoid(self.forward(batch).value.reshape(-1))
 
-    @instead_of("compile", foreign_arguments.COMPILE, beyond="loss")
+    @refuse_arguments("compile", foreign_arguments.COMPILE, beyond="loss")
     def compile(
         self,
         optimizer: Any = None,
@@ -153,7 +153,7 @@ class Model(Weights, Telling, ABC):
         self.weighted_metrics = weighted
         self.optimizer = chosen
 
-    @instead_of("fit", foreign_arguments.FIT)
+    @refuse_arguments("fit", foreign_arguments.FIT)
     def fit(
         self,
         data: Any,
@@ -168,7 +168,7 @@ class Model(Weights, Telling, ABC):
 
         return fit(self, data, epochs, steps_per_epoch, validation_data, callbacks, **options)
 
-    @instead_of("evaluate", foreign_arguments.EVALUATE)
+    @refuse_arguments("evaluate", foreign_arguments.EVALUATE)
     def evaluate(
         self, data: Any, *unnamed: Any, **options: Unpack[EvaluateOptions]
     ) -> dict[str, float]:
@@ -178,7 +178,7 @@ class Model(Weights, Telling, ABC):
         self._check_alone("evaluate", unnamed)
         return evaluate(self, data, **options)
 
-    @instead_of("predict", foreign_arguments.PREDICT)
+    @refuse_arguments("predict", foreign_arguments.PREDICT)
     def predict(
         self, data: Any, *unnamed: Any, **options: Unpack[PredictOptions]
     ) -> NDArray[np.float32]:
@@ -236,11 +236,11 @@ class Model(Weights, Telling, ABC):
         return found
 
 
-def _as_list(given: Any) -> Sequence[Any]:
+def _as_list(metrics: Any) -> Sequence[Any]:
     """Returns the metrics given to ``compile``, none, one or a list, as a list."""
-    if given is None:
+    if metrics is None:
         return []
-    return given if isinstance(given, list | tuple) else [given]
+    return metrics if isinstance(metrics, list | tuple) else [metrics]
 
 
 def _with_distinct_names(metrics: list[Any]) -> list[Any]:

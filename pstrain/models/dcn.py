@@ -12,7 +12,7 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.interaction import Cross, concatenate
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, logit, rectified, run
+from pstrain.models.network import checked_sizes, logit_layer, relu_layers, run
 
 
 class DCNv2(Model):
@@ -55,9 +55,9 @@ class DCNv2(Model):
             Cross(size, rank, name=f"{name}/cross_{k}", seed=seed) for k in range(crosses)
         ]
         sizes = [size, *self.hidden]
-        self._deep = rectified(sizes, f"{name}/deep", seed)
+        self._deep = relu_layers(sizes, f"{name}/deep", seed)
         last = sizes[-1] + (size if structure == "parallel" else 0)
-        self._out = logit(last, f"{name}/out", seed)
+        self._out = logit_layer(last, f"{name}/out", seed)
         self.layers = [self._table, *self._crosses, *self._deep, self._out]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:

@@ -11,7 +11,7 @@ from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import Embedding
 from pstrain.layers.interaction import Interaction, concatenate
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, logit, rectified, run
+from pstrain.models.network import checked_sizes, logit_layer, relu_layers, run
 
 
 class DLRM(Model):
@@ -45,14 +45,14 @@ class DLRM(Model):
         sizes = self.schema.vocabulary_sizes
         self._table = Embedding(sizes, dim, name=f"{name}/table", seed=seed)
         self._bottom = (
-            rectified([numbers, *self.bottom, dim], f"{name}/bottom", seed) if numbers else []
+            relu_layers([numbers, *self.bottom, dim], f"{name}/bottom", seed) if numbers else []
         )
         count = fields + bool(numbers)
         self._pairs = Interaction(count, dim, name=f"{name}/pairs")
         joined = count * (count - 1) // 2 + (dim if numbers else fields * dim)
         tops = [joined, *self.top]
-        self._top = rectified(tops, f"{name}/top", seed)
-        self._top.append(logit(tops[-1], f"{name}/top_out", seed, use_bias=True))
+        self._top = relu_layers(tops, f"{name}/top", seed)
+        self._top.append(logit_layer(tops[-1], f"{name}/top_out", seed, use_bias=True))
         self.layers = [self._table, *self._bottom, *self._top]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:

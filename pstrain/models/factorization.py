@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 from pstrain.errors import InvalidArgumentError
 from pstrain.features.schema import Features
 from pstrain.gradients.tensor import Tensor
-from pstrain.layers.base import whole
+from pstrain.layers.base import whole_leaf
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.factorization import folded, pair_logits
 from pstrain.layers.interaction import NumericEmbedding
 from pstrain.layers.pooling import FieldRows
-from pstrain.layers.projection import pays, project_rows
+from pstrain.layers.projection import is_worth_fusing, project_rows
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, linear, logit, rectified, run
+from pstrain.models.network import checked_sizes, linear_layer, logit_layer, relu_layers, run
 from pstrain.vocabulary import Lookup
 
 
@@ -59,12 +59,12 @@ class DeepFM(Model):
         self._numeric, self._linear = None, None
         if numbers:
             self._numeric = NumericEmbedding(numbers, dim, name=f"{name}/numeric", seed=seed)
-            self._linear = linear(numbers, f"{name}/linear")
+            self._linear = linear_layer(numbers, f"{name}/linear")
         self._deep = []
         if self.hidden:
             sizes = [(fields + numbers) * dim, *self.hidden]
-            self._deep = rectified(sizes, f"{name}/deep", seed)
-            self._deep.append(logit(sizes[-1], f"{name}/deep_out", seed))
+            self._deep = relu_layers(sizes, f"{name}/deep", seed)
+            self._deep.append(logit_layer(sizes[-1], f"{name}/deep_out", seed))
         of_numbers = [layer for layer in (self._numeric, self._linear) if layer is not None]
         self.layers = [self._table, *self._deep, *of_numbers]
 
@@ -72,7 +72,7 @@ class DeepFM(Model):
         found, bias = self._table.leaves(values[0], features)
         numeric = None
         if self._numeric is not None:
-            numeric = whole(self._numeric.variables[0], values[-2][0])
+            numeric = whole_leaf(self._numeric.variables[0], values[-2][0])
         logits = pair_logits(found, self._fields, bias, numeric, features)
         if self._linear is not None:
             logits = logits + self._linear.forward(values[-1], features.dense)
@@ -93,9 +93,9 @@ class DeepFM(Model):
     ) -> Tensor:
         """Returns the output of the network's first layer for all vectors."""
         first = self._deep[0]
-        kernel, *others = (whole(v, w) for v, w in zip(first.variables, values, strict=True))
+        kernel, *others = (whole_leaf(v, w) for v, w in zip(first.variables, values, strict=True))
         leaves = [kernel if numeric is None else folded(kernel, numeric), *others]
-        if pays(lookup, features, self.dim, first):
+        if is_worth_fusing(lookup, features, self.dim, first):
             return project_rows(found, self._fields, None, leaves, features)[0]
         matrix, _ = self._table.computed(found, bias, features)
         return first.computed(matrix, leaves)

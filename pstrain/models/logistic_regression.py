@@ -9,7 +9,7 @@ from pstrain.features.schema import Features
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.models.base import Model
-from pstrain.models.network import linear
+from pstrain.models.network import linear_layer
 
 
 class LogisticRegression(Model):
@@ -26,7 +26,7 @@ class LogisticRegression(Model):
             self.layers.append(WideDeepTable(rows, fields, 0, name=f"{name}/table", seed=seed))
         if dense:
             # The table, if there is one, has the bias of the sum.
-            self.layers.append(linear(dense, f"{name}/linear", use_bias=not fields))
+            self.layers.append(linear_layer(dense, f"{name}/linear", use_bias=not fields))
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
         parts = []

@@ -18,7 +18,7 @@ def checked_sizes(model: str, dim: int, **layers: Sequence[int]) -> tuple[Any, .
     return integer_at_least(dim, 1, f"{model}: dim"), *sizes
 
 
-def rectified(sizes: Sequence[int], name: str, seed: int) -> list[Dense]:
+def relu_layers(sizes: Sequence[int], name: str, seed: int) -> list[Dense]:
     """Returns ReLU layers from each size to the next, named ``<name>_<k>``."""
     return [
         Dense(units, "relu", input_size=size, name=f"{name}_{k}", seed=seed)
@@ -26,12 +26,12 @@ def rectified(sizes: Sequence[int], name: str, seed: int) -> list[Dense]:
     ]
 
 
-def logit(input_size: int, name: str, seed: int, *, use_bias: bool = False) -> Dense:
+def logit_layer(input_size: int, name: str, seed: int, *, use_bias: bool = False) -> Dense:
     """Returns a layer with one output, by default without bias, for sums that have one already."""
     return Dense(1, input_size=input_size, use_bias=use_bias, name=name, seed=seed)
 
 
-def linear(input_size: int, name: str, *, use_bias: bool = False) -> Dense:
+def linear_layer(input_size: int, name: str, *, use_bias: bool = False) -> Dense:
     """Returns a linear layer for dense columns, which starts at 0.
 
     Random initial weights would have to be unlearned first.

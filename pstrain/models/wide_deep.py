@@ -12,7 +12,7 @@ from pstrain.kernels.vectors import LANES
 from pstrain.layers.embedding import WideDeepTable
 from pstrain.layers.projection import project
 from pstrain.models.base import Model
-from pstrain.models.network import checked_sizes, linear, logit, rectified
+from pstrain.models.network import checked_sizes, linear_layer, logit_layer, relu_layers
 
 
 class WideDeep(Model):
@@ -46,10 +46,10 @@ class WideDeep(Model):
             rows, fields, dim, name=f"{name}/table", seed=seed, by_field=dim % LANES == 0
         )
         sizes = [fields * dim + dense, *self.hidden]
-        self.deep = rectified(sizes, f"{name}/deep", seed)
+        self.deep = relu_layers(sizes, f"{name}/deep", seed)
         # The table has the bias of the sum.
-        self.deep.append(logit(sizes[-1], f"{name}/deep_out", seed))
-        self.linear = linear(dense, f"{name}/linear") if dense else None
+        self.deep.append(logit_layer(sizes[-1], f"{name}/deep_out", seed))
+        self.linear = linear_layer(dense, f"{name}/linear") if dense else None
         self.layers = [self.table, *self.deep, *([self.linear] if self.linear else [])]
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:

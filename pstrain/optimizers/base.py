@@ -20,14 +20,14 @@ from dataservice.errors import DataServiceWarning
 from dataservice.runtime.arguments import non_negative
 from pstrain import foreign_arguments, foreign_names, initializers
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import instead_of
-from pstrain.foreign_names import Telling
+from pstrain.foreign_arguments import refuse_arguments
+from pstrain.foreign_names import Hinting
 from pstrain.gradients.tape import Gradients
 from pstrain.optimizers import schedules
 from pstrain.optimizers.clipping import Clipping
 from pstrain.optimizers.pairs import from_pairs
 from pstrain.optimizers.schedules import LearningRateSchedule, plain
-from pstrain.session import captured_changed, generation
+from pstrain.pickling import capture_generation, invalidate_sent_functions
 from pstrain.variables.base import new_handle
 from pstrain.variables.parameters import current_round, current_step
 from pstrain.variables.variable import Variable, create_variable
@@ -51,7 +51,7 @@ class RateValue(float):
         )
 
 
-class Optimizer(Telling):
+class Optimizer(Hinting):
     """The base class of optimizers; make one in the same strategy scope as the model it trains.
 
     All optimizers take ``learning_rate``, a number or a schedule of the step number; ``l2``, which
@@ -61,9 +61,9 @@ class Optimizer(Telling):
     """
 
     name: ClassVar[str] = ""
-    _foreign = foreign_names.OPTIMIZER_OBJECT
+    _remedies = foreign_names.OPTIMIZER_OBJECT
 
-    @instead_of("an optimizer", foreign_arguments.OPTIMIZER)
+    @refuse_arguments("an optimizer", foreign_arguments.OPTIMIZER)
     def __init__(
         self,
         learning_rate: Rate,
@@ -101,9 +101,9 @@ class Optimizer(Telling):
         self._counter = _StepCounter()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in self._foreign:
+        if name in self._remedies:
             what = f"{type(self).__name__!r} object"
-            foreign_names.no_attribute(what, name, self._foreign, self)
+            foreign_names.no_attribute(what, name, self._remedies, self)
         super().__setattr__(name, value)
 
     def _new_counter(self) -> Any:
@@ -137,7 +137,7 @@ class Optimizer(Telling):
         self.spec = replace(self.spec, learning_rate=self._first_rate(rate))
         self._schedule = rate if isinstance(rate, LearningRateSchedule) else None
         self._is_rate_set = True
-        captured_changed()
+        invalidate_sent_functions()
 
     def saved_rate(self) -> dict[str, Any]:
         """Returns what a checkpoint saves of the rate: the rate that a program has set, if any."""
@@ -174,7 +174,7 @@ class Optimizer(Telling):
     def variables(self) -> list[Any]:
         return [self.iterations]
 
-    @instead_of("apply_gradients", foreign_arguments.APPLY_GRADIENTS)
+    @refuse_arguments("apply_gradients", foreign_arguments.APPLY_GRADIENTS)
     def apply_gradients(self, grads_and_vars: Gradients | Iterable[tuple[Any, Any]]) -> None:
         """Makes one step; blocks until every server has applied it.
 
@@ -264,7 +264,7 @@ class _Iterations(Variable):
 
     def _assign(self, op: str, value: Any) -> None:
         super()._assign(op, value)
-        captured_changed()
+        invalidate_sent_functions()
 
 
 class _StepCounter:
@@ -281,11 +281,11 @@ class _StepCounter:
         self._lock = threading.Lock()
         self._step = 0
         self._steps_until_read = 0
-        self._last_read: tuple[int, StepToken | None] = (generation(), None)
+        self._last_read: tuple[int, StepToken | None] = (capture_generation(), None)
 
     def next_step(self, iterations: Any) -> int:
         with self._lock:
-            present = (generation(), current_round())
+            present = (capture_generation(), current_round())
             if self._steps_until_read <= 0 or self._last_read != present:
                 self._last_read = present
                 self._step = int(iterations)
@@ -296,7 +296,7 @@ class _StepCounter:
             return step
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"generation": generation()}
+        return {"generation": capture_generation()}
 
     def __setstate__(self, _state: dict[str, Any]) -> None:
         self.__init__()  # type: ignore[misc]

@@ -29,7 +29,7 @@ def from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
     InvalidArgumentError if a gradient does not fit its variable, InvalidTypeError if an entry is
     not a pair of a gradient and a variable.
     """
-    found: dict[int, _Given] = {}
+    found: dict[int, _CollectedGradient] = {}
     parameters = None
     for gradient, variable in _of_parts(pairs):
         if parameters is not None and variable.parameters is not parameters:
@@ -38,13 +38,14 @@ def from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
                 "one strategy.scope(), or all outside"
             )
         parameters = variable.parameters
-        found.setdefault(variable.spec.id, _Given(variable.spec)).add(gradient, variable)
+        collected = found.setdefault(variable.spec.id, _CollectedGradient(variable.spec))
+        collected.add(gradient, variable)
     if not found:
         raise InvalidArgumentError("no gradients given for any variable")
-    return Gradients(tuple(given.update() for given in found.values()), parameters)
+    return Gradients(tuple(gradient.update() for gradient in found.values()), parameters)
 
 
-class _Given:
+class _CollectedGradient:
     """The gradients given for one variable: one of the whole, or any number of rows of it."""
 
     def __init__(self, spec: VariableSpec) -> None:
@@ -143,8 +144,8 @@ def _pair(entry: Any) -> tuple[Any, Any]:
     return entry[0], entry[1]
 
 
-def _refused(given: str) -> InvalidTypeError:
+def _refused(problem: str) -> InvalidTypeError:
     return InvalidTypeError(
         "apply_gradients takes pairs of (gradient, variable), such as zip(gradients, variables), "
-        f"or what tape.gradients(loss) gave; {given}"
+        f"or what tape.gradients(loss) gave; {problem}"
     )

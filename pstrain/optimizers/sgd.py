@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from dataservice.runtime.arguments import check_true_or_false
 from pstrain import foreign_arguments
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.optimizers.base import Optimizer, Rate, check_fraction
 
 
@@ -15,7 +15,7 @@ class SGD(Optimizer):
 
     name: ClassVar[str] = "sgd"
 
-    @instead_of("SGD", foreign_arguments.SGD, beyond="momentum")
+    @refuse_arguments("SGD", foreign_arguments.SGD, beyond="momentum")
     def __init__(self, learning_rate: Rate = 0.01, **options: Any) -> None:
         super().__init__(learning_rate, {}, **options)
 

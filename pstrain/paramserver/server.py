@@ -69,7 +69,7 @@ class ParameterServer:
         self._sessions = Sessions()
         self._helpers = Helpers()
         self._token = resolve_token(token)
-        self._exchanges = {messages.EXCHANGE: self.presence.during(self._serve)}
+        self._exchanges = {messages.EXCHANGE: self.presence.counted(self._serve)}
         self._local: LocalServer | None = None
         self._server = SocketServer(
             host,
@@ -185,7 +185,7 @@ class ParameterServer:
 
     def _leave(self, body: bytes) -> bytes:
         if self._sessions.is_current(_request("leave", body)["session"]):
-            self.presence.dismiss()
+            self.presence.record_program_end()
         return b""
 
     def _status(self, _body: bytes) -> bytes:

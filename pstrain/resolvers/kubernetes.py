@@ -136,7 +136,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
     def _pods(self, selector: str) -> list[_Pod]:
         if self._client is None:
-            pods = [_from_json(item) for item in self._ask(selector)]
+            pods = [_from_json(item) for item in self._list_pods(selector)]
         elif self._namespace:
             found = self._client.list_namespaced_pod(self._namespace, label_selector=selector)
             pods = [_from_client(item) for item in found.items]
@@ -145,7 +145,7 @@ class KubernetesClusterResolver(ClusterResolver):
             pods = [_from_client(item) for item in found.items]
         return sorted(pods, key=lambda pod: _natural(pod.name))
 
-    def _ask(self, selector: str) -> list[dict[str, Any]]:
+    def _list_pods(self, selector: str) -> list[dict[str, Any]]:
         """Returns all selected pods, which the API delivers page by page."""
         items: list[dict[str, Any]] = []
         token = ""

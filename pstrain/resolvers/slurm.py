@@ -61,7 +61,7 @@ class SlurmClusterResolver(ClusterResolver):
             for host, tasks in nodes.items()
             for offset in range(tasks)
         ]
-        spec, own = _dealt(jobs, addresses, rank)
+        spec, own = _split_among_jobs(jobs, addresses, rank)
         super().__init__(ClusterSpec(spec), *own, rpc_layer)
         self.environment = ""
         per_task = _gpus_per_task(nodes, gpus_per_node or 0, gpus_per_task)
@@ -160,7 +160,7 @@ def _nodes(tasks_per_node: int | Mapping[str, int] | None) -> dict[str, int]:
     return dict(zip(hosts, counts, strict=True))
 
 
-def _dealt(
+def _split_among_jobs(
     jobs: Mapping[str, int], addresses: list[str], rank: int
 ) -> tuple[dict[str, list[str]], tuple[str | None, int | None]]:
     spec: dict[str, list[str]] = {}

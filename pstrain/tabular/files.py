@@ -110,7 +110,7 @@ def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
 
 
 @contextlib.contextmanager
-def advised(remedy: str) -> Iterator[None]:
+def replacing_remedy(remedy: str) -> Iterator[None]:
     """Puts ``remedy`` in place of an argument for programs that a SchemaError of files advises.
 
     The error becomes a DataError; other errors stay as they are.
@@ -118,11 +118,11 @@ def advised(remedy: str) -> Iterator[None]:
     try:
         yield
     except SchemaError as error:
-        said = _TYPES_OF_PROGRAMS.sub(f"; {remedy}", str(error))
-        said = _COLUMNS_OF_PROGRAMS.sub("; rewrite that file, or leave it out", said)
-        if said == str(error):
+        message = _TYPES_OF_PROGRAMS.sub(f"; {remedy}", str(error))
+        message = _COLUMNS_OF_PROGRAMS.sub("; rewrite that file, or leave it out", message)
+        if message == str(error):
             raise
-        raise DataError(said) from error
+        raise DataError(message) from error
 
 
 @contextlib.contextmanager
@@ -134,9 +134,9 @@ def plain_errors() -> Iterator[None]:
         # A data worker sends its error as text; the last line is the exception that was raised.
         raised = error.user_traceback.strip().rpartition("\n")[2]
         for kind in (DataError, InvalidArgumentError):
-            said = raised.removeprefix(f"{kind.__module__}.{kind.__name__}: ")
-            if said != raised:
-                raise DataError(f"{error.source}: {said}") from error
+            message = raised.removeprefix(f"{kind.__module__}.{kind.__name__}: ")
+            if message != raised:
+                raise DataError(f"{error.source}: {message}") from error
         raise
 
 

@@ -32,7 +32,7 @@ _KEY_FROM = 2**31
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class ColumnOptions:
     """What the user said about the columns; everything else is found out from the sample.
 
     ``pooling``: by column of lists, how the embeddings of a list's values become one; ``pool`` is
@@ -52,49 +52,49 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The result of an inspection. ``why``: for each column, its role and the reason."""
+    """The result of an inspection. ``reasons``: for each column, its role and the reason."""
 
     preparation: Preparation
     schema: FeatureSchema
-    why: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
-def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
+def inspect(sample: pa.Table, options: ColumnOptions) -> Findings:
     """Returns the findings over a sample of the training rows.
 
     InvalidArgumentError if a named column is missing; DataError if the label does not have two
     values, a weight is not a finite number, or no feature is left.
     """
-    _check_names(sample.schema, wanted)
-    negative, positive = label_values(wanted.label, sample[wanted.label])
-    if wanted.weights is not None:
-        weights_of(wanted.weights, sample[wanted.weights])
+    _check_names(sample.schema, options)
+    negative, positive = label_values(options.label, sample[options.label])
+    if options.weights is not None:
+        weights_of(options.weights, sample[options.weights])
     dense: list[str] = []
     categorical: list[str] = []
     lists: list[str] = []
     kinds = {"dense": dense, "categorical": categorical, "lists": lists}
-    why: dict[str, str] = {wanted.label: f"label: {positive!r} is 1, {negative!r} is 0"}
+    reasons: dict[str, str] = {options.label: f"label: {positive!r} is 1, {negative!r} is 0"}
     for name in sample.schema.names:
-        if name != wanted.label:
-            kind, why[name] = _kind(name, sample[name], wanted)
+        if name != options.label:
+            kind, reasons[name] = _kind(name, sample[name], options)
             kinds.get(kind, []).append(name)
     if not any(kinds.values()):
         raise DataError(
-            "no column is left to learn from: " + "; ".join(f"{n}: {r}" for n, r in why.items())
+            "no column is left to learn from: " + "; ".join(f"{n}: {r}" for n, r in reasons.items())
         )
     preparation = Preparation(
-        label=wanted.label,
+        label=options.label,
         label_values=(negative, positive),
         dense=tuple(dense),
         log1p=tuple(name for name in dense if _is_skewed(name, sample[name])),
         categorical=tuple(categorical),
         lists=tuple(lists),
         blank_is_null=True,
-        weights=wanted.weights,
-        types=_types(sample.schema, {wanted.label, *dense, *categorical, *wanted.types}),
+        weights=options.weights,
+        types=_types(sample.schema, {options.label, *dense, *categorical, *options.types}),
     )
-    schema = _schema(preparation, sample, wanted)
-    return Findings(preparation=preparation, schema=schema, why=why)
+    schema = _schema(preparation, sample, options)
+    return Findings(preparation=preparation, schema=schema, reasons=reasons)
 
 
 def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
@@ -117,16 +117,16 @@ def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
     return negative, positive
 
 
-def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
+def _check_names(schema: pa.Schema, options: ColumnOptions) -> None:
     named = {
-        "--label": [wanted.label],
-        "--dense": wanted.dense,
-        "--categorical": wanted.categorical,
-        "--ignore": wanted.ignore,
-        "--weights": [] if wanted.weights is None else [wanted.weights],
+        "--label": [options.label],
+        "--dense": options.dense,
+        "--categorical": options.categorical,
+        "--ignore": options.ignore,
+        "--weights": [] if options.weights is None else [options.weights],
     }
     present = set(schema.names)
-    for option, names in (*named.items(), ("--pooling", wanted.pooling)):
+    for option, names in (*named.items(), ("--pooling", options.pooling)):
         missing = [name for name in names if name not in present]
         if missing:
             raise InvalidArgumentError(
@@ -134,10 +134,10 @@ def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
                 f"its columns are {', '.join(schema.names)}"
             )
     for name in schema.names:
-        options = [option for option, names in named.items() if name in names]
-        if len(options) > 1:
-            raise InvalidArgumentError(f"column {name!r} is named by {' and '.join(options)}")
-    for name in wanted.pooling:
+        used = [option for option, names in named.items() if name in names]
+        if len(used) > 1:
+            raise InvalidArgumentError(f"column {name!r} is named by {' and '.join(used)}")
+    for name in options.pooling:
         if not is_list(schema.field(name).type):
             raise InvalidArgumentError(
                 f"--pooling names {name!r}, which holds {schema.field(name).type}: only columns of "
@@ -145,18 +145,18 @@ def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
             )
 
 
-def _kind(name: str, column: pa.ChunkedArray, wanted: Wanted) -> tuple[str, str]:
+def _kind(name: str, column: pa.ChunkedArray, options: ColumnOptions) -> tuple[str, str]:
     """Returns (kind, reason); the kind is "dense", "categorical", "lists", or "" if left out."""
     type_ = column.type
-    if name in wanted.ignore:
+    if name in options.ignore:
         return "", "left out: --ignore"
-    if name == wanted.weights:
+    if name == options.weights:
         return "", "weights of the rows: --weights"
-    if name in wanted.dense:
+    if name in options.dense:
         return "dense", "dense: --dense"
     if is_list(type_):
-        return _kind_of_lists(name, type_, wanted)
-    if name in wanted.categorical:
+        return _kind_of_lists(name, type_, options)
+    if name in options.categorical:
         return "categorical", "categorical: --categorical"
     if pa.types.is_floating(type_) or pa.types.is_decimal(type_):
         return "dense", f"dense: {type_}"
@@ -167,14 +167,14 @@ def _kind(name: str, column: pa.ChunkedArray, wanted: Wanted) -> tuple[str, str]
     return "", f"left out: {type_} is neither number, text nor boolean"
 
 
-def _kind_of_lists(name: str, type_: pa.DataType, wanted: Wanted) -> tuple[str, str]:
+def _kind_of_lists(name: str, type_: pa.DataType, options: ColumnOptions) -> tuple[str, str]:
     if not columns.is_categorical(type_.value_type):
         return "", f"left out: lists of {type_.value_type} are no categories"
-    return "lists", f"categorical: lists of {type_.value_type}, pooled by {_pooling(name, wanted)}"
+    return "lists", f"categorical: lists of {type_.value_type}, pooled by {_pooling(name, options)}"
 
 
-def _pooling(name: str, wanted: Wanted) -> Pooling:
-    return wanted.pooling.get(name, wanted.pool)
+def _pooling(name: str, options: ColumnOptions) -> Pooling:
+    return options.pooling.get(name, options.pool)
 
 
 def _kind_of_integers(name: str, column: pa.ChunkedArray) -> tuple[str, str]:
@@ -198,11 +198,11 @@ def _is_skewed(name: str, column: pa.ChunkedArray) -> bool:
     return bool(high > _SKEW * max(middle, 1.0))
 
 
-def _schema(preparation: Preparation, sample: pa.Table, wanted: Wanted) -> FeatureSchema:
+def _schema(preparation: Preparation, sample: pa.Table, options: ColumnOptions) -> FeatureSchema:
     categorical = {name: Category(_buckets(sample[name])) for name in preparation.categorical}
     for name in preparation.lists:
         buckets = _buckets(pc.list_flatten(sample[name]))
-        categorical[name] = Category(buckets, pooling=_pooling(name, wanted))
+        categorical[name] = Category(buckets, pooling=_pooling(name, options))
     normalization = {}
     for name in preparation.dense:
         values = _finite(name, sample[name])
@@ -219,8 +219,8 @@ def _schema(preparation: Preparation, sample: pa.Table, wanted: Wanted) -> Featu
 
 def _buckets(column: pa.ChunkedArray) -> int:
     """Returns a power of two with room for the values seen and for those not in the sample."""
-    wanted = _ROOM * pc.count_distinct(column).as_py()
-    return int(min(max(2 ** int(np.ceil(np.log2(max(wanted, 1)))), _MIN_BUCKETS), _MAX_BUCKETS))
+    rows = _ROOM * pc.count_distinct(column).as_py()
+    return int(min(max(2 ** int(np.ceil(np.log2(max(rows, 1)))), _MIN_BUCKETS), _MAX_BUCKETS))
 
 
 def _finite(name: str, column: pa.ChunkedArray) -> Any:

@@ -21,15 +21,15 @@ from pstrain.callbacks import LearningRateScheduler, ProgressBar
 from pstrain.checkpoints.checkpoint import checkpoints
 from pstrain.checkpoints.manifest import remove
 from pstrain.compiling import compile_kernels
+from pstrain.console import Console
 from pstrain.errors import AlreadyExistsError, DataError, InvalidArgumentError
 from pstrain.folders import make_folder
 from pstrain.launch.activity import Activity, activities
-from pstrain.narration import Narrator
 from pstrain.tabular import preparation
 from pstrain.tabular.choices import MODELS, OPTIMIZERS, make_model
 from pstrain.tabular.files import check_columns, open_files, open_typed, plain_errors
 from pstrain.tabular.holdout import HoldOut, Part
-from pstrain.tabular.inspection import Findings, Wanted, inspect
+from pstrain.tabular.inspection import ColumnOptions, Findings, inspect
 from pstrain.tabular.preparation import Preparation
 
 SAMPLE_ROWS = 2**18
@@ -43,7 +43,7 @@ class TrainConfig:
     """The options of ``pstrain train``. ``model``, ``learning_rate`` None: the program chooses."""
 
     data: str
-    wanted: Wanted
+    columns: ColumnOptions
     out: Path
     validation: float = 0.1
     validation_data: str | None = None
@@ -76,39 +76,39 @@ class Outcome:
     roles: Sequence[Activity]
 
 
-def train(config: TrainConfig, narrator: Narrator) -> Outcome:
+def train(config: TrainConfig, console: Console) -> Outcome:
     """Trains a model and saves it, with its preparation, in ``config.out``."""
     _check_out(config)
-    narrator.say(f"inspecting {config.data}")
+    console.log(f"inspecting {config.data}")
     training = _training(config)
-    findings = inspect(_sample(training, config), config.wanted)
-    _tell(findings, narrator)
+    findings = inspect(_sample(training, config), config.columns)
+    _print_findings(findings, console)
     validation = _validation(config, findings.preparation)
     _try_validation(validation, findings.preparation, config)
     make_folder("--out", config.out)
-    narrator.say("compiling kernels, which takes up to a minute the first time on a machine")
-    compile_kernels(lambda text: narrator.say(f"  {text}"))
-    with _cluster(config, narrator) as (cluster, strategy):
+    console.log("compiling kernels, which takes up to a minute the first time on a machine")
+    compile_kernels(lambda text: console.log(f"  {text}"))
+    with _cluster(config, console) as (cluster, strategy):
         with ExitStack() as scope:
             if strategy is not None:
                 scope.enter_context(strategy.scope())
-            model = _model(config, findings, narrator)
+            model = _model(config, findings, console)
         rows = training.map(findings.preparation, format="arrow")
         rows = rows.shuffle(_SHUFFLE_ROWS, seed=config.seed).batch(config.batch_size)
         held_out = validation.map(findings.preparation, format="arrow").batch(_EVALUATION_ROWS)
         if cluster is not None:
             rows = rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
             held_out = held_out.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
-        narrator.say(f"training {model.kind} for {config.epochs} epochs")
+        console.log(f"training {model.kind} for {config.epochs} epochs")
         with plain_errors():
             history = model.fit(
                 rows,
                 epochs=config.epochs,
-                sample_weight=config.wanted.weights,
+                sample_weight=config.columns.weights,
                 callbacks=[LearningRateScheduler(_rates(config)), ProgressBar()],
                 verbose=0,
             )
-            narrator.say("evaluating on the validation rows")
+            console.log("evaluating on the validation rows")
             scores = model.evaluate(held_out, verbose=0)
         path = _save(model, findings.preparation, config.out)
         roles = activities(cluster, strategy.parameters) if cluster and strategy else []
@@ -125,16 +125,16 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
 
 def _training(config: TrainConfig) -> ds.Dataset:
     """Returns the rows to train on, as they are in the files."""
-    wanted = config.wanted
-    rows = open_typed(config.data, wanted.types, wanted.types, config.delimiter)
-    check_columns(rows, [wanted.label], config.data)
+    columns = config.columns
+    rows = open_typed(config.data, columns.types, columns.types, config.delimiter)
+    check_columns(rows, [columns.label], config.data)
     return rows if config.validation_data is not None else _part(rows, config, "training")
 
 
 def _validation(config: TrainConfig, prepared: Preparation) -> ds.Dataset:
     """Returns the rows to validate on, as they are in the files."""
     if config.validation_data is None:
-        rows = open_files(config.data, config.wanted.types, config.delimiter)
+        rows = open_files(config.data, config.columns.types, config.delimiter)
         return _part(rows, config, "validation")
     rows = open_files(config.validation_data, prepared.types, config.delimiter)
     check_columns(rows, (prepared.label, *prepared.columns), config.validation_data)
@@ -174,26 +174,26 @@ def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:
     return pa.Table.from_batches(batches)
 
 
-def _tell(findings: Findings, narrator: Narrator) -> None:
+def _print_findings(findings: Findings, console: Console) -> None:
     log1p = findings.preparation.log1p
     rows = []
-    for name, why in findings.why.items():
+    for name, reason in findings.reasons.items():
         category = findings.schema.categorical.get(name)
         more = f"{category.buckets:,} buckets" if category else ""
-        rows.append((name, why, "logarithm taken" if name in log1p else more))
-    narrator.table("Columns (correct them with --dense, --categorical, --ignore)", rows)
-    narrator.show()
+        rows.append((name, reason, "logarithm taken" if name in log1p else more))
+    console.table("Columns (correct them with --dense, --categorical, --ignore)", rows)
+    console.print()
 
 
 @contextmanager
 def _cluster(
-    config: TrainConfig, narrator: Narrator
+    config: TrainConfig, console: Console
 ) -> Iterator[tuple[ps.LocalCluster | None, ps.ParameterServerStrategy | None]]:
     """Yields the cluster and its strategy, or None twice for training in this process."""
     if config.local:
         yield None, None
         return
-    narrator.say(
+    console.log(
         f"starting 1 dispatcher, {config.data_workers} data workers, {config.ps} parameter "
         f"servers and {config.workers} trainers"
     )
@@ -207,10 +207,10 @@ def _cluster(
             coordinator.close()
 
 
-def _model(config: TrainConfig, findings: Findings, narrator: Narrator) -> Any:
+def _model(config: TrainConfig, findings: Findings, console: Console) -> Any:
     kind = config.model
     if kind is None and not findings.schema.categorical:
-        narrator.say("no categorical column: the model is a logistic regression")
+        console.log("no categorical column: the model is a logistic regression")
         kind = "logistic_regression"
     model = make_model(kind or MODELS[0], findings.schema, config.dim, config.hidden, config.seed)
     _, make_optimizer = OPTIMIZERS[config.optimizer]

@@ -27,12 +27,12 @@ def load(folder: Path) -> tuple[Any, Preparation]:
     path = latest_checkpoint(folder)
     if path is None:
         raise NotFoundError(f"no checkpoint in {str(folder)!r}: train again with --overwrite")
-    model = _made_anew(path)
+    model = _recreated(path)
     ps.Checkpoint(model=model).restore(path)
     return model, prepared
 
 
-def _made_anew(path: str | Path) -> Any:
+def _recreated(path: str | Path) -> Any:
     try:
         return ps.models.from_config(read_config(path))
     except (InvalidArgumentError, NotFoundError) as error:

@@ -62,7 +62,9 @@ class Layer(base.Layer):
     def forward(self, values: Sequence[NDArray[np.float32]], inputs: Any) -> Tensor:
         several = inputs if isinstance(inputs, tuple | list) else (inputs,)
         given = [_as_float32(as_tensor(each)) for each in several]
-        given += [base.whole(v, value) for v, value in zip(self.variables, values, strict=True)]
+        given += [
+            base.whole_leaf(v, value) for v, value in zip(self.variables, values, strict=True)
+        ]
         training = recording()
         if training and current_step() is not None:
             _begin_random_numbers(self.seed, current_position() or 0)

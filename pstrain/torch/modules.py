@@ -21,7 +21,7 @@ from torch.func import functional_call
 
 from pstrain.errors import InvalidArgumentError
 
-_own = threading.local()
+_thread = threading.local()
 
 
 def check(module: Any, name: str) -> None:
@@ -146,9 +146,9 @@ def _persists(module: Any, path: str) -> bool:
 
 
 def _copies() -> WeakKeyDictionary[Any, dict[bool, Any]]:
-    copies: WeakKeyDictionary[Any, dict[bool, Any]] | None = getattr(_own, "copies", None)
+    copies: WeakKeyDictionary[Any, dict[bool, Any]] | None = getattr(_thread, "copies", None)
     if copies is None:
-        copies = _own.copies = WeakKeyDictionary()
+        copies = _thread.copies = WeakKeyDictionary()
     return copies
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pstrain.config import ParameterConfig
-from pstrain.features.key_map import Asked, KeyMaps
+from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.messages import LateBody, body_arrays
 from pstrain.trainer.outgoing import Answers, Header, Message
 from pstrain.trainer.outlasting import Outlast, outlasting
@@ -46,7 +46,7 @@ class KeyClaims(ABC):
         """Sends messages without a body; returns the headers of the replies."""
 
     @outlasting
-    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+    def claim(self, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
         """Returns the rows of keys; below 0 for a key without a row (``NO_ROW``, ``NO_ROW_EVER``).
 
         Claims are made at once, apart from the changes of closures, and are idempotent.
@@ -70,7 +70,7 @@ class KeyClaims(ABC):
         If they are keys, no closure may use the old rows of keys: running closures end first,
         others wait, and cached rows are forgotten.
         """
-        hold = self.hold_closures if self.key_maps.are_in(variables) else nullcontext
+        hold = self.hold_closures if self.key_maps.any_holds_keys(variables) else nullcontext
         with hold():
             try:
                 yield
@@ -78,7 +78,7 @@ class KeyClaims(ABC):
                 self.key_maps.forget(variables)
 
 
-def _claim(ask: Ask, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+def _claim(ask: Ask, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
     items: dict[int, list[list[int]]] = {}
     places: dict[int, list[slice]] = {}
     arrays: dict[int, list[Any]] = {}

@@ -69,7 +69,7 @@ class _AttendedService(TrainerService):
     """Counts a coordinator as present while its stream of closures is open."""
 
     def __init__(self, connect: Connect, presence: Presence) -> None:
-        super().__init__(connect, presence.dismiss)
+        super().__init__(connect, presence.record_program_end)
         self._presence = presence
 
     def run_closures(self, requests: Iterator[pb.RunRequest]) -> Iterator[pb.RunReply]:

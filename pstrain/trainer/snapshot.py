@@ -62,7 +62,7 @@ class RemoteSnapshot:
         # Claims and steps may go on meanwhile, so rows are taken before keys: a trained row whose
         # key is missing would be given to another key; a key whose row is older loses no more than
         # other rows do.
-        keys = [name for name, spec in specs.items() if servers.key_maps.are_in([spec.id])]
+        keys = [name for name, spec in specs.items() if servers.key_maps.any_holds_keys([spec.id])]
         rows = [name for name in specs if name not in keys]
         try:
             self._taken = last = self._take(header, specs, rows or keys)

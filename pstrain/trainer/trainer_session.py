@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import dataservice
 from dataservice.errors import CancelledError
-from pstrain import remote_errors, results, session
+from pstrain import pickling, remote_errors, results
 from pstrain.errors import InvalidArgumentError
 from pstrain.replica import Replica
 from pstrain.strategy_scope import entered_scope
@@ -215,7 +215,7 @@ class TrainerSession:
         self._parameters.close()
 
     def _loads(self, pickled: bytes) -> Any:
-        return session.loads(pickled, self._resolve)
+        return pickling.loads(pickled, self._resolve)
 
     def _arguments(self, closure: pb.Closure) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Returns (args, kwargs) of a closure; an empty message stands for no arguments."""
@@ -227,7 +227,7 @@ class TrainerSession:
         def resolve(key: tuple[Any, ...]) -> Any:
             return inputs[key[1]] if key[0] == "input" else self._resolve(key)
 
-        found: tuple[tuple[Any, ...], dict[str, Any]] = session.loads(
+        found: tuple[tuple[Any, ...], dict[str, Any]] = pickling.loads(
             closure.pickled_arguments, resolve
         )
         return found

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pstrain.cluster import ClusterResolver
 from pstrain.strategy_extended import server_of
-from pstrain.v1.placement import Beside
+from pstrain.v1.placement import OneServerPlacement
 from pstrain.variables.scope import Placement, placement_scope
 
 
@@ -70,6 +70,6 @@ class Extended:
         server = server_of(colocate_with_variable, self)
         with (
             self._strategy.scope(),
-            placement_scope(Beside(self._strategy.placement, server)),
+            placement_scope(OneServerPlacement(self._strategy.placement, server)),
         ):
             yield

@@ -67,7 +67,7 @@ class Membership:
             wait_for(
                 "the chief (worker 0) to begin a session on the parameter servers; is it started?",
                 self._timeout_s,
-                self._is_begun,
+                self._enter_session,
             )
 
     def publish_ready(self) -> None:
@@ -84,12 +84,12 @@ class Membership:
 
         Also withdraws an earlier report of ``worker`` that it is done.
         """
-        left = (self._parameters.session, self._stage) if self._stage else None
-        self._await(lambda: self._is_ready(left) and self._is_awaited(worker))
+        previous = (self._parameters.session, self._stage) if self._stage else None
+        self._await(lambda: self._enter_training(previous) and self._withdraw_report(worker))
 
     def await_ready(self) -> None:
         """Blocks until a training is under way in the current session. Worker only."""
-        self._await(self._is_ready)
+        self._await(self._enter_training)
 
     def report_done(self, worker: int) -> None:
         """Reports that ``worker`` is done with the training that it is in."""
@@ -140,7 +140,7 @@ class Membership:
                 found.append(None)
         return found
 
-    def _find(self) -> str | None:
+    def _common_session(self) -> str | None:
         """Returns the session that all servers are in; None unless a chief has begun it."""
         sessions = set(self._sessions())
         session = sessions.pop()
@@ -153,25 +153,25 @@ class Membership:
             attempt,
         )
 
-    def _is_begun(self) -> bool:
+    def _enter_session(self) -> bool:
         """Enters the current session, if there is one; True if that session has not ended.
 
         An ended session is what an earlier program left on servers that still run.
         """
-        stage = self._find_stage()
+        stage = self._enter_and_read_stage()
         return stage is not None and (stage == 0 or stage % 2 == 1)
 
-    def _is_ready(self, left: tuple[str, int] | None = None) -> bool:
-        """Enters the training under way; False if there is none, or it is the one in ``left``."""
-        stage = self._find_stage()
-        if stage is None or stage % 2 == 0 or (self._parameters.session, stage) == left:
+    def _enter_training(self, previous: tuple[str, int] | None = None) -> bool:
+        """Enters the training under way; False if there is none, or it is ``previous``."""
+        stage = self._enter_and_read_stage()
+        if stage is None or stage % 2 == 0 or (self._parameters.session, stage) == previous:
             return False
         self._stage = stage
         return True
 
-    def _find_stage(self) -> int | None:
+    def _enter_and_read_stage(self) -> int | None:
         """Enters the session that all servers are in; returns its stage, None without one."""
-        session = self._find()
+        session = self._common_session()
         if session is None:
             return None
         self._parameters.change_session(session)
@@ -180,7 +180,7 @@ class Membership:
         except (NotFoundError, FailedPreconditionError, AbortedError):
             return None  # the session was begun or replaced a moment ago
 
-    def _is_awaited(self, worker: int) -> bool:
+    def _withdraw_report(self, worker: int) -> bool:
         """Withdraws the worker's report that it is done; False if the session has just changed.
 
         A worker that was started again may have reported before; the chief has to wait for it.

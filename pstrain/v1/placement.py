@@ -90,7 +90,7 @@ class WorkerParameters(RemoteParameters):
 
         FailedPreconditionError if they hold keys whose rows other training workers remember.
         """
-        if self.key_maps.are_in(variables) and not self.may_move_keys():
+        if self.key_maps.any_holds_keys(variables) and not self.may_move_keys():
             raise FailedPreconditionError(
                 "this would give rows of an online mapping to other keys, which workers that "
                 "are training would not learn: let the chief (worker 0) assign or restore it "
@@ -133,7 +133,7 @@ class ServerPlacement:
             self.parameters.made.add(variable.spec.id)
 
 
-class Beside:
+class OneServerPlacement:
     """A placement on one server, in all else the same as ``placement``."""
 
     def __init__(self, placement: Placement, server: int) -> None:

@@ -72,9 +72,9 @@ class ParameterServerStrategy(Replica):
         self._config = config or ParameterConfig()
         self._transport_dtype = check_transport_dtype(transport_dtype)
         self._session: TrainingSession | None = None
-        self._lacking: list[str] = []
+        self._lost_values: list[str] = []
         spec = self._resolver.cluster_spec()
-        self.worker_index, self.num_workers = _place(self._resolver, spec)
+        self.worker_index, self.num_workers = _worker_index_and_count(self._resolver, spec)
         self.is_chief = self.worker_index == 0
         self.parameters: RemoteParameters | None = None
         self.membership: Membership | None = None
@@ -148,16 +148,16 @@ class ParameterServerStrategy(Replica):
             return call() if self._session is None else self._session.guarded(call)
 
     def begin_steps(self) -> None:
-        """Makes the call that :meth:`when_all_are_done` has postponed, before steps that train."""
+        """Makes the call that :meth:`call_at_session_end` has postponed, before training steps."""
         if self._session is not None:
-            self._session.take_back()
+            self._session.run_postponed_restore()
 
     def advance(self, steps: int) -> None:
         """Counts steps that the session did not run itself; the session saves if it is time."""
         if self._session is not None:
             self._session.advance(steps)
 
-    def when_all_are_done(self, call: Callable[[], Any]) -> None:
+    def call_at_session_end(self, call: Callable[[], Any]) -> None:
         """Calls ``call`` at the session's end, once no worker trains.
 
         Without a session, or without other workers, calls it at once.
@@ -165,7 +165,7 @@ class ParameterServerStrategy(Replica):
         if self._session is None or self.num_workers == 1:
             call()
         else:
-            self._session.take_back_at_end(call)
+            self._session.postpone_restore(call)
 
     def call_for_each_replica(
         self,
@@ -215,21 +215,21 @@ class ParameterServerStrategy(Replica):
         if self.membership is None or self.parameters is None:
             return
         self.membership.enter()
-        self._lacking = []
+        self._lost_values = []
         for variable in self.variables:
             self.parameters.create(variable.spec)
             if self.is_chief and not self.parameters.begin_again(variable.spec):
-                self._lacking.append(variable.name)
+                self._lost_values.append(variable.name)
 
     def confirm_values(self, *, are_restored: bool) -> None:
         """Raises DataLossError if first values of variables are lost and were not restored."""
         if are_restored:
-            self._lacking = []
-        if self._lacking:
+            self._lost_values = []
+        if self._lost_values:
             raise DataLossError(
                 "a parameter server was lost before training began, and with it values of more "
-                f"than 64 KiB that variables were made of ({', '.join(self._lacking[:10])}): start "
-                "the chief again, or make such variables with an initializer"
+                f"than 64 KiB that variables were made of ({', '.join(self._lost_values[:10])}): "
+                "start the chief again, or make such variables with an initializer"
             )
 
     @property
@@ -278,7 +278,7 @@ class ParameterServerStrategy(Replica):
         self.placement = ServerPlacement(self.parameters, self.num_workers)
 
 
-def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
+def _worker_index_and_count(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
     """Returns the number of this worker (the chief is 0) and the number of workers."""
     if not spec:
         return 0, 1

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LOST = (
+_LOSS_ERRORS = (
     AbortedError,
     FailedPreconditionError,
     NotFoundError,
@@ -39,7 +39,7 @@ _LOST = (
 _ATTEMPTS = 10
 
 
-class Trainee(Protocol):
+class SessionStrategy(Protocol):
     """What a session needs of its strategy."""
 
     @property
@@ -83,7 +83,7 @@ class TrainingSession:
 
     def __init__(
         self,
-        strategy: Trainee,
+        strategy: SessionStrategy,
         checkpoint_manager: Any = None,
         *,
         init_fn: Callable[[], Any] | None = None,
@@ -101,7 +101,7 @@ class TrainingSession:
         self._worker_timeout_s = worker_timeout_s
         self._steps = 0
         self._saved_at_s, self._saved_at_step = time.monotonic(), 0
-        self._at_end: Callable[[], Any] | None = None
+        self._postponed_restore: Callable[[], Any] | None = None
         self.restored_from: str | None = None
 
     @property
@@ -122,7 +122,7 @@ class TrainingSession:
                 "another session of this strategy is under way; leave it before entering this one"
             )
         if self.is_chief:
-            self._give_values(goes_back=False)
+            self._initialise_variables(is_recovery=False)
         elif self._strategy.membership is not None:
             self._strategy.membership.await_next(self._strategy.worker_index)
         self._strategy.bind(self)
@@ -142,7 +142,7 @@ class TrainingSession:
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Runs one step: ``strategy.run(fn, args, kwargs)``; the chief saves if it is time to."""
-        self.take_back()
+        self.run_postponed_restore()
         result = self._strategy.run(fn, args, kwargs)
         self.advance(1)
         return result
@@ -153,15 +153,15 @@ class TrainingSession:
         if self.is_chief and self._is_time_to_save():
             self.save()
 
-    def take_back_at_end(self, call: Callable[[], Any]) -> None:
+    def postpone_restore(self, call: Callable[[], Any]) -> None:
         """Postpones ``call`` (it takes values back) to the last save or next step. Chief only."""
-        self._at_end = call
+        self._postponed_restore = call
 
-    def take_back(self) -> None:
-        """Makes the call that :meth:`take_back_at_end` has postponed, if there is one."""
-        if self._at_end is not None:
-            self.guarded(self._at_end)
-            self._at_end = None
+    def run_postponed_restore(self) -> None:
+        """Makes the call that :meth:`postpone_restore` has postponed, if there is one."""
+        if self._postponed_restore is not None:
+            self.guarded(self._postponed_restore)
+            self._postponed_restore = None
 
     def save(self) -> str | None:
         """Saves a checkpoint and returns its path; None without a manager. Chief only."""
@@ -178,7 +178,7 @@ class TrainingSession:
         for _ in range(_ATTEMPTS - 1):
             try:
                 return call()
-            except _LOST as error:
+            except _LOSS_ERRORS as error:
                 if not self._recover(error):
                     raise
         return call()
@@ -206,7 +206,7 @@ class TrainingSession:
                 "resume from: start training again"
             ) from error
         self._give_up_save()
-        self._give_values(goes_back=True)
+        self._initialise_variables(is_recovery=True)
         return True
 
     def _give_up_save(self) -> None:
@@ -216,12 +216,12 @@ class TrainingSession:
         except (DataServiceError, OSError) as error:
             logger.warning("abandoned a checkpoint that was being written: %s", error)
 
-    def _give_values(self, *, goes_back: bool) -> None:
+    def _initialise_variables(self, *, is_recovery: bool) -> None:
         """Gives the variables their values once all servers answer.
 
         Starts over if a server is lost meanwhile.
         """
-        is_in_session = not goes_back
+        is_in_session = not is_recovery
 
         def attempt() -> bool:
             nonlocal is_in_session
@@ -229,7 +229,7 @@ class TrainingSession:
                 if not is_in_session:
                     self._strategy.rejoin()
                     is_in_session = True
-                self._initialise(may_be_new=not goes_back)
+                self._try_to_initialise(may_be_new=not is_recovery)
             except ServerRestartedError as error:
                 logger.warning("the chief gives the variables their values again: %s", error)
                 is_in_session = False
@@ -242,7 +242,7 @@ class TrainingSession:
             attempt,
         )
 
-    def _initialise(self, *, may_be_new: bool) -> None:
+    def _try_to_initialise(self, *, may_be_new: bool) -> None:
         has_saved = self._manager is not None and self._manager.latest_checkpoint is not None
         if has_saved:
             # In a cluster the other workers restore nothing, and have set their own rates.
@@ -278,12 +278,12 @@ class TrainingSession:
         """Saves a last time and waits until all is on disk: after the end servers may stop."""
         if self._strategy.membership is not None:
             self._strategy.membership.others_train = False
-        if self._at_end is not None:
-            self._at_end()
+        if self._postponed_restore is not None:
+            self._postponed_restore()
         if self._manager is not None:
             self._manager.save(check_interval=False)
             self._manager.wait()
-        self._at_end = None
+        self._postponed_restore = None
 
     def _await(self, membership: Membership, what: str, reached: Callable[[], bool]) -> None:
         """Reports that this worker is done, in whatever session is current, until ``reached()``."""

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from pstrain import foreign_arguments, foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
-from pstrain.foreign_arguments import Called, instead_of
-from pstrain.foreign_names import Telling
+from pstrain.foreign_arguments import Called, refuse_arguments
+from pstrain.foreign_names import Hinting
 from pstrain.gradients import numpy_calls
 from pstrain.gradients.recording import recording, wants_gradient
 from pstrain.gradients.tensor import value_of
@@ -35,13 +35,13 @@ Array = NDArray[Any]
 
 
 def _changes(name: str) -> Callable[[Called], Called]:
-    return instead_of(name, foreign_arguments.CHANGE_OF_VARIABLE)
+    return refuse_arguments(name, foreign_arguments.CHANGE_OF_VARIABLE)
 
 
-class BaseVariable(ValueOperators, Telling):
+class BaseVariable(ValueOperators, Hinting):
     """The base class of whole, sharded and per-worker variables, and of parts of sharded ones."""
 
-    _foreign = foreign_names.VARIABLE
+    _remedies = foreign_names.VARIABLE
     spec: VariableSpec
     parameters: Parameters
     _start: int
@@ -175,7 +175,7 @@ class BaseVariable(ValueOperators, Telling):
         set_rows(current, where, values, self.name)
         return self.assign(current)
 
-    @instead_of("sparse_read", foreign_arguments.READ_OF_VARIABLE)
+    @refuse_arguments("sparse_read", foreign_arguments.READ_OF_VARIABLE)
     def sparse_read(self, ids: Any) -> Any:
         """Returns rows [n, *shape[1:]] in the order of ``ids`` (rank 1); reads only those rows.
 
@@ -189,7 +189,7 @@ class BaseVariable(ValueOperators, Telling):
             raise InvalidArgumentError(f"variable {self.name!r} is a scalar without rows")
         return self._taken(array)
 
-    @instead_of("embedding_lookup", foreign_arguments.READ_OF_VARIABLE)
+    @refuse_arguments("embedding_lookup", foreign_arguments.READ_OF_VARIABLE)
     def embedding_lookup(self, ids: Any) -> Any:
         """Returns rows [*ids.shape, *shape[1:]]: :meth:`sparse_read` for ``ids`` of any rank."""
         array = self._ids(ids)
@@ -229,7 +229,7 @@ class BaseVariable(ValueOperators, Telling):
         if copy is False:
             raise ValueError(f"the values of variable {self.name!r} are always copied")
         if recording() and self.trainable and self.dtype == np.float32:
-            numpy_calls.check_taken(sys._getframe(1))
+            numpy_calls.check_keeps_gradient(sys._getframe(1))
         return self.numpy().astype(dtype or self.dtype, copy=False)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dataservice.runtime.arguments import check_true_or_false
-from pstrain.session import captured_changed
+from pstrain.pickling import invalidate_sent_functions
 from pstrain.variables.base import BaseVariable
 from pstrain.variables.names import Key, key_of
 
@@ -33,7 +33,7 @@ class Freezable:
         check_true_or_false(trainable=trainable)
         self._is_trainable = trainable
         self._switch()
-        captured_changed()
+        invalidate_sent_functions()
 
     def _switch(self) -> None:
         for name, value in list(vars(self).items()):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.identity import new_id
 from pstrain import buffers
-from pstrain.features.key_map import Asked, KeyMaps
+from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.checkpoint import write
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.loading import NOTHING, can_stage, read_into, stage, verify
@@ -108,7 +108,7 @@ class LocalParameters:
         )
         self.key_maps.forget([spec.id])
 
-    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+    def claim(self, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
         rows = np.empty(len(asked.keys), np.int64)
         for index, part, (keys, _, starts, stops, may_claim) in asked.by_shard(spec):
             shard = self._store.shard(spec.id, index)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.features.key_map import Asked, KeyMaps
+from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.increments import Base
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.vocabulary import Fetch, Lookup, OptimizerSpec, StepToken, Update, VariableSpec
@@ -130,7 +130,7 @@ class KeyParameters(Protocol):
     def key_maps(self) -> KeyMaps:
         """The rows of keys that this process has already learnt."""
 
-    def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
+    def claim(self, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
         """Returns the row of each key, below 0 if it has none, after claiming rows for new keys.
 
         Claims take effect at once and belong to no closure. Idempotent. See ``Shard.claim``.

@@ -14,7 +14,7 @@ import numpy as np
 from dataservice.runtime.arguments import check_text, check_true_or_false
 from pstrain import foreign_arguments, initializers
 from pstrain.errors import InvalidArgumentError
-from pstrain.foreign_arguments import instead_of
+from pstrain.foreign_arguments import refuse_arguments
 from pstrain.variables.base import Array, BaseVariable, new_handle
 from pstrain.variables.creation import announce, create_spec
 from pstrain.variables.initial_values import (
@@ -107,7 +107,7 @@ class Variable(BaseVariable):
     copy for each trainer.
     """
 
-    @instead_of("Variable", foreign_arguments.NEW_VARIABLE)
+    @refuse_arguments("Variable", foreign_arguments.NEW_VARIABLE)
     def __new__(
         cls,
         initial_value: Any = None,

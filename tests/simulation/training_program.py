@@ -14,7 +14,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from pstrain import session
+from pstrain import pickling
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.functions import PickledFunction
@@ -126,7 +126,7 @@ class CoordinatorNode(Process):
             for function in (*PROGRAMS, *LOOP, fail_alone, fit)
         }
         self._functions.update((each.id, each) for each in self._keep.values())
-        self._arguments = session.dumps(((_Iterator(), _Parameters()), {}), _reference)
+        self._arguments = pickling.dumps(((_Iterator(), _Parameters()), {}), _reference)
         self.links: list[TrainerLink] = []
 
     def boot(self) -> None:
@@ -152,7 +152,7 @@ class CoordinatorNode(Process):
         )
         if self._in_rounds:
             RoundApplier(self.scheduler, self.parameters, self.recovery).start()
-        self.scheduler.add_resource(_ITERATOR, session.dumps((_source, 0, {}), _reference))
+        self.scheduler.add_resource(_ITERATOR, pickling.dumps((_source, 0, {}), _reference))
         incarnations = itertools.count(1)
         for index, address in enumerate(world.trainers):
             link = TrainerLink(

@@ -6,7 +6,7 @@ import numpy as np
 
 from pstrain.gradients.recording import record
 from pstrain.gradients.tensor import Tensor
-from pstrain.layers.base import whole
+from pstrain.layers.base import whole_leaf
 from pstrain.variables.variable import Variable
 
 
@@ -15,7 +15,7 @@ def vector(*values: float) -> np.ndarray:
 
 
 def read(variable: Variable) -> Tensor:
-    return whole(variable, variable.numpy())
+    return whole_leaf(variable, variable.numpy())
 
 
 def total(tensor: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ SHAPE = (300, 100)
 
 @pytest.fixture(autouse=True)
 def _own_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_kept", buffers._Kept())
+    monkeypatch.setattr(buffers, "_pool", buffers._Pool())
 
 
 def _address(array: np.ndarray) -> int:

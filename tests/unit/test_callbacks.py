@@ -15,7 +15,7 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from dataservice import DataServiceWarning, Dataset
-from pstrain.callbacks.base import listed
+from pstrain.callbacks.base import as_list
 from pstrain.callbacks.monitor import Monitor
 from pstrain.errors import InvalidArgumentError
 
@@ -638,12 +638,12 @@ def test_data_that_end_before_the_steps_asked_for_are_told(call: str) -> None:
 
 def test_one_callback_may_stand_alone_and_what_is_none_is_named() -> None:
     alone = ps.callbacks.EarlyStopping("loss")
-    assert listed(alone) == listed((alone, None)) == [alone]
-    assert listed(None) == []
+    assert as_list(alone) == as_list((alone, None)) == [alone]
+    assert as_list(None) == []
     with pytest.raises(TypeError, match="the class EarlyStopping: write EarlyStopping"):
-        listed([ps.callbacks.EarlyStopping])
+        as_list([ps.callbacks.EarlyStopping])
     with pytest.raises(TypeError, match="subclasses of Callback, got 3"):
-        listed([alone, 3])
+        as_list([alone, 3])
 
 
 @pytest.mark.parametrize(

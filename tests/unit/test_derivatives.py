@@ -210,7 +210,7 @@ def test_several_arrays_as_one(
     function: Any, axis: int | None, shapes: tuple[tuple[int, ...], ...]
 ) -> None:
     inputs = [np.array(np.random.default_rng(3).normal(size=shape)) for shape in shapes]
-    computed = derivatives.OF_LISTS[function].compute(*inputs, axis=axis)
+    computed = derivatives.LIST_FUNCTIONS[function].compute(*inputs, axis=axis)
     np.testing.assert_array_equal(computed.value, function(inputs, axis))
     for place, gradient in enumerate(computed.backward(_weights(computed.value))):
         assert gradient.shape == shapes[place]
@@ -262,7 +262,7 @@ def test_permuted_axes_go_back() -> None:
 )
 def test_what_is_taken_by_index_adds_up_where_it_was(key: Any) -> None:
     values = np.array(np.random.default_rng(3).normal(size=(2, 3)))
-    computed = derivatives.TAKEN.compute(values, key)
+    computed = derivatives.INDEXING.compute(values, key)
     np.testing.assert_array_equal(computed.value, values[key])
     assert not np.shares_memory(computed.value, values)
     (gradient,) = computed.backward(_weights(computed.value))
@@ -275,7 +275,7 @@ def test_what_is_taken_by_index_adds_up_where_it_was(key: Any) -> None:
 def test_rows_of_float32_that_are_taken_add_up(shape: tuple[int, ...], key: Any) -> None:
     places = np.array(key, np.int64)
     values = np.zeros(shape, np.float32)
-    computed = derivatives.TAKEN.compute(values, places)
+    computed = derivatives.INDEXING.compute(values, places)
     weights = _weights(computed.value).astype(np.float32)
     expected = np.zeros(shape, np.float32)
     np.add.at(expected, places, weights)

@@ -245,9 +245,9 @@ def test_a_reader_goes_to_a_bookmark_far_ahead_and_reads_on_to_a_near_one(
 
 def test_what_is_far_takes_longer_to_pass_over_than_to_open() -> None:
     pace = element_ranges._Pace()
-    pace.note(1, 3.0)  # opening takes this long; the pace of elements is not known yet
+    pace.record(1, 3.0)  # opening takes this long; the pace of elements is not known yet
     assert not pace.is_far(1_000_000)
-    pace.note(10, 0.1)
+    pace.record(10, 0.1)
     assert [pace.is_far(elements) for elements in (-5, 299, 301)] == [False, False, True]
 
 

@@ -12,7 +12,7 @@ from pstrain import buffers
 from pstrain.features.schema import Features
 from pstrain.gradients.tape import Gradients, GradientTape
 from pstrain.layers import Dense, Interaction, NumericEmbedding, WideDeepTable, concatenate
-from pstrain.layers.base import whole
+from pstrain.layers.base import whole_leaf
 from pstrain.layers.factorization import folded, pair_logits
 from pstrain.losses import BinaryCrossentropy
 from pstrain.variables.scope import local_parameters
@@ -67,9 +67,11 @@ class _Parts:
 
     def _together(self, groups: list, features: Features):  # type: ignore[no-untyped-def,type-arg]
         found, bias = self.table.leaves(groups[0], features)
-        numeric = whole(self.numeric.variables[0], groups[1][0])
+        numeric = whole_leaf(self.numeric.variables[0], groups[1][0])
         logits = pair_logits(found, FIELDS, bias, numeric, features)
-        kernel, beside = (whole(v, w) for v, w in zip(self.dense.variables, groups[2], strict=True))
+        kernel, beside = (
+            whole_leaf(v, w) for v, w in zip(self.dense.variables, groups[2], strict=True)
+        )
         matrix, _ = self.table.computed(found, bias, features)
         hidden = self.dense.computed(matrix, [folded(kernel, numeric), beside])
         return logits + self.last.forward(groups[3], hidden)

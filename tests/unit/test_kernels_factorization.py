@@ -7,7 +7,7 @@ import pytest
 
 from pstrain.features.field_groups import group_rows
 from pstrain.kernels import factorization
-from pstrain.layers.pooling import rows_of
+from pstrain.layers.pooling import group_arrays
 
 FIELDS = 3
 RANDOM = np.random.default_rng(6)
@@ -36,7 +36,7 @@ def _inverse(size: int, values: int, shared: bool) -> tuple[np.ndarray, int]:
 @pytest.mark.parametrize("shared", [False, True])
 def test_pairs_and_their_gradients(size: int, values: int, dim: int, shared: bool) -> None:
     inverse, distinct = _inverse(size, values, shared)
-    grouped = rows_of(group_rows(inverse, FIELDS))
+    grouped = group_arrays(group_rows(inverse, FIELDS))
     rows = _normal(distinct, 1 + dim)
     rows.flags.writeable = False
     before, out = _normal(size, dim), _normal(size)

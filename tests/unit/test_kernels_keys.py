@@ -173,7 +173,7 @@ def test_keys_are_admitted_when_they_were_met_often_enough(met: list[tuple[int, 
     expected: dict[int, int] = {}
     for key, times in met:
         out = np.empty(1, np.uint8)
-        kernels.meet(counts, int64([key]), int64([0]), int64([times]), int64([4]), out)
+        kernels.count_occurrences(counts, int64([key]), int64([0]), int64([times]), int64([4]), out)
         expected[key] = expected.get(key, 0) + times
         assert out[0] == (expected[key] >= 4)
         if out[0]:
@@ -184,10 +184,10 @@ def test_of_too_many_keys_the_rarest_are_forgotten() -> None:
     counts, zero, one = np.zeros((4, 3), np.int64), int64([0]), int64([1])
     out = np.empty(1, np.uint8)
     for _ in range(5):
-        kernels.meet(counts, int64([1]), zero, one, int64([9]), out)
+        kernels.count_occurrences(counts, int64([1]), zero, one, int64([9]), out)
     for key in range(2, 1_000):
-        kernels.meet(counts, int64([key]), zero, one, int64([9]), out)
-    kernels.meet(counts, int64([1]), zero, int64([4]), int64([9]), out)
+        kernels.count_occurrences(counts, int64([key]), zero, one, int64([9]), out)
+    kernels.count_occurrences(counts, int64([1]), zero, int64([4]), int64([9]), out)
     assert out[0] == 1
 
 
@@ -195,5 +195,5 @@ def test_keys_that_never_come_again_do_not_hold_their_places() -> None:
     counts, zero, one = np.zeros((4, 3), np.int64), int64([0]), int64([1])
     out = np.empty(1, np.uint8)
     for key in range(1_000):
-        kernels.meet(counts, int64([key]), zero, one, int64([2]), out)
+        kernels.count_occurrences(counts, int64([key]), zero, one, int64([2]), out)
     assert counts[:, 0].min() > 900

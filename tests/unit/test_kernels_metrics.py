@@ -88,7 +88,7 @@ def test_probabilities_outside_the_unit_interval_are_not_counted() -> None:
     assert metrics.count_by_probability(labels, wrong, NO_WEIGHTS, histogram) == 3
     assert _weight(histogram).sum() == 1
     counts = np.zeros((2, 2, 2), dtype=np.int64)
-    assert metrics.count_answers(labels, wrong, NO_WEIGHTS, 0.5, counts) == 3
+    assert metrics.count_confusion(labels, wrong, NO_WEIGHTS, 0.5, counts) == 3
     assert _weight(counts).tolist() == [[0, 0], [1, 0]]
 
 
@@ -101,7 +101,7 @@ def test_answers_by_label() -> None:
         (0.4, np.array([0.5, 3.0, 1.25, -2.0]), [[0.5, -2], [0, 4.25]]),
     ):
         counts = np.zeros((2, 2, 2), dtype=np.int64)
-        assert metrics.count_answers(labels, probabilities, weights, threshold, counts) == 0
+        assert metrics.count_confusion(labels, probabilities, weights, threshold, counts) == 0
         assert _weight(counts).tolist() == expected
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numba.core.dispatcher import Dispatcher
 
 from pstrain import kernels
-from pstrain.compiling import shares
+from pstrain.compiling import balanced_groups
 from pstrain.features.schema import Category, FeatureSchema
 from pstrain.gradients.tape import GradientTape
 from pstrain.metrics import AUC, Accuracy, LogLoss
@@ -32,7 +32,7 @@ def _compiled() -> dict[str, list[Any]]:
 
 def test_modules_are_shared_out_by_their_length() -> None:
     names = kernels.modules()
-    groups = shares(names, 3)
+    groups = balanced_groups(names, 3)
     assert sorted(name for group in groups for name in group) == sorted(names)
     (folder,) = kernels.__path__
     lengths = [
@@ -40,7 +40,7 @@ def test_modules_are_shared_out_by_their_length() -> None:
         for group in groups
     ]
     assert max(lengths) < 1.3 * min(lengths)
-    assert sorted(shares(names[:2], 8)) == [[name] for name in sorted(names[:2])]
+    assert sorted(balanced_groups(names[:2], 8)) == [[name] for name in sorted(names[:2])]
 
 
 def test_a_step_after_the_warm_up_compiles_nothing() -> None:

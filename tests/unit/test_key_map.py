@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstrain.features.key_map import Asked, KeyFields, KeyMap, KeyMaps, distinct
+from pstrain.features.key_map import KeyFields, KeyMap, KeyMaps, KeyQuery, distinct
 from pstrain.kernels.keys import BUCKET_ROWS, NO_ROW, NO_ROW_EVER, find_buckets
 from pstrain.partition import split_rows, split_rows_at
 
@@ -72,7 +72,7 @@ def test_distinct_keys_are_counted_and_found_again(pairs: list[tuple[int, int]])
     }
 
 
-def asked_for(fields: KeyFields, *keys: int) -> Asked:
+def asked_for(fields: KeyFields, *keys: int) -> KeyQuery:
     return distinct(int64(*keys), np.zeros(len(keys), np.int64), fields)[0]
 
 

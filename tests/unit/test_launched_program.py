@@ -9,7 +9,7 @@ import pytest
 
 from pstrain.__main__ import main
 from pstrain.errors import InvalidArgumentError, MissingFileError
-from pstrain.launch import here
+from pstrain.launch import local_engine
 from pstrain.launch.program import check_program
 
 
@@ -39,7 +39,7 @@ def test_a_program_is_a_readable_file_or_a_command(tmp_path: pathlib.Path) -> No
 def test_nothing_is_started_for_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(here, "TaskProcess", lambda *_: pytest.fail("a task was started"))
+    monkeypatch.setattr(local_engine, "TaskProcess", lambda *_: pytest.fail("a task was started"))
     assert main(["launch", "--", "missing.py", "--steps", "3"]) == 2
     printed = capsys.readouterr().err
     assert printed.startswith("pstrain launch: there is no program 'missing.py'")

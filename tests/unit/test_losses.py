@@ -12,7 +12,7 @@ from sklearn.metrics import log_loss
 from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
-from pstrain.layers.base import whole
+from pstrain.layers.base import whole_leaf
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.metrics import LogLoss
 from pstrain.variables.scope import local_parameters
@@ -43,7 +43,7 @@ def test_gradient_of_the_loss(from_logits: bool, reduction: str) -> None:
     with local_parameters():
         variable = Variable(start[:, None], name="predictions")
         with GradientTape() as tape:
-            mean = loss(LABELS, whole(variable, variable.numpy()))
+            mean = loss(LABELS, whole_leaf(variable, variable.numpy()))
         gradient = tape.gradients(mean).of(variable).gradient
     assert gradient.shape == (4, 1)
     for k in range(4):
@@ -65,7 +65,7 @@ def test_each_loss_counts_by_its_weight(from_logits: bool) -> None:
         for scale in (weights, 2.0):
             with GradientTape() as tape:
                 mean = BinaryCrossentropy(from_logits)(
-                    LABELS, whole(variable, variable.numpy()), sample_weight=scale
+                    LABELS, whole_leaf(variable, variable.numpy()), sample_weight=scale
                 )
             expected = np.mean(each.numpy() * np.asarray(scale))
             assert float(mean) == pytest.approx(expected, rel=1e-6)

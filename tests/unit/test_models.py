@@ -109,13 +109,13 @@ def test_a_network_over_distinct_ids_is_that_over_all(monkeypatch: pytest.Monkey
     random = np.random.default_rng(11)
     for variable in model.variables:
         variable.assign_add(random.normal(scale=0.3, size=variable.shape).astype(np.float32))
-    pays, found = factorization.pays, []
+    is_worth_fusing, found = factorization.is_worth_fusing, []
 
     def asked_first(*given: Any) -> bool:
-        asked.append(pays(*given))
+        asked.append(is_worth_fusing(*given))
         return len(asked) == 1
 
-    monkeypatch.setattr(factorization, "pays", asked_first)
+    monkeypatch.setattr(factorization, "is_worth_fusing", asked_first)
     for _ in range(2):
         with GradientTape() as tape:
             loss = model.loss(batch)

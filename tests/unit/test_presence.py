@@ -14,7 +14,7 @@ def test_it_is_over_when_all_who_came_have_been_gone_for_a_while() -> None:
     presence = Presence(clock=lambda: now_s)
     assert not presence.is_over(0)
     with presence:
-        seen = presence.during(lambda value: (value, presence.is_over(0)))
+        seen = presence.counted(lambda value: (value, presence.is_over(0)))
         assert seen(3) == (3, False)
         now_s = 200.0
         assert not presence.is_over(0)
@@ -29,7 +29,7 @@ def test_it_is_over_when_all_who_came_have_been_gone_for_a_while() -> None:
 def test_it_is_over_at_once_when_the_program_has_ended() -> None:
     presence = Presence()
     with presence:
-        presence.dismiss()
+        presence.record_program_end()
         assert presence.is_over(60)
 
 

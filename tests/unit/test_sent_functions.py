@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pstrain import session
+from pstrain import pickling
 from pstrain.coordinator.sent import SentFunctions
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.trainer_session import TrainerSession
@@ -64,7 +64,7 @@ def trainer(**request: Any) -> TrainerSession:
 def message(*names: str, dropped: tuple[str, ...] = ()) -> pb.RunRequest:
     functions = [
         pb.Definition(
-            id=name, pickled=session.dumps_function(functools.partial(str, name), lambda _: None)
+            id=name, pickled=pickling.dumps_function(functools.partial(str, name), lambda _: None)
         )
         for name in names
     ]

@@ -11,7 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from pstrain.errors import DataError, InvalidArgumentError, NotFoundError
-from pstrain.tabular.files import advised, check_columns, check_output, check_types, open_files
+from pstrain.tabular.files import (
+    check_columns,
+    check_output,
+    check_types,
+    open_files,
+    replacing_remedy,
+)
 
 
 def write(folder: pathlib.Path, name: str, text: str) -> str:
@@ -89,10 +95,16 @@ def test_types_are_stated_of_text_alone(tmp_path: pathlib.Path) -> None:
 def test_of_remedies_in_programs_a_command_names_its_own(tmp_path: pathlib.Path) -> None:
     mixed = open_files(write(tmp_path, "a.csv", "x\n1\n"), {"x": "int64"})
     write(tmp_path, "a.csv", "x\none\n")
-    with pytest.raises(DataError, match=r"another type .*'one'\); do this$"), advised("do this"):
+    with (
+        pytest.raises(DataError, match=r"another type .*'one'\); do this$"),
+        replacing_remedy("do this"),
+    ):
         mixed.to_table()
     write(tmp_path, "b.csv", "y\n1\n")
-    with pytest.raises(DataError, match=r"; rewrite that file, or leave it out$"), advised(""):
+    with (
+        pytest.raises(DataError, match=r"; rewrite that file, or leave it out$"),
+        replacing_remedy(""),
+    ):
         open_files(str(tmp_path / "*.csv")).to_table()
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from pstrain.errors import DataError, InvalidArgumentError
-from pstrain.tabular.inspection import Wanted, inspect
+from pstrain.tabular.inspection import ColumnOptions, inspect
 
 ROWS = 2_000
 
@@ -31,29 +31,29 @@ def table(**columns: object) -> pa.Table:
     )
 
 
-WANTED = Wanted(label="clicked")
+OPTIONS = ColumnOptions(label="clicked")
 
 
 def test_types_and_distinct_values_tell_dense_from_categorical() -> None:
-    found = inspect(table(), WANTED)
+    found = inspect(table(), OPTIONS)
     assert set(found.preparation.dense) == {"price", "amount"}
     assert set(found.preparation.categorical) == {"hour", "user_id", "digest", "site", "mobile"}
-    assert set(found.why) == set(table().column_names)
+    assert set(found.reasons) == set(table().column_names)
 
 
 def test_the_user_has_the_last_word() -> None:
     found = inspect(
         table(),
-        Wanted(label="clicked", dense=["hour"], categorical=["amount"], ignore=["digest"]),
+        ColumnOptions(label="clicked", dense=["hour"], categorical=["amount"], ignore=["digest"]),
     )
     assert set(found.preparation.dense) == {"price", "hour"}
     assert "amount" in found.preparation.categorical
     assert "digest" not in found.preparation.columns
-    assert found.why["digest"] == "left out: --ignore"
+    assert found.reasons["digest"] == "left out: --ignore"
 
 
 def test_buckets_have_room_for_the_values_of_the_sample() -> None:
-    categorical = inspect(table(), WANTED).schema.categorical
+    categorical = inspect(table(), OPTIONS).schema.categorical
     assert categorical["site"].buckets == 512
     assert categorical["mobile"].buckets == 64
     assert categorical["user_id"].buckets == 16_384
@@ -61,35 +61,35 @@ def test_buckets_have_room_for_the_values_of_the_sample() -> None:
 
 def test_normalisation_is_that_of_the_sample() -> None:
     sample = table()
-    mean, std = inspect(sample, WANTED).schema.normalization["price"]
+    mean, std = inspect(sample, OPTIONS).schema.normalization["price"]
     assert mean == pytest.approx(sample["price"].to_numpy().mean(), rel=1e-5)
     assert std == pytest.approx(sample["price"].to_numpy().std(), rel=1e-5)
 
 
 def test_long_tails_are_taken_the_logarithm_of() -> None:
     tail = np.random.default_rng(1).lognormal(0.0, 3.0, ROWS)
-    found = inspect(table(spent=tail, balance=-tail), WANTED)
+    found = inspect(table(spent=tail, balance=-tail), OPTIONS)
     assert found.preparation.log1p == ("spent",)
     assert found.schema.normalization["spent"][0] == pytest.approx(np.log1p(tail).mean(), rel=1e-4)
 
 
 def test_constant_and_empty_columns_do_no_harm() -> None:
     nothing = pa.nulls(ROWS, pa.float64())
-    found = inspect(table(same=np.full(ROWS, 7.5), nothing=nothing), WANTED)
+    found = inspect(table(same=np.full(ROWS, 7.5), nothing=nothing), OPTIONS)
     assert found.schema.normalization["same"] == (7.5, 1.0)
     assert found.schema.normalization["nothing"] == (0.0, 1.0)
 
 
 def test_columns_that_are_no_features_are_left_out_and_named() -> None:
     moments = [datetime.datetime(2020, 1, 1)] * ROWS
-    found = inspect(table(seen_at=moments), WANTED)
+    found = inspect(table(seen_at=moments), OPTIONS)
     assert "seen_at" not in found.preparation.columns
-    assert found.why["seen_at"].startswith("left out: timestamp")
+    assert found.reasons["seen_at"].startswith("left out: timestamp")
 
 
 def test_any_two_values_are_a_label() -> None:
     answers = np.where(np.arange(ROWS) % 3 == 0, "yes", "no")
-    found = inspect(table(clicked=answers), WANTED)
+    found = inspect(table(clicked=answers), OPTIONS)
     assert found.preparation.label_values == ("no", "yes")
 
 
@@ -103,25 +103,27 @@ def test_any_two_values_are_a_label() -> None:
 )
 def test_a_label_has_two_values(values: object, message: str) -> None:
     with pytest.raises(DataError, match=f"'clicked'.*{message}"):
-        inspect(table(clicked=values), WANTED)
+        inspect(table(clicked=values), OPTIONS)
 
 
 def test_names_that_are_not_there_are_refused_with_those_that_are() -> None:
     with pytest.raises(InvalidArgumentError, match=r"--dense names 'prize'.*price"):
-        inspect(table(), Wanted(label="clicked", dense=["prize"]))
+        inspect(table(), ColumnOptions(label="clicked", dense=["prize"]))
     with pytest.raises(InvalidArgumentError, match="--label and --ignore"):
-        inspect(table(), Wanted(label="clicked", ignore=["clicked"]))
+        inspect(table(), ColumnOptions(label="clicked", ignore=["clicked"]))
 
 
 def test_text_that_is_to_be_dense_is_refused_by_its_column() -> None:
-    wanted = Wanted(label="clicked", dense=["site"])
+    options = ColumnOptions(label="clicked", dense=["site"])
     with pytest.raises(InvalidArgumentError, match="dense column 'site' must hold numbers"):
-        inspect(table(site=["a"] * ROWS), wanted)
+        inspect(table(site=["a"] * ROWS), options)
 
 
 def test_no_feature_left_is_an_error() -> None:
     with pytest.raises(DataError, match="no column is left"):
-        inspect(table().select(["clicked", "hour"]), Wanted(label="clicked", ignore=["hour"]))
+        inspect(
+            table().select(["clicked", "hour"]), ColumnOptions(label="clicked", ignore=["hour"])
+        )
 
 
 def test_lists_are_pooled_as_the_user_says() -> None:
@@ -130,37 +132,37 @@ def test_lists_are_pooled_as_the_user_says() -> None:
         "pages": [[value, value + 1] for value in range(ROWS)],
         "vector": [[0.5, 1.5]] * ROWS,
     }
-    wanted = Wanted(label="clicked", pooling={"tags": "sqrtn"}, pool="sum")
-    found = inspect(table(**lists), wanted)
+    options = ColumnOptions(label="clicked", pooling={"tags": "sqrtn"}, pool="sum")
+    found = inspect(table(**lists), options)
     assert found.preparation.lists == ("tags", "pages")
     assert {"tags", "pages"} < set(found.preparation.columns)
     categorical = found.schema.categorical
     assert (categorical["tags"].pooling, categorical["pages"].pooling) == ("sqrtn", "sum")
     assert (categorical["tags"].buckets, categorical["pages"].buckets) == (64, 16_384)
     assert categorical["site"].pooling is None
-    assert found.why["tags"] == "categorical: lists of string, pooled by sqrtn"
-    assert found.why["vector"] == "left out: lists of double are no categories"
-    assert inspect(table(**lists), WANTED).schema.categorical["pages"].pooling == "mean"
+    assert found.reasons["tags"] == "categorical: lists of string, pooled by sqrtn"
+    assert found.reasons["vector"] == "left out: lists of double are no categories"
+    assert inspect(table(**lists), OPTIONS).schema.categorical["pages"].pooling == "mean"
 
 
 def test_what_is_no_list_is_not_pooled() -> None:
     with pytest.raises(InvalidArgumentError, match="--pooling names 'site', which holds string"):
-        inspect(table(), Wanted(label="clicked", pooling={"site": "sum"}))
+        inspect(table(), ColumnOptions(label="clicked", pooling={"site": "sum"}))
     with pytest.raises(InvalidArgumentError, match="--pooling names 'sites', which the data"):
-        inspect(table(), Wanted(label="clicked", pooling={"sites": "sum"}))
+        inspect(table(), ColumnOptions(label="clicked", pooling={"sites": "sum"}))
 
 
 def test_weights_of_rows_are_no_feature() -> None:
-    found = inspect(table(), Wanted(label="clicked", weights="price"))
+    found = inspect(table(), ColumnOptions(label="clicked", weights="price"))
     assert "price" not in found.preparation.columns
     prepared = found.preparation(table().to_batches()[0])
     assert prepared["price"].equals(table()["price"].chunk(0).cast(pa.float32()))
     with pytest.raises(DataError, match="weights of column 'site' are no numbers but string"):
-        inspect(table(), Wanted(label="clicked", weights="site"))
+        inspect(table(), ColumnOptions(label="clicked", weights="site"))
     with pytest.raises(DataError, match="weights of column 'price', row 1: nan is no weight"):
         found.preparation(table(price=[1.0, np.nan] * (ROWS // 2)).to_batches()[0])
     with pytest.raises(InvalidArgumentError, match="'clicked' is named by --label and --weights"):
-        inspect(table(), Wanted(label="clicked", weights="clicked"))
+        inspect(table(), ColumnOptions(label="clicked", weights="clicked"))
 
 
 def test_types_are_kept_of_the_columns_in_use() -> None:
@@ -168,7 +170,7 @@ def test_types_are_kept_of_the_columns_in_use() -> None:
         "seen": pa.array([datetime.date(2026, 1, 1)] * ROWS),
         "cost": pa.array([1] * ROWS, pa.decimal128(10, 2)),
     }
-    types = inspect(table(**more), WANTED).preparation.types
+    types = inspect(table(**more), OPTIONS).preparation.types
     assert types["site"] == "string"
     assert types["clicked"] == "int64"
     assert not {"seen", "cost"} & types.keys()

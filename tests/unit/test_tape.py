@@ -14,7 +14,7 @@ from pstrain.gradients.recording import leaf, record
 from pstrain.gradients.tape import GradientTape
 from pstrain.gradients.tensor import Tensor
 from pstrain.layers import Embedding
-from pstrain.layers.base import whole
+from pstrain.layers.base import whole_leaf
 from pstrain.metrics import AUC, Mean
 from pstrain.optimizers import SGD
 from pstrain.variables.base import new_handle
@@ -211,7 +211,7 @@ def test_a_variable_read_whole_and_by_rows_gets_the_sum_as_a_whole() -> None:
     layer = Embedding(10, 2, name="table")
     table = layer.variables[0]
     with GradientTape() as tape:
-        loss = total(layer(np.array([1, 4, 4]))) + 0.5 * total(whole(table, table.numpy()))
+        loss = total(layer(np.array([1, 4, 4]))) + 0.5 * total(whole_leaf(table, table.numpy()))
     update = tape.gradients(loss).of(table)
     assert update.lookup is None
     expected = np.full((10, 2), 0.5)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain import session
+from pstrain import pickling
 from pstrain.errors import InvalidArgumentError, UnimplementedError
 from pstrain.trainer.context import trainer_scope
 from pstrain.variables.parameters import step_scope
@@ -203,9 +203,9 @@ def test_a_layer_travels_without_weights() -> None:
     module.register_buffer("steps", torch.arange(3))
     layer = ps.torch.Layer(module)
     parameters = layer.parameters
-    sent = session.dumps(layer, lambda value: ("p",) if value is parameters else None)
+    sent = pickling.dumps(layer, lambda value: ("p",) if value is parameters else None)
     assert len(sent) < 20_000
-    arrived = session.loads(sent, lambda _key: parameters)
+    arrived = pickling.loads(sent, lambda _key: parameters)
     ones = np.ones((2, 300), np.float32)
     np.testing.assert_array_equal(arrived(ones).value, layer(ones).value)
     assert arrived.to_module().steps.tolist() == [0, 1, 2]

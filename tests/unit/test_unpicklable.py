@@ -15,7 +15,7 @@ from dataservice.dataset.function import Function
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.shipping import users_code_by_value
 from dataservice.runtime.unpicklable import find_unpicklable
-from pstrain import session
+from pstrain import pickling
 
 LOCK = threading.Lock()
 
@@ -72,13 +72,13 @@ def test_both_packages_say_what_a_function_holds() -> None:
     with pytest.raises(InvalidArgumentError, match=wanted):
         Function.of(lambda _: reader, "map").pickled()
     with pytest.raises(InvalidArgumentError, match=wanted):
-        session.dumps_function(lambda: reader, lambda _: None)
+        pickling.dumps_function(lambda: reader, lambda _: None)
     with pytest.raises(
         InvalidArgumentError, match=r"cannot send the arguments: it holds argum.*1\]"
     ):
-        session.dumps(((1, LOCK), {}), lambda _: None)
+        pickling.dumps(((1, LOCK), {}), lambda _: None)
 
 
 def test_what_is_wrong_with_the_whole_is_said_of_it() -> None:
     with pytest.raises(InvalidArgumentError, match=r"cannot send lock: cannot pickle '_thread"):
-        session.dumps(LOCK, lambda _: None)
+        pickling.dumps(LOCK, lambda _: None)

@@ -11,7 +11,7 @@ import pytest
 
 import dataservice as ds
 import pstrain as ps
-from pstrain.v1.strategy import _place
+from pstrain.v1.strategy import _worker_index_and_count
 
 CLUSTER: dict[str, Any] = {"worker": ["a:1", "b:1"], "ps": ["c:1"]}
 
@@ -33,7 +33,7 @@ def resolver(cluster: Any, task: str | None, index: int | None) -> ps.SimpleClus
 )
 def test_every_worker_knows_its_place(cluster: Any, task: Any, expected: tuple[int, int]) -> None:
     found = resolver(cluster, *task)
-    assert _place(found, found.cluster_spec()) == expected
+    assert _worker_index_and_count(found, found.cluster_spec()) == expected
 
 
 @pytest.mark.parametrize(

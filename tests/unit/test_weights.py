@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain import session
+from pstrain import pickling
 from pstrain.errors import FailedPreconditionError, InvalidArgumentError, InvalidTypeError
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
@@ -48,9 +48,9 @@ def test_a_summary_lists_every_variable() -> None:
 def test_the_learning_rate_can_be_assigned() -> None:
     variable, optimizer = ps.Variable([0.0]), ps.optimizers.SGD(1.0)
     optimizer.apply_gradients([([1.0], variable)])
-    before = session.generation()
+    before = pickling.capture_generation()
     optimizer.learning_rate = 0.25
-    assert session.generation() != before
+    assert pickling.capture_generation() != before
     optimizer.apply_gradients([([1.0], variable)])
     assert variable.numpy().tolist() == [-1.25]
     assert (optimizer.learning_rate, int(optimizer.iterations)) == (0.25, 2)
@@ -113,11 +113,11 @@ def test_variables_have_the_names_that_keras_gives_them() -> None:
 def test_a_layer_that_is_frozen_before_it_has_variables_makes_frozen_ones() -> None:
     layer = ps.layers.Dense(2)
     layer.trainable = False
-    before = session.generation()
+    before = pickling.capture_generation()
     layer(np.ones((3, 4)))
     assert layer.trainable_variables == []
     layer.trainable = True
-    assert session.generation() != before, "trainers would go on with the layer as it was"
+    assert pickling.capture_generation() != before, "trainers would go on with the layer as it was"
     assert len(layer.trainable_variables) == 2
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from pstrain.gradients.derivatives import contractions, reductions, shapes, special
 from pstrain.gradients.derivatives.computed import Array, Computed, check_shapes, reaches, summed_to
 
-__all__ = ["CONSTANT", "FUNCTIONS", "OF_LISTS", "TAKEN", "UFUNCS", "WRITES", "Rule", "check_shapes"]
-__all__ += ["derivative_of", "names", "reaches", "summed_to"]
+__all__ = ["CONSTANT", "FUNCTIONS", "INDEXING", "LIST_FUNCTIONS", "UFUNCS", "WRITES", "Rule"]
+__all__ += ["check_shapes", "derivative_of", "names", "reaches", "summed_to"]
 
 # Takes the gradient of the output, the output and the inputs; returns the inputs' gradients.
 Derivative: TypeAlias = "Callable[..., Sequence[Array]]"
@@ -75,11 +75,11 @@ class Rule(NamedTuple):
     """How a function is computed, and the positions of the arguments that have gradients."""
 
     compute: Callable[..., Computed]
-    where: slice = slice(1)
+    differentiable: slice = slice(1)
 
     def places(self, args: Sequence[Any]) -> range:
         """Returns the positions of the arguments of a call that have gradients."""
-        return range(len(args))[self.where]
+        return range(len(args))[self.differentiable]
 
 
 def _clip(
@@ -97,8 +97,8 @@ def _clip(
     )
 
 
-TAKEN = Rule(shapes.taken)
-_MOVING = (np.diagonal, np.flip, np.moveaxis, np.repeat, np.roll, np.take_along_axis, np.tile)
+INDEXING = Rule(shapes.indexed)
+_REARRANGING = (np.diagonal, np.flip, np.moveaxis, np.repeat, np.roll, np.take_along_axis, np.tile)
 FUNCTIONS: dict[Any, Rule] = {
     np.sum: Rule(reductions.total),
     np.mean: Rule(reductions.mean),
@@ -125,10 +125,10 @@ FUNCTIONS: dict[Any, Rule] = {
     np.outer: Rule(contractions.outer, slice(0, 2)),
     np.einsum: Rule(contractions.einsum, slice(1, None)),
     np.diag: Rule(shapes.diag),
-    **{function: Rule(shapes.moving(function)) for function in _MOVING},
+    **{function: Rule(shapes.rearranging(function)) for function in _REARRANGING},
 }
 # Functions of a list of arrays; their rules take the arrays as separate arguments.
-OF_LISTS: dict[Any, Rule] = {
+LIST_FUNCTIONS: dict[Any, Rule] = {
     np.concatenate: Rule(shapes.concatenate, slice(None)),
     np.stack: Rule(shapes.stack, slice(None)),
 }
@@ -150,5 +150,5 @@ def derivative_of(ufunc: Any) -> Derivative | None:
 
 def names() -> str:
     """Returns the names of all functions with gradients, as users write them."""
-    found = {function.__name__ for function in (*UFUNCS, *FUNCTIONS, *OF_LISTS)}
+    found = {function.__name__ for function in (*UFUNCS, *FUNCTIONS, *LIST_FUNCTIONS)}
     return f"{', '.join(sorted(found))}, and of scipy.special {special.names()}"

@@ -50,7 +50,7 @@ def broadcast_to(values: Any, shape: Any) -> Computed:
     )
 
 
-def taken(values: Array, key: Any) -> Computed:
+def indexed(values: Array, key: Any) -> Computed:
     """``values[key]``; a value that is selected several times gets the sum of gradients."""
 
     def backward(grad: Array) -> Sequence[Array]:
@@ -80,17 +80,17 @@ def take(values: Array, indices: Any, axis: int | None = None) -> Computed:
     """``np.take``."""
     places = np.asarray(indices)
     if axis is None:
-        return moving(np.take)(values, places)
+        return rearranging(np.take)(values, places)
     before = axis % values.ndim
-    return taken(values, (*[slice(None)] * before, places))
+    return indexed(values, (*[slice(None)] * before, places))
 
 
-def moving(function: Callable[..., Any]) -> Callable[..., Computed]:
+def rearranging(function: Callable[..., Any]) -> Callable[..., Computed]:
     """Returns the rule of a function that only drops, moves and repeats values."""
 
     def compute(values: Array, *args: Any, **options: Any) -> Computed:
         places = function(np.arange(values.size).reshape(values.shape), *args, **options)
-        flat = taken(values.reshape(-1), places)
+        flat = indexed(values.reshape(-1), places)
         return Computed(
             flat.value, lambda grad: [one.reshape(values.shape) for one in flat.backward(grad)]
         )
@@ -102,7 +102,7 @@ def diag(values: Array, k: int = 0) -> Computed:
     """``np.diag``: the diagonal of a matrix, or the matrix with a vector as diagonal."""
     if np.ndim(values) == 1:
         return Computed(np.diag(values, k), lambda grad: (np.diagonal(grad, k).copy(),))
-    return moving(np.diag)(values, k)
+    return rearranging(np.diag)(values, k)
 
 
 def transpose(values: Array, axes: Any = None) -> Computed:

@@ -29,33 +29,33 @@ _TIMEOUT_S = 1.0
 _TOTAL_S = 5.0
 
 
-class _Departure:
+class _ExitNotice:
     """The notification of one cluster's servers; the cluster has one session at a time."""
 
     def __init__(self, spec: ClusterSpec, token: str, tls: TlsConfig | None) -> None:
         self.session = ""
         self._spec, self._token, self._tls = spec, token, tls
 
-    def tell(self) -> None:
+    def send(self) -> None:
         """Tells all servers that can be reached, within ``_TOTAL_S``.
 
         A server that is not told ends after a grace period without clients.
         """
-        if failed():
+        if has_program_failed():
             return
         give_up_at_s = time.monotonic() + _TOTAL_S
-        tellers = {"worker": self._tell_trainer, "ps": self._tell_server}
-        for job, tell in tellers.items():
+        notifiers = {"worker": self._notify_trainer, "ps": self._notify_server}
+        for job, notify in notifiers.items():
             for index in self._spec.task_indices(job):
                 if time.monotonic() > give_up_at_s:
                     logger.warning("no time is left to tell all servers that the program ends")
                     return
                 try:
-                    tell(self._spec.task_address(job, index))
+                    notify(self._spec.task_address(job, index))
                 except DataServiceError as error:
                     logger.debug("%s:%d is not told that the program ends: %s", job, index, error)
 
-    def _tell_trainer(self, address: str) -> None:
+    def _notify_trainer(self, address: str) -> None:
         service = pb.DESCRIPTOR.services_by_name["Trainer"]
         client = RpcClient(address, service, token=self._token, tls=self._tls)
         try:
@@ -63,29 +63,29 @@ class _Departure:
         finally:
             client.close()
 
-    def _tell_server(self, address: str) -> None:
+    def _notify_server(self, address: str) -> None:
         client = SocketClient(address, token=self._token, tls=self._tls)
         body = json.dumps({"session": self.session}).encode()
         client.action("leave", body, timeout_s=_TIMEOUT_S)
 
 
 # Kept here because a strategy may be garbage-collected before its program ends.
-_departures: dict[ClusterSpec, _Departure] = {}
+_exit_notices: dict[ClusterSpec, _ExitNotice] = {}
 
 
-def tell_at_end(resolver: ClusterResolver, session: str, tls: TlsConfig | None) -> None:
+def notify_at_exit(resolver: ClusterResolver, session: str, tls: TlsConfig | None) -> None:
     """Has the cluster's servers told when the program ends, in the name of its newest session."""
     spec = resolver.cluster_spec()
-    departure = _departures.get(spec)
-    if departure is None:
+    notice = _exit_notices.get(spec)
+    if notice is None:
         token = resolve_token(getattr(resolver, "token", None))
-        departure = _departures[spec] = _Departure(spec, token, tls)
-        _note_statuses()
-        end_with_program(departure, _Departure.tell)
-    departure.session = session
+        notice = _exit_notices[spec] = _ExitNotice(spec, token, tls)
+        _record_exit_status()
+        end_with_program(notice, _ExitNotice.send)
+    notice.session = session
 
 
-def failed() -> bool:
+def has_program_failed() -> bool:
     """True if an uncaught exception has ended the program, or a statement at an interactive prompt.
 
     Also true if the last argument of `sys.exit` was a status other than 0, or a message.
@@ -95,7 +95,7 @@ def failed() -> bool:
     return last is not None or not (status is None or status == 0)
 
 
-def _note_statuses() -> None:
+def _record_exit_status() -> None:
     """Wraps `sys.exit` to keep the main thread's status: Python records no SystemExit.
 
     A SystemExit that the program raises itself is not seen, nor is a call of a reference to
@@ -106,10 +106,10 @@ def _note_statuses() -> None:
         return
 
     @functools.wraps(given)
-    def noting_exit(status: Any = None, /) -> Any:
+    def recording_exit(status: Any = None, /) -> Any:
         if threading.current_thread() is threading.main_thread():
-            noting_exit.status = status  # type: ignore[attr-defined]
+            recording_exit.status = status  # type: ignore[attr-defined]
         given(status)
 
-    noting_exit.status = None  # type: ignore[attr-defined]
-    sys.exit = noting_exit
+    recording_exit.status = None  # type: ignore[attr-defined]
+    sys.exit = recording_exit

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 
-def class_here(module: str, qualname: str) -> type[Any] | None:
+def loaded_class(module: str, qualname: str) -> type[Any] | None:
     """Returns the class of this name, or None if this process has not loaded it."""
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):

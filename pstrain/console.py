@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 
-class Narrator:
+class Console:
     """A writer of progress, to standard output, or to standard error if the result is JSON."""
 
     def __init__(self, *, as_json: bool = False) -> None:
@@ -26,23 +26,23 @@ class Narrator:
     def elapsed_s(self) -> float:
         return time.monotonic() - self._started_s
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Prints one line with a time stamp."""
         print(f"[{self.elapsed_s:6.1f} s] {text}", file=self._stream, flush=True)
 
-    def show(self, text: str = "") -> None:
+    def print(self, text: str = "") -> None:
         """Prints text as it is."""
         print(text, file=self._stream, flush=True)
 
     def table(self, title: str, rows: Sequence[Sequence[str]]) -> None:
         """Prints ``title`` and ``rows`` in aligned columns."""
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-        self.show(f"\n{title}")
+        self.print(f"\n{title}")
         for row in rows:
             cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            self.show(("  " + "  ".join(cells)).rstrip())
+            self.print(("  " + "  ".join(cells)).rstrip())
 
-    def finish(self, result: Mapping[str, Any]) -> None:
+    def print_result(self, result: Mapping[str, Any]) -> None:
         """Prints the result as one line of JSON to standard output, if JSON was asked for.
 
         Numbers that JSON cannot express, such as the AUC over one class (NaN), become null.

@@ -8,23 +8,23 @@ import threading
 
 import pytest
 
-from pstrain import departure
+from pstrain import exit_notice
 from pstrain.cluster import ClusterSpec, SimpleClusterResolver
 from pstrain.errors import UnavailableError
 
 SPEC = ClusterSpec({"worker": ["127.0.0.1:1", "127.0.0.1:2"], "ps": ["127.0.0.1:3"]})
 
 
-class _Told(departure._Departure):
+class _RecordedNotice(exit_notice._ExitNotice):
     def __init__(self) -> None:
         super().__init__(SPEC, "token", None)
         self.told: list[str] = []
 
-    def _tell_trainer(self, address: str) -> None:
+    def _notify_trainer(self, address: str) -> None:
         self.told.append(address)
         raise UnavailableError("it is gone")
 
-    def _tell_server(self, address: str) -> None:
+    def _notify_server(self, address: str) -> None:
         self.told.append(address)
 
 
@@ -37,18 +37,18 @@ def program_that_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_servers_are_told_although_some_are_gone() -> None:
-    told = _Told()
-    told.tell()
-    assert told.told == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
+    notice = _RecordedNotice()
+    notice.send()
+    assert notice.told == ["127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"]
 
 
 def test_nobody_is_told_where_an_exception_has_ended_the_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys, "last_value", ValueError("so"), raising=False)
-    told = _Told()
-    told.tell()
-    assert told.told == []
+    notice = _RecordedNotice()
+    notice.send()
+    assert notice.told == []
 
 
 @pytest.mark.parametrize(
@@ -58,19 +58,19 @@ def test_nobody_is_told_where_an_exception_has_ended_the_program(
 def test_who_is_told_where_the_program_ends_itself_is_decided_by_its_status(
     statuses: list[object], is_told: bool
 ) -> None:
-    departure._note_statuses()
+    exit_notice._record_exit_status()
     for status in statuses:
         with pytest.raises(SystemExit) as ended:
             sys.exit(status)  # type: ignore[arg-type]
         assert ended.value.code == status
-    told = _Told()
-    told.tell()
-    assert bool(told.told) is is_told
+    notice = _RecordedNotice()
+    notice.send()
+    assert bool(notice.told) is is_told
 
 
 def test_a_thread_that_ends_itself_ends_no_program() -> None:
-    departure._note_statuses()
-    departure._note_statuses()
+    exit_notice._record_exit_status()
+    exit_notice._record_exit_status()
 
     def end() -> None:
         with contextlib.suppress(SystemExit):
@@ -79,14 +79,14 @@ def test_a_thread_that_ends_itself_ends_no_program() -> None:
     thread = threading.Thread(target=end)
     thread.start()
     thread.join(10.0)
-    assert not departure.failed()
+    assert not exit_notice.has_program_failed()
 
 
 def test_a_cluster_has_one_session_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed: list[departure._Departure] = []
-    monkeypatch.setattr(departure, "_departures", {})
-    monkeypatch.setattr(departure, "end_with_program", lambda owner, _end: listed.append(owner))
+    listed: list[exit_notice._ExitNotice] = []
+    monkeypatch.setattr(exit_notice, "_exit_notices", {})
+    monkeypatch.setattr(exit_notice, "end_with_program", lambda owner, _end: listed.append(owner))
     resolver = SimpleClusterResolver(SPEC, task_type="chief", task_id=0)
     for session in ("session-1", "session-2"):
-        departure.tell_at_end(resolver, session, None)
+        exit_notice.notify_at_exit(resolver, session, None)
     assert [each.session for each in listed] == ["session-2"]

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from pstrain.narration import Narrator
+from pstrain.console import Console
 
 
 def test_with_json_only_the_closing_line_is_on_standard_output(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    narrator = Narrator(as_json=True)
-    narrator.say("working")
-    narrator.table("Result", [("AUC", "0.7")])
-    narrator.finish({"auc": 0.7})
+    console = Console(as_json=True)
+    console.log("working")
+    console.table("Result", [("AUC", "0.7")])
+    console.print_result({"auc": 0.7})
     out, err = capsys.readouterr()
     assert json.loads(out) == {"auc": 0.7}
     assert out.count("\n") == 1
@@ -23,10 +23,10 @@ def test_with_json_only_the_closing_line_is_on_standard_output(
 
 
 def test_without_json_all_is_on_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    narrator = Narrator()
-    narrator.say("working")
-    narrator.table("Result", [("AUC", "0.7"), ("log loss", "0.5")])
-    narrator.finish({"auc": 0.7})
+    console = Console()
+    console.log("working")
+    console.table("Result", [("AUC", "0.7"), ("log loss", "0.5")])
+    console.print_result({"auc": 0.7})
     out, err = capsys.readouterr()
     assert "working" in out
     assert "  AUC       0.7\n  log loss  0.5\n" in out
@@ -35,5 +35,5 @@ def test_without_json_all_is_on_standard_output(capsys: pytest.CaptureFixture[st
 
 
 def test_what_json_does_not_have_is_null(capsys: pytest.CaptureFixture[str]) -> None:
-    Narrator(as_json=True).finish({"auc": float("nan"), "loss": 0.5, "rows": 3})
+    Console(as_json=True).print_result({"auc": float("nan"), "loss": 0.5, "rows": 3})
     assert capsys.readouterr().out == '{"auc": null, "loss": 0.5, "rows": 3}\n'

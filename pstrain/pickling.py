@@ -25,27 +25,27 @@ _changes = itertools.count(1)
 _generation = 0
 
 
-def generation() -> int:
+def capture_generation() -> int:
     """Returns a number that grows whenever objects that sent functions may have captured change."""
     return _generation
 
 
-def captured_changed() -> None:
+def invalidate_sent_functions() -> None:
     """Has functions that are scheduled later sent again, with the then current captured values."""
     global _generation
     _generation = next(_changes)
 
 
-def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
-    """Pickles ``value``; objects for which ``persistent`` returns a key travel as that key.
+def dumps(value: Any, key_of: Callable[[Any], Key | None]) -> bytes:
+    """Pickles ``value``; objects for which ``key_of`` returns a key travel as that key.
 
     InvalidArgumentError, which names the part that cannot be pickled, and the reason.
     """
     try:
-        return _pickled(value, persistent)
+        return _pickled(value, key_of)
     except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
         what = "the arguments" if isinstance(value, tuple) else _name_of(value)
-        again = functools.partial(_pickled, persistent=persistent)
+        again = functools.partial(_pickled, key_of=key_of)
         reason = find_unpicklable(value, error, again, name="arguments")
         raise InvalidArgumentError(
             f"cannot send {what}: {reason}; what belongs to this process (locks, connections, "
@@ -53,10 +53,10 @@ def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
         ) from error
 
 
-def _pickled(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
+def _pickled(value: Any, key_of: Callable[[Any], Key | None]) -> bytes:
     stream = io.BytesIO()
     pickler = _Pickler(stream, protocol=5)
-    pickler.key_of = persistent
+    pickler.key_of = key_of
     pickler.dump(value)
     return stream.getvalue()
 
@@ -65,10 +65,10 @@ def _name_of(value: Any) -> str:
     return getattr(value, "__qualname__", None) or type(value).__name__
 
 
-def dumps_function(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
+def dumps_function(value: Any, key_of: Callable[[Any], Key | None]) -> bytes:
     """Pickles like :func:`dumps`, with the code of user modules, which trainers cannot import."""
     with users_code_by_value():
-        return dumps(value, persistent)
+        return dumps(value, key_of)
 
 
 def loads(data: bytes, resolve: Callable[[Key], Any]) -> Any:

@@ -1,7 +1,7 @@
 """``pstrain launch --engine local``: runs every task of a program as a process of this machine.
 
 Decides what the end of one task means for the others. Knows tasks by job and index, not what they
-compute. Invariant: when :func:`run_here` returns or raises, every task has ended.
+compute. Invariant: when :func:`run_locally` returns or raises, every task has ended.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 INTERRUPTED: Final = 130
 _HOST: Final = "127.0.0.1"
-_LOOK_EVERY_S: Final = 0.05
+_POLL_S: Final = 0.05
 _RESTARTED_JOBS: Final = ("worker", "ps")
-# A task that ends within _SOON_S of its start, _SOON_ENDS times in a row, is given up.
-_SOON_S: Final = 10.0
-_SOON_ENDS: Final = 5
+# A task that ends within _EARLY_END_S of its start, _EARLY_ENDS_MAX times in a row, is given up.
+_EARLY_END_S: Final = 10.0
+_EARLY_ENDS_MAX: Final = 5
 
 
-def run_here(layout: Layout, *, supervise: bool) -> int:
+def run_locally(layout: Layout, *, supervise: bool) -> int:
     """Runs all tasks until the chief ends; returns its exit code, or 1 if another failed first.
 
     ``supervise``: trainers and parameter servers that fail or are killed are started again, at
@@ -41,10 +41,10 @@ def run_here(layout: Layout, *, supervise: bool) -> int:
     stop = StopSignals()
     # Compiled once, into the cache, so that the tasks do not all compile at the same time.
     compile_kernels()
-    return _Crew(layout, supervise).run(stop)
+    return _LocalRun(layout, supervise).run(stop)
 
 
-class _Crew:
+class _LocalRun:
     """The running tasks by job and index; restarts tasks that end, or ends the run."""
 
     def __init__(self, layout: Layout, supervise: bool) -> None:
@@ -53,21 +53,21 @@ class _Crew:
         self._output = Output()
         self._addresses = _free_addresses(layout)
         self._running: dict[tuple[str, int], TaskProcess] = {}
-        self._soon: dict[tuple[str, int], int] = {}
+        self._early_ends: dict[tuple[str, int], int] = {}
 
     def run(self, stop: StopSignals) -> int:
         try:
             for task in self._layout.tasks():
                 self._start(*task)
-            while not stop.wait(_LOOK_EVERY_S):
-                code = self._look()
+            while not stop.wait(_POLL_S):
+                code = self._poll()
                 if code is not None:
                     return code
             return INTERRUPTED
         finally:
             stop_all(list(self._running.values()))
 
-    def _look(self) -> int | None:
+    def _poll(self) -> int | None:
         """Handles the tasks that have ended; returns the exit code, or None if the run goes on."""
         chief = self._running["chief", 0]
         if chief.returncode is not None:
@@ -94,9 +94,13 @@ class _Crew:
         return status if status >= 0 else 128 - status
 
     def _may_restart(self, job: str, index: int, task: TaskProcess) -> bool:
-        soon = time.monotonic() - task.started_s < _SOON_S
-        self._soon[job, index] = self._soon.get((job, index), 0) + 1 if soon else 0
-        return self._supervise and job in _RESTARTED_JOBS and self._soon[job, index] < _SOON_ENDS
+        is_early = time.monotonic() - task.started_s < _EARLY_END_S
+        self._early_ends[job, index] = self._early_ends.get((job, index), 0) + 1 if is_early else 0
+        return (
+            self._supervise
+            and job in _RESTARTED_JOBS
+            and self._early_ends[job, index] < _EARLY_ENDS_MAX
+        )
 
     def _start(self, job: str, index: int) -> None:
         command = self._layout.command(job, index, self._addresses, sys.executable)
