@@ -24,6 +24,7 @@ from dataservice.runtime.arguments import (
 )
 from dataservice.runtime.ending import end_with_program
 from pstrain.consistency import Sync
+from pstrain.coordinator.assembly import assemble
 from pstrain.coordinator.functions import KnownFunctions
 from pstrain.coordinator.join_progress import Report
 from pstrain.coordinator.options import (
@@ -33,10 +34,9 @@ from pstrain.coordinator.options import (
     check_options,
 )
 from pstrain.coordinator.packing import Packer
-from pstrain.coordinator.parts import make_parts
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
-from pstrain.coordinator.recovering import ServerRecovery
 from pstrain.coordinator.remote_value import RemoteValue, fetched
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.tracing import RUNS_MAX
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
@@ -107,7 +107,7 @@ class ClusterCoordinator:
         self._functions = KnownFunctions()
         self._iterators = IteratorsInUse()
         self._packer = Packer(strategy)
-        parts = make_parts(strategy, options, self._functions.pickled)
+        parts = assemble(strategy, options, self._functions.pickled)
         self._scheduler, self._links = parts.scheduler, parts.links
         self.recovery = ServerRecovery(
             strategy, parts.scheduler, self._iterators, parts.recovery, parts.leave
@@ -268,13 +268,13 @@ class ClusterCoordinator:
 
         Raises DeadlineExceededError if they take longer than ``config.transfer_timeout_s``.
         """
-        return self._scheduler.holding.held(self.strategy.parameters.config.transfer_timeout_s)
+        return self._scheduler.barrier.held(self.strategy.parameters.config.transfer_timeout_s)
 
     def positions(self, resource_id: str) -> Mapping[int, Any]:
         """Returns the position of each trainer's iterator; waits until no closure runs."""
         timeout_s = self.strategy.parameters.config.transfer_timeout_s
-        with self._scheduler.holding.held(timeout_s):
-            return self._scheduler.holding.positions(resource_id, timeout_s)
+        with self._scheduler.barrier.held(timeout_s):
+            return self._scheduler.barrier.positions(resource_id, timeout_s)
 
     def drop_resource(self, resource_id: str) -> None:
         """Has every trainer close its iterator."""

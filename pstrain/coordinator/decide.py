@@ -24,7 +24,7 @@ from pstrain.coordinator.ends import all_waiting, failures, has_counted, others_
 from pstrain.coordinator.state import CoordinatorState, Run
 
 
-class Left(NamedTuple):
+class DecidedClosure(NamedTuple):
     """What servers had decided of a lost trainer's closure.
 
     ``parts``: how many of its parts that took no element. ``has_ended``: its end was decided too.
@@ -36,7 +36,7 @@ class Left(NamedTuple):
     is_error: bool = False
 
 
-NOTHING_LEFT: Mapping[int, Left] = MappingProxyType({})
+NOTHING_DECIDED: Mapping[int, DecidedClosure] = MappingProxyType({})
 NOTHING_BOUND: Mapping[int, int] = MappingProxyType({})
 NO_PARTS: Mapping[int, int] = MappingProxyType({})
 NO_PRIORITIES: Mapping[int, int] = MappingProxyType({})
@@ -144,13 +144,13 @@ def silence_trainer(state: CoordinatorState, trainer: int) -> Decision:
 def lose_trainer(
     state: CoordinatorState,
     trainer: int,
-    left: Mapping[int, Left] = NOTHING_LEFT,
+    decided: Mapping[int, DecidedClosure] = NOTHING_DECIDED,
     *,
     attempts_max: int | None,
 ) -> Decision:
     """Queues a lost trainer's closures again, in their old order; those out of attempts fail.
 
-    ``left``: what parameter servers have decided of the closures; one whose end was decided has
+    ``decided``: what parameter servers have decided of the closures; one whose end was decided has
     ended. A closure of which nothing was decided does not run again if it was to be cancelled.
     """
     if trainer not in state.trainers:
@@ -158,7 +158,7 @@ def lose_trainer(
     facts: list[ev.Event] = list(silence_trainer(state, trainer).events)
     ends = _Ends([], [], [], [])
     for closure, run in _held_by(state, trainer):
-        ends.add(state, closure, run, left.get(closure), attempts_max)
+        ends.add(state, closure, run, decided.get(closure), attempts_max)
     facts += [ev.ClosureFinished(closure=closure) for closure in ends.finished]
     if ends.failed:
         # Closures that need a cancelled one wait, so the failures cancel them with all others.
@@ -168,7 +168,7 @@ def lose_trainer(
         facts += unwanted(state, ends.unwanted)
     is_over = bool(ends.failed or state.failed)
     for closure in sorted(ends.rest, reverse=True):
-        parts = left[closure].parts if closure in left else None
+        parts = decided[closure].parts if closure in decided else None
         facts.append(
             ev.ClosureCancelled(closure=closure)
             if is_over and parts is None and not has_counted(state, closure)
@@ -191,7 +191,7 @@ class _Ends(NamedTuple):
         state: CoordinatorState,
         closure: int,
         run: Run,
-        found: Left | None,
+        found: DecidedClosure | None,
         attempts_max: int | None,
     ) -> None:
         has_ended = found is not None and found.has_ended and found.attempt == run.attempt
@@ -254,7 +254,7 @@ def hold(state: CoordinatorState) -> Decision:  # noqa: ARG001
     return Decision((ev.SchedulingHeld(),))
 
 
-def let_go(state: CoordinatorState) -> Decision:
+def resume(state: CoordinatorState) -> Decision:
     """Undoes one :func:`hold`; closures start again once all are undone."""
     return Decision((ev.SchedulingResumed(),) if state.holds else ())
 

@@ -20,14 +20,14 @@ from dataservice.errors import (
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient
 from pstrain.coordinator.functions import PickledFunctions
-from pstrain.coordinator.orders import Ended, Outbox
-from pstrain.coordinator.recovery import (
-    Legacy,
+from pstrain.coordinator.lost_trainers import (
     Servers,
+    Settlement,
     merged,
     settle_servers,
     settle_services,
 )
+from pstrain.coordinator.orders import Ended, Outbox
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.trainer_messages import Requests, ended_of, position_of
 from pstrain.vocabulary import trainer_name
@@ -149,14 +149,14 @@ class TrainerLink:
         """Settles what the lost trainer left; a server that does not answer ends the scheduling."""
         name = self._name
         services, rows = self._scheduler.left_by(self.index, name)
-        legacy = Legacy({}, {}, {})
+        settlement = Settlement({}, {}, {})
         is_stopping = self._stopping.is_set()
         if not is_stopping and not self._recovery.is_restoring:
             # A round that is being applied needs what this trainer prepared.
             self._scheduler.wait_for_round(_ROUND_TIMEOUT_S, lambda: self._recovery.is_restoring)
         if not is_stopping and not self._recovery.is_restoring:
             try:
-                legacy = settle_servers(self._servers, name)
+                settlement = settle_servers(self._servers, name)
             except DataServiceError as error:
                 if not self._awaits_restore(error):
                     logger.error(
@@ -164,8 +164,8 @@ class TrainerLink:
                     )
                     self._scheduler.stop(error)
         timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S
-        settle_services(name, services, merged(rows, legacy.rows.values()), timeout_s)
-        self._scheduler.trainer_lost(self.index, legacy)
+        settle_services(name, services, merged(rows, settlement.rows.values()), timeout_s)
+        self._scheduler.trainer_lost(self.index, settlement)
 
     def _awaits_restore(self, error: Exception) -> bool:
         """True if a restore is about to undo what the trainer committed: it need not be known."""
@@ -200,7 +200,7 @@ class TrainerLink:
                         self.index, answer.id, answer.attempt, is_granted=answer.is_granted
                     )
                 for position in reply.positions:
-                    self._scheduler.holding.position(self.index, position_of(position))
+                    self._scheduler.barrier.position(self.index, position_of(position))
         finally:
             outbox.put(None)
 

@@ -64,17 +64,17 @@ class Session(Protocol):
 
 
 class Work(Protocol):
-    """What a restore needs of the scheduler; `Redoing` implements it."""
+    """What a restore needs of the scheduler; `Rollback` implements it."""
 
     def hold(self) -> None: ...
-    def let_go(self) -> None: ...
+    def resume(self) -> None: ...
     def wait_alone(self, timeout_s: float) -> None: ...
     def undo_round(self) -> None: ...
     def mark(self) -> int: ...
     def forget(self, mark: int) -> None: ...
     def parts(self) -> dict[int, int]: ...
-    def redo(self, parts: Mapping[int, int]) -> int: ...
-    def wait_redone(self, timeout_s: float) -> None: ...
+    def requeue(self, parts: Mapping[int, int]) -> int: ...
+    def wait_rerun(self, timeout_s: float) -> None: ...
     def give_up(self, error: Exception) -> int: ...
     def stop(self, error: Exception) -> None: ...
 
@@ -206,7 +206,7 @@ class Restorer:
                 f"{timeout_s:g} s everything has been going back to the last checkpoint: values "
                 "can be read when that is over; start the lost server again if it is not there yet"
             )
-        self._work.wait_redone(timeout_s)
+        self._work.wait_rerun(timeout_s)
 
     def retire(self, is_behind: Callable[[], bool]) -> bool:
         """Ends restoring for good; False if one is under way, or was done, as `is_behind` says."""
@@ -293,11 +293,11 @@ class Restorer:
                 self._go_back(path)
                 count = self._end_old_work(f"{reason}: everything is back at {path}")
         except BaseException:
-            self._work.let_go()
+            self._work.resume()
             raise
         self._noticed.clear()
         self._open.set()
-        self._work.let_go()
+        self._work.resume()
         with self._changed:
             self.restores += 1
             self._changed.notify_all()
@@ -336,7 +336,7 @@ class Restorer:
     def _end_old_work(self, why: str) -> int:
         if self._gives_up:
             return self._work.give_up(RolledBackError(why))
-        return self._work.redo(self._parts_mark)
+        return self._work.requeue(self._parts_mark)
 
     def _finish_save(self) -> None:
         """Waits for a save that is under way; it is then complete, or given up."""

@@ -1,8 +1,8 @@
 """The scheduler: takes closures, has each run on a trainer, and tells the program how it ended.
 
-Its base, `Hearing`, is the interface to trainers. Takes no decisions itself, and knows neither gRPC
-nor what a closure computes. Invariant: every closure that was submitted ends: with a value, an
-error, or CancelledError.
+Its base, `TrainerInterface`, is the interface to trainers. Takes no decisions itself, and knows
+neither gRPC nor what a closure computes. Invariant: every closure that was submitted ends: with a
+value, an error, or CancelledError.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Iterator
 
 from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.barrier import Barrier
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.end_errors import end_without_input
-from pstrain.coordinator.hearing import Hearing
-from pstrain.coordinator.holding import Holding
 from pstrain.coordinator.join_progress import Meter, Report
 from pstrain.coordinator.orders import Closure
-from pstrain.coordinator.redoing import Redoing
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.rollback import Rollback
 from pstrain.coordinator.tracing import Trace
+from pstrain.coordinator.trainer_interface import TrainerInterface
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.coordinator.waiting import Waiting
 from pstrain.coordinator.whereabouts import whereabouts
 from pstrain.errors import FailedPreconditionError
 
 
-class Scheduler(Hearing):
+class Scheduler(TrainerInterface):
     """Schedules closures. Thread-safe; ``submit``, ``wait_idle`` and ``cancel`` block.
 
     ``ids``: ascending numbers for its closures. ``capacity``: at most so many closures wait that
-    any trainer may run, and so many for each trainer that closures are bound to. ``holding``: its
-    part in saves; ``redoing``: its part in restores.
+    any trainer may run, and so many for each trainer that closures are bound to. ``barrier``: its
+    part in saves; ``rollback``: its part in restores.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Scheduler(Hearing):
         self._ids = ids
         # In rounds, the queue must have room for all closures of a round, or none begins.
         self._capacity = max(capacity, core.state.trainers_expected)
-        self.holding = Holding(core, self.waiting)
-        self.redoing = Redoing(core, self.waiting)
+        self.barrier = Barrier(core, self.waiting)
+        self.rollback = Rollback(core, self.waiting)
 
     # -- called by the program
 
@@ -138,7 +138,7 @@ class Scheduler(Hearing):
         """
         core, now_s = self._core, time.monotonic()
         if not core.state.is_idle:
-            self.holding.check_not_held()
+            self.barrier.check_not_held()
         deadline_s = None if timeout_s is None else now_s + timeout_s
         meter = Meter(core.state.finished_count, now_s)
         is_idle = False
@@ -180,7 +180,7 @@ class Scheduler(Hearing):
     def awaited(self, closure: int, *, blocks: bool) -> None:
         """Notes that the program asks for a closure's value; ``blocks``: this thread will wait."""
         if blocks:
-            self.holding.check_not_held()
+            self.barrier.check_not_held()
         if self._core.in_rounds:
             with self._core.changed:
                 self._core.seal(closure + 1)

@@ -150,7 +150,7 @@ class CoordinatorState:
         return self.is_quiet and not any(t.is_silenced for t in self.trainers.values())
 
     @property
-    def has_half_made(self) -> bool:
+    def has_partly_committed(self) -> bool:
         """True if a closure waits of which a lost trainer has committed a part."""
         return any(closure in self.waiting for closure in self.parts)
 

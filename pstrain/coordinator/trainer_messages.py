@@ -13,6 +13,7 @@ from typing import Any
 
 from pstrain import remote_errors, results
 from pstrain.coordinator.functions import PickledFunctions
+from pstrain.coordinator.lost_trainers import Servers
 from pstrain.coordinator.orders import (
     AskPosition,
     Cancel,
@@ -26,7 +27,6 @@ from pstrain.coordinator.orders import (
     Run,
     Settled,
 )
-from pstrain.coordinator.recovery import Servers
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.sent import SentFunctions
 from pstrain.errors import InvalidArgumentError

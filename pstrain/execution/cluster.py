@@ -13,8 +13,8 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pstrain.coordinator.client import ClusterCoordinator
+from pstrain.coordinator.lost_trainers import Noted
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
-from pstrain.coordinator.recovery import Noted
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, DataError, DeadlineExceededError
 from pstrain.execution.ahead import Ahead

@@ -11,13 +11,13 @@ import pytest
 
 from pstrain.coordinator import assigning, decide, ends, restoring, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.holding import Holding
+from pstrain.coordinator.barrier import Barrier
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.orders import Ended
-from pstrain.coordinator.recovering import RecoverySwitch
-from pstrain.coordinator.redoing import Redoing
 from pstrain.coordinator.restoring import Restorer
+from pstrain.coordinator.rollback import Rollback
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.server_recovery import RecoverySwitch
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import RolledBackError
 from pstrain.paramserver import steps
@@ -64,15 +64,15 @@ def a_save_waits_for_no_closure(patch: Patch) -> None:
             yield
         finally:
             with core.changed:
-                core.apply(decide.let_go(core.state))
+                core.apply(decide.resume(core.state))
                 core.go_on()
 
-    patch.setattr(Holding, "held", held)
+    patch.setattr(Barrier, "held", held)
 
 
 @mutant("C3", rules="sync")
 def a_save_ends_a_round_that_is_scheduled_in_part(patch: Patch) -> None:
-    original = Holding.held
+    original = Barrier.held
 
     @contextmanager
     def held(self: Any, timeout_s: float) -> Iterator[None]:
@@ -81,12 +81,12 @@ def a_save_ends_a_round_that_is_scheduled_in_part(patch: Patch) -> None:
         with original(self, timeout_s):
             yield
 
-    patch.setattr(Holding, "held", held)
+    patch.setattr(Barrier, "held", held)
 
 
 @mutant("I7")
 def closures_that_ended_are_not_run_again(patch: Patch) -> None:
-    patch.setattr(Redoing, "redo", lambda _self, _parts: 0)
+    patch.setattr(Rollback, "requeue", lambda _self, _parts: 0)
 
 
 @mutant("I7")
@@ -94,7 +94,7 @@ def a_save_forgets_what_ends_after_it(patch: Patch) -> None:
     def forget_all(self: Any, _mark: int) -> None:
         self._core.kept = {}
 
-    patch.setattr(Redoing, "forget", forget_all)
+    patch.setattr(Rollback, "forget", forget_all)
 
 
 @mutant("I7")
@@ -110,7 +110,7 @@ def parts_that_were_undone_are_not_made_again(patch: Patch) -> None:
 
 @mutant("I7")
 def parts_in_a_checkpoint_are_made_again(patch: Patch) -> None:
-    patch.setattr(Redoing, "parts", lambda _self: {})
+    patch.setattr(Rollback, "parts", lambda _self: {})
 
 
 @mutant("I1", "I7", "I8", "I9")
@@ -236,12 +236,12 @@ def who_comes_back_counts_as_the_furthest(patch: Patch) -> None:
 
 @mutant("I1", "I7", "I8", rules="ssp")
 def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
-    def redo(self: Redoing, parts: Any) -> int:
+    def requeue(self: Rollback, parts: Any) -> int:
         self._core.kept = {}
         self._core.apply(decide.reopen(self._core.state, {}, {}, parts))
         return 0
 
-    patch.setattr(Redoing, "redo", redo)
+    patch.setattr(Rollback, "requeue", requeue)
 
 
 @mutant("I7", rules="failing")

@@ -14,8 +14,8 @@ from typing import Any
 from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
+from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Ended
-from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import DataServiceError, DeadlineExceededError
@@ -62,14 +62,14 @@ class HearingScheduler(Scheduler):
         for error in errors:
             STAGE.world.checker.spend(error)
 
-    def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
+    def trainer_lost(self, trainer: int, settlement: Settlement) -> None:
         errors = []
-        for closure, (_, error) in legacy.outcomes.items():
+        for closure, (_, error) in settlement.outcomes.items():
             run = self._core.state.running.get(closure)
-            is_last = run is not None and run.attempt == legacy.left[closure].attempt
+            is_last = run is not None and run.attempt == settlement.decided[closure].attempt
             if is_last and run.trainer == trainer and closure in self._core.state.cancelling:  # type: ignore[union-attr]
                 errors.append(error)
-        super().trainer_lost(trainer, legacy)
+        super().trainer_lost(trainer, settlement)
         for error in errors:
             STAGE.world.checker.spend(error)
 

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from pstrain.coordinator.lost_servers import is_server_loss
-from pstrain.coordinator.recovery import Noted, _decoded
+from pstrain.coordinator.lost_trainers import Noted, _decoded
 from pstrain.errors import ClosureInputError, InvalidArgumentError
 from tests.simulation.shadow import Violation
 from tests.simulation.world import STAGE

@@ -63,7 +63,7 @@ class Checkpoints:
         """Captures a checkpoint and begins to write it; raises an error if a server is lost."""
         self.wait()
         node, world = self._node, self._node.world
-        with self._lock, node.scheduler.holding.held(_HOLD_TIMEOUT_S):
+        with self._lock, node.scheduler.barrier.held(_HOLD_TIMEOUT_S):
             node.parameters.check_current()
             world.checker.saved()
             marks = [(follower, follower.held()) for follower in self.followers]
@@ -165,7 +165,7 @@ class Executor:
         """Stands for `ServerRecovery.went_back`."""
         if not self._node.recovery.outlast(error):
             return False
-        self._node.scheduler.redoing.forget_given_up()
+        self._node.scheduler.rollback.forget_given_up()
         return True
 
     def confirm(self) -> None:

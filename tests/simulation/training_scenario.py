@@ -16,16 +16,16 @@ import pytest
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import (
     applying,
+    barrier,
     core,
     deadlines,
-    hearing,
-    holding,
     link,
-    recovery,
-    redoing,
+    lost_trainers,
     remote_value,
     restoring,
+    rollback,
     scheduler,
+    trainer_interface,
     waiting,
     watching,
 )
@@ -385,9 +385,9 @@ def staged() -> Iterator[None]:
             core,
             applying,
             deadlines,
-            hearing,
-            holding,
-            redoing,
+            trainer_interface,
+            barrier,
+            rollback,
             waiting,
             watching,
             restoring,
@@ -408,13 +408,13 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "time", TIME, raising=False)
             if hasattr(module, "logger"):
                 patch.setattr(module.logger, "disabled", True)
-        patch.setattr(recovery.logger, "disabled", True)
+        patch.setattr(lost_trainers.logger, "disabled", True)
         patch.setattr(trainer_rounds.logger, "disabled", True)
         patch.setattr(resumption.logger, "disabled", True)
         patch.setattr(link, "Outbox", SimpleQueue)
         patch.setattr(link, "RpcClient", RpcClient)
         patch.setattr(
-            recovery,
+            lost_trainers,
             "dataservice",
             SimpleNamespace(release_readers=training_program.release_readers),
         )

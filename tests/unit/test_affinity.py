@@ -12,8 +12,8 @@ from pstrain.consistency import ASYNC, Consistency, Ssp
 from pstrain.coordinator import assigning, decide, waiting
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.invariants import check_invariants
+from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Ended, Outbox, Run
-from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, UnavailableError
@@ -199,7 +199,7 @@ def test_a_trainer_that_came_meanwhile_has_its_full_time_again(clock: list[float
     made.trainer_joined(1, 1, Outbox())
     made.waiting.give_up_if_alone()
     made.trainer_silenced(1)
-    made.trainer_lost(1, Legacy({}, {}, {}))
+    made.trainer_lost(1, Settlement({}, {}, {}))
     made.waiting.give_up_if_alone()
     clock[0] = 40.0
     made.waiting.give_up_if_alone()
@@ -219,7 +219,7 @@ def test_who_is_missing_is_named_whatever_the_program_waits_for(
         made.waiting.give_up_if_alone()
     for trainer in (0, 1):
         made.trainer_silenced(trainer)
-        made.trainer_lost(trainer, Legacy({}, {}, {}))
+        made.trainer_lost(trainer, Settlement({}, {}, {}))
     for clock[0] in (41.0, 52.0):
         made.waiting.give_up_if_alone()
     bound = "waiting for trainers [1], which closures are bound to, to connect"

@@ -16,8 +16,8 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.deadlines import DeadlineHeap, Deadlines
 from pstrain.coordinator.events import Reason
+from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Cancel, Ended, Outbox, Run
-from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import (
@@ -95,8 +95,8 @@ def test_a_closure_lost_while_it_is_cancelled_does_not_run_again() -> None:
     state = running_state(closures=4, trainers=1, slots=3)
     for closure in range(3):
         cancel(state, closure)
-    left = {0: decide.Left(0, 0, has_ended=True), 1: decide.Left(0, 0)}
-    events = apply(state, decide.lose_trainer(state, 0, left, attempts_max=1))
+    decided = {0: decide.DecidedClosure(0, 0, has_ended=True), 1: decide.DecidedClosure(0, 0)}
+    events = apply(state, decide.lose_trainer(state, 0, decided, attempts_max=1))
     assert ev.ClosureFinished(closure=0) in events
     assert cancelled(2) in events
     assert ev.ClosureFailed(closure=1) in events, "it has lost a trainer once too often"
@@ -105,8 +105,8 @@ def test_a_closure_lost_while_it_is_cancelled_does_not_run_again() -> None:
 def test_a_closure_that_has_made_a_part_is_not_cancelled() -> None:
     state = running_state(closures=1, trainers=1)
     cancel(state, 0)
-    left = {0: decide.Left(attempt=0, parts=0)}
-    apply(state, decide.lose_trainer(state, 0, left, attempts_max=3))
+    decided = {0: decide.DecidedClosure(attempt=0, parts=0)}
+    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=3))
     assert state.parts == {0: 0}
     assert cancel(state, 0) == ()
     assert list(state.waiting) == [0]
@@ -281,7 +281,7 @@ def test_a_trainer_that_is_lost_needs_no_word(cluster: Cluster) -> None:
     cluster.orders()
     thread, said = cluster.cancels(value)
     cluster.scheduler.trainer_silenced(0)
-    cluster.scheduler.trainer_lost(0, Legacy({}, {}, {}))
+    cluster.scheduler.trainer_lost(0, Settlement({}, {}, {}))
     thread.join(DEADLINE_S)
     assert said == [True]
     assert cluster.scheduler.counts()["waiting"] == 0

@@ -102,8 +102,8 @@ def test_who_needs_what_a_lost_trainer_ran_ends_once(fails: bool) -> None:
     apply(state, decide.join_trainer(state, 0, 2))
     apply(state, assigning.assign(state))
     apply(state, decide.cancel(state, 0, ev.Reason.ASKED))
-    left = {1: decide.Left(0, 0, has_ended=True, is_error=fails)}
-    events = apply(state, decide.lose_trainer(state, 0, left, attempts_max=3))
+    decided = {1: decide.DecidedClosure(0, 0, has_ended=True, is_error=fails)}
+    events = apply(state, decide.lose_trainer(state, 0, decided, attempts_max=3))
     assert state.is_idle
     assert (ev.ClosureFailed(closure=2, input=1) in events) == fails
     assert bool(state.failed) == fails

@@ -9,7 +9,7 @@ import pytest
 
 from pstrain import remote_errors, results
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
-from pstrain.coordinator import assigning, decide, exhausted, recovery, rounds
+from pstrain.coordinator import assigning, decide, exhausted, lost_trainers, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
@@ -203,5 +203,5 @@ class Servers:
 
 
 def test_one_that_did_nothing_and_met_the_end_runs_again_when_its_trainer_is_lost() -> None:
-    legacy = recovery.settle_servers(Servers(), "t")
-    assert set(legacy.left) == set(legacy.outcomes) == {1, 3}
+    settlement = lost_trainers.settle_servers(Servers(), "t")
+    assert set(settlement.decided) == set(settlement.outcomes) == {1, 3}

@@ -13,11 +13,11 @@ import pytest
 from pstrain import remote_errors, results
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.lost_servers import is_server_loss
+from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Ended, Outbox, Run
-from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
-from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.server_recovery import RecoverySwitch, ServerRecovery
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
@@ -142,7 +142,7 @@ def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
         may_end.wait(30)
         raise RuntimeError("the end of this test")
 
-    work: Any = SimpleNamespace(hold=lambda: None, let_go=lambda: None)
+    work: Any = SimpleNamespace(hold=lambda: None, resume=lambda: None)
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
     restorer = Restorer(parts, parts, work, parts, leave)
 
@@ -162,16 +162,16 @@ def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
 
 def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
     work, items = scheduler()
-    work.redoing.keep_ended()
+    work.rollback.keep_ended()
     restorer = _restorer_of(work)
     work.submit("f", b"", None)
     _end(work, items)
     restorer.wait_over(0)
-    work.redoing.hold()
+    work.rollback.hold()
     assert work.trainer_silenced(0)
-    work.trainer_lost(0, Legacy({}, {}, {}))
-    assert work.redoing.redo({}) == 1
-    work.redoing.let_go()
+    work.trainer_lost(0, Settlement({}, {}, {}))
+    assert work.rollback.requeue({}) == 1
+    work.rollback.resume()
     with pytest.raises(DeadlineExceededError, match="closures to run again after a restore"):
         restorer.wait_over(0)
     outbox = Outbox()
@@ -183,7 +183,7 @@ def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
 
 def _restorer_of(work: Scheduler) -> Restorer:
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
-    return Restorer(parts, parts, work.redoing, parts, leave=lambda: None)
+    return Restorer(parts, parts, work.rollback, parts, leave=lambda: None)
 
 
 def _end(work: Scheduler, items: Any) -> None:
@@ -240,16 +240,16 @@ class Restored:
         self.config: Any = SimpleNamespace(transfer_timeout_s=30.0)
         self._begun, self._may_end = threading.Event(), threading.Event()
         work: Any = SimpleNamespace(
-            **dict.fromkeys(("hold", "let_go", "undo_round"), lambda: None),
-            **dict.fromkeys(("wait_alone", "wait_redone"), lambda _timeout_s: None),
-            redo=lambda _parts: 0,
+            **dict.fromkeys(("hold", "resume", "undo_round"), lambda: None),
+            **dict.fromkeys(("wait_alone", "wait_rerun"), lambda _timeout_s: None),
+            requeue=lambda _parts: 0,
         )
         iterators: Any = SimpleNamespace(rewind_since=lambda _made: None)
         self.restorer = Restorer(self, self, work, iterators, self._leave, newest="ckpt-1")
         self.thread = threading.Thread(target=self.restorer._restore, args=("a server is gone",))
         switch = RecoverySwitch()
         switch._restorer = self.restorer
-        scheduler: Any = SimpleNamespace(holding=SimpleNamespace(is_held_here=lambda: False))
+        scheduler: Any = SimpleNamespace(barrier=SimpleNamespace(is_held_here=lambda: False))
         itself: Any = self
         self._recovery = ServerRecovery(itself, scheduler, iterators, switch, self._leave)
 

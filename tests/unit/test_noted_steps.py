@@ -13,9 +13,9 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from pstrain import results
-from pstrain.coordinator.decide import Left
+from pstrain.coordinator.decide import DecidedClosure
+from pstrain.coordinator.lost_trainers import Noted, settle_servers
 from pstrain.coordinator.per_worker import PerWorkerDataset
-from pstrain.coordinator.recovery import Noted, settle_servers
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.execution.cluster import ClusterExecutor
 from pstrain.execution.executor import Note, Noting, take
@@ -59,11 +59,13 @@ def test_notes_of_all_servers_are_put_together_in_order_each_once() -> None:
         [part(1, 1, "b", "c"), part(2, 0, "x", attempt=0)],
         [part(1, 0, "a"), part(1, 2), part(2, 0, "y", attempt=1), part(3, 0), part(1, 1, "b", "c")],
     )
-    legacy = settle_servers(servers, "t")
-    assert legacy.outcomes == {1: (Noted(["a", "b", "c"]), None), 2: (Noted(["y"]), None)}
-    assert legacy.left == {
-        1: Left(0, 0, has_ended=True), 2: Left(1, 0, has_ended=True), 3: Left(0, 0)
-    }  # fmt: skip
+    settlement = settle_servers(servers, "t")
+    assert settlement.outcomes == {1: (Noted(["a", "b", "c"]), None), 2: (Noted(["y"]), None)}
+    assert settlement.decided == {
+        1: DecidedClosure(0, 0, has_ended=True),
+        2: DecidedClosure(1, 0, has_ended=True),
+        3: DecidedClosure(0, 0),
+    }
     assert servers.completed == {0: [[1, 0, 1]], 1: [[1, 0, 1]]}
 
 

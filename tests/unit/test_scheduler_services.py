@@ -6,8 +6,8 @@ import itertools
 
 from pstrain.consistency import Sync
 from pstrain.coordinator.core import Core
+from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Ended, Outbox, RoundPart
-from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.scheduler import Scheduler
 
 
@@ -38,7 +38,7 @@ def test_a_stand_in_that_fails_uses_up_no_rows_of_what_its_trainer_has_prepared(
     for _ in range(3):
         one.submit("step", b"", None)
     one.trainer_silenced(1)
-    one.trainer_lost(1, Legacy({}, {}, {}))
+    one.trainer_lost(1, Settlement({}, {}, {}))
     first, both = ({"reader": "a", "marks": [["window", rows]]} for rows in (1, 2))
     part = RoundPart("trainer-0", (0,), has_gradient=True, rows=(first,))
     one.results(0, [Ended(0, 0, None, None, part=part)])

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator.core import Core
+from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Closure, Ended, Outbox, RoundOrder
-from pstrain.coordinator.recovery import Legacy
 from pstrain.coordinator.waiting import Waiting
 from pstrain.reader_marks import Marks
 
 logger = logging.getLogger(__name__)
 
 
-class Hearing:
-    """The side of a scheduler that serves trainers.
+class TrainerInterface:
+    """The interface of a scheduler to trainers.
 
     Thread-safe; ``next_order`` and ``wait_for_round`` block, nothing else does.
     """
@@ -57,19 +57,19 @@ class Hearing:
         with self._core.changed:
             return self._core.readings.left_by(trainer, name)
 
-    def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
-        """Ends what a silenced trainer had decided, as ``legacy`` says; its others run again."""
+    def trainer_lost(self, trainer: int, settlement: Settlement) -> None:
+        """Ends what a lost trainer had decided, as ``settlement`` says; its others run again."""
         core = self._core
         with core.changed:
             core.readings.forget(trainer)
-            for closure_id, (value, error) in legacy.outcomes.items():
+            for closure_id, (value, error) in settlement.outcomes.items():
                 run = core.state.running.get(closure_id)
                 if run is not None and run.trainer == trainer:
                     closure = core.closures[closure_id]
                     closure.result, closure.error = value, error
             core.apply(
                 decide.lose_trainer(
-                    core.state, trainer, legacy.left, attempts_max=core.attempts_max
+                    core.state, trainer, settlement.decided, attempts_max=core.attempts_max
                 )
             )
             core.go_on()
@@ -173,7 +173,7 @@ class Hearing:
         """Blocks until no round is being applied, so that a lost trainer's part in it is settled.
 
         Returns as well once the scheduler has stopped, ``timeout_s`` has passed, or ``is_undone``
-        says, after :meth:`Redoing.hold`, that the round will be undone.
+        says, after :meth:`Rollback.hold`, that the round will be undone.
         """
         core = self._core
         with core.changed:

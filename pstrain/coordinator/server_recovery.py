@@ -109,7 +109,7 @@ class ServerRecovery:
     def recover_from(self, manager: CheckpointManager) -> None:
         """Restores lost servers, from now on, from the last save of ``manager``."""
         self._manager = manager
-        self._scheduler.redoing.keep_ended()
+        self._scheduler.rollback.keep_ended()
         self._switch.use(self._restorer(manager))
 
     @contextmanager
@@ -120,7 +120,7 @@ class ServerRecovery:
         have not ended raise RolledBackError, and the program must call :meth:`went_back`. After the
         scope the manager of ``recover_from`` is used again, from its next save on.
         """
-        self._scheduler.redoing.keep_none()
+        self._scheduler.rollback.keep_none()
         self._switch.use(self._restorer(manager, gives_up=True))
         try:
             yield
@@ -137,7 +137,7 @@ class ServerRecovery:
         """
         if not self._switch.outlast(error):
             return False
-        self._scheduler.redoing.forget_given_up()
+        self._scheduler.rollback.forget_given_up()
         return True
 
     @property
@@ -165,7 +165,7 @@ class ServerRecovery:
         Without an error, also waits until closures that had ended have run again, so that a read
         includes their changes. Does not wait inside a barrier, which a restore may wait for.
         """
-        if self._scheduler.holding.is_held_here():
+        if self._scheduler.barrier.is_held_here():
             return False
         if error is not None:
             return is_server_loss(error) and self._switch.outlast(error)
@@ -187,7 +187,7 @@ class ServerRecovery:
         return Restorer(
             manager,
             self._strategy,
-            self._scheduler.redoing,
+            self._scheduler.rollback,
             self._iterators,
             self._leave,
             gives_up=gives_up,

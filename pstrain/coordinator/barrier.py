@@ -20,7 +20,7 @@ from pstrain.coordinator.waiting import Waiting
 from pstrain.errors import FailedPreconditionError
 
 
-class Holding:
+class Barrier:
     """The barrier of one scheduler. Thread-safe."""
 
     def __init__(self, core: Core, waiting: Waiting) -> None:
@@ -47,30 +47,30 @@ class Holding:
                 core.go_on()
                 self._wait_settled(deadline_s, "closures to end, to save")
                 # If a restore runs closures again, the save records how many parts each has made.
-                while is_outermost and core.kept is None and core.state.has_half_made:
-                    self._let_run_again(deadline_s)
+                while is_outermost and core.kept is None and core.state.has_partly_committed:
+                    self._finish_partly_committed(deadline_s)
             self._holders.add(threading.current_thread())
             yield
         finally:
             if is_outermost:
                 self._holders.discard(threading.current_thread())
             with core.changed:
-                core.apply(decide.let_go(core.state))
+                core.apply(decide.resume(core.state))
                 core.go_on()
                 core.changed.notify_all()
 
-    def _let_run_again(self, deadline_s: float) -> None:
+    def _finish_partly_committed(self, deadline_s: float) -> None:
         """Lets closures run until those that a lost trainer has committed in part have ended.
 
         A save then contains every closure as a whole or not at all.
         """
         core = self._core
-        core.apply(decide.let_go(core.state))
+        core.apply(decide.resume(core.state))
         try:
             core.go_on()
             core.changed.notify_all()
             self._waiting.until(
-                lambda: not core.state.has_half_made,
+                lambda: not core.state.has_partly_committed,
                 deadline_s,
                 "closures that a lost trainer has made in part to run again, to save",
             )
