@@ -44,7 +44,7 @@ class Barrier:
             with core.changed:
                 deadline_s = time.monotonic() + timeout_s
                 # Decides a round that waits for closures not scheduled yet: none come meanwhile.
-                core.go_on()
+                core.make_progress()
                 self._wait_settled(deadline_s, "closures to end, to save")
                 # If a restore runs closures again, the save records how many parts each has made.
                 while is_outermost and core.kept is None and core.state.has_partly_committed:
@@ -56,7 +56,7 @@ class Barrier:
                 self._holders.discard(threading.current_thread())
             with core.changed:
                 core.apply(decide.resume(core.state))
-                core.go_on()
+                core.make_progress()
                 core.changed.notify_all()
 
     def _finish_partly_committed(self, deadline_s: float) -> None:
@@ -67,7 +67,7 @@ class Barrier:
         core = self._core
         core.apply(decide.resume(core.state))
         try:
-            core.go_on()
+            core.make_progress()
             core.changed.notify_all()
             self._waiting.until(
                 lambda: not core.state.has_partly_committed,
@@ -76,7 +76,7 @@ class Barrier:
             )
         finally:
             core.apply(decide.hold(core.state))
-        core.go_on()
+        core.make_progress()
         self._wait_settled(deadline_s, "closures to end, to save")
 
     def is_held_here(self) -> bool:

@@ -98,7 +98,7 @@ class ClusterCoordinator:
         if checkpoint is not None:
             check_manager(checkpoint)
         if strategy.coordinator is self:
-            self._options.check_asked_again(options)
+            self._options.check_same(options)
             if checkpoint is not None:
                 self.recover_from(checkpoint)
             return

@@ -27,9 +27,9 @@ from pstrain.coordinator.lost_trainers import (
     settle_servers,
     settle_services,
 )
-from pstrain.coordinator.orders import Ended, Outbox
+from pstrain.coordinator.orders import Outbox, RunResult
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.trainer_messages import Requests, ended_of, position_of
+from pstrain.coordinator.trainer_messages import Requests, position_of, result_of
 from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -141,14 +141,14 @@ class TrainerLink:
                 client.close()
                 if self._scheduler.trainer_silenced(self.index):
                     self._settle_loss()
-            self._scheduler.waiting.give_up_if_alone()
+            self._scheduler.waiting.check_absent_trainers()
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
 
     def _settle_loss(self) -> None:
         """Settles what the lost trainer left; a server that does not answer ends the scheduling."""
         name = self._name
-        services, rows = self._scheduler.left_by(self.index, name)
+        services, rows = self._scheduler.record_loss(self.index, name)
         settlement = Settlement({}, {}, {})
         is_stopping = self._stopping.is_set()
         if not is_stopping and not self._recovery.is_restoring:
@@ -192,7 +192,7 @@ class TrainerLink:
             self._check_session()
             for reply in self._stream:
                 self._learn_services(reply.services)
-                ended = [ended_of(result, name) for result in reply.results]
+                ended = [result_of(result, name) for result in reply.results]
                 self._check_servers(ended)
                 self._scheduler.results(self.index, ended)
                 for answer in reply.cancels:
@@ -209,7 +209,7 @@ class TrainerLink:
         if self._recovery.is_restoring or self._configuration.session != self._servers.session:
             raise CancelledError("everything goes back to a checkpoint, in another session")
 
-    def _check_servers(self, ended: Iterable[Ended]) -> None:
+    def _check_servers(self, ended: Iterable[RunResult]) -> None:
         """Raises the first error that means a lost server, which is then restored.
 
         What the trainer has committed is then as unclear as if the trainer were lost. Nothing in
@@ -220,7 +220,7 @@ class TrainerLink:
                 raise end.error
 
     def _learn_services(self, services: Iterable[str]) -> None:
-        new, lost_names = self._scheduler.reads_services(services)
+        new, lost_names = self._scheduler.services_read(services)
         if new:
             for name in lost_names:
                 settle_services(name, new, {}, _TELL_TIMEOUT_S)

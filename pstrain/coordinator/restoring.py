@@ -68,7 +68,7 @@ class Work(Protocol):
 
     def hold(self) -> None: ...
     def resume(self) -> None: ...
-    def wait_alone(self, timeout_s: float) -> None: ...
+    def wait_disconnected(self, timeout_s: float) -> None: ...
     def undo_round(self) -> None: ...
     def mark(self) -> int: ...
     def forget(self, mark: int) -> None: ...
@@ -82,7 +82,7 @@ class Work(Protocol):
 class Iterators(Protocol):
     """What a restore needs of the per-worker iterators that are in use."""
 
-    def made(self) -> int:
+    def made_count(self) -> int:
         """Returns how many iterators were made so far."""
 
     def rewind_since(self, made: int) -> None:
@@ -238,7 +238,7 @@ class Restorer:
                 "nothing can be saved while everything goes back to the last checkpoint, because a "
                 "parameter server was lost; save again when that is over"
             )
-        return _Mark(self._work.mark(), self._iterators.made(), self._work.parts())
+        return _Mark(self._work.mark(), self._iterators.made_count(), self._work.parts())
 
     def committed(self, mark: _Mark, path: str) -> None:
         """Notes that the save of the moment ``mark`` is complete, at ``path``."""
@@ -283,7 +283,7 @@ class Restorer:
         self._work.hold()
         try:
             self._leave()
-            self._work.wait_alone(_LEAVE_TIMEOUT_S)
+            self._work.wait_disconnected(_LEAVE_TIMEOUT_S)
             # A save that waits for the round to be applied would wait for the lost server.
             self._work.undo_round()
             self._finish_save()

@@ -59,11 +59,11 @@ class Rollback:
             core.apply(decide.await_trainers(core.state))
             core.changed.notify_all()
 
-    def wait_alone(self, timeout_s: float) -> None:
+    def wait_disconnected(self, timeout_s: float) -> None:
         """Blocks until no trainer is connected and what each left behind is settled."""
         with self._core.changed:
             deadline_s = time.monotonic() + timeout_s
-            self._waiting.note_alone()
+            self._waiting.note_no_trainers()
             self._waiting.until(
                 lambda: not self._core.state.trainers, deadline_s, "trainers to let go"
             )
@@ -118,7 +118,7 @@ class Rollback:
             if core.given_up is not None:
                 core.given_up, core.errors = None, []
                 core.apply(decide.report_errors(core.state))
-                core.go_on()
+                core.make_progress()
 
     def resume(self) -> None:
         """Undoes :meth:`hold`: trainers may come back."""
@@ -126,7 +126,7 @@ class Rollback:
         with core.changed:
             self._waiting.note_joining()
             core.apply(decide.resume(core.state))
-            core.go_on()
+            core.make_progress()
 
     def wait_rerun(self, timeout_s: float) -> None:
         """Blocks until all closures that :meth:`requeue` queued have ended again."""

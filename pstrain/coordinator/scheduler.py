@@ -70,7 +70,7 @@ class Scheduler(TrainerInterface):
         began_s = time.monotonic() if deadline_s is not None else 0.0
         with core.changed:
             if core.state.is_idle and not core.outboxes:
-                self.waiting.note_alone()
+                self.waiting.note_no_trainers()
             if not self._has_room(trainer):
                 self.waiting.until(lambda: self._has_room(trainer), None, "room in the queue")
             self._check_open()
@@ -93,7 +93,7 @@ class Scheduler(TrainerInterface):
                 core.deadlines.add(number, began_s + deadline_s)
             self._queue(closure)
             self._raise_errors(None)
-            core.go_on()
+            core.make_progress()
             return closure.value
 
     def _check_open(self) -> None:
@@ -117,14 +117,14 @@ class Scheduler(TrainerInterface):
         missing = tuple(value.closure for value in closure.inputs if not value.has_ended)
         if missing:
             core.seal(max(missing) + 1)
-        without = end_without_input(closure) if closure.inputs else None
+        immediate_end = end_without_input(closure) if closure.inputs else None
         core.apply(
             decide.schedule(
                 core.state,
                 closure.id,
                 closure.trainer,
                 missing,
-                without,
+                immediate_end,
                 priority=closure.priority,
             )
         )
@@ -189,7 +189,9 @@ class Scheduler(TrainerInterface):
         """Returns a closure's function and number, and where it is."""
         core = self._core
         with core.changed:
-            return f"{core.named(closure)}, which {whereabouts(core.state, closure, core.named)}"
+            return (
+                f"{core.label_of(closure)}, which {whereabouts(core.state, closure, core.label_of)}"
+            )
 
     def add_resource(self, resource_id: str, pickled: bytes) -> None:
         with self._core.changed:
@@ -233,7 +235,7 @@ class Scheduler(TrainerInterface):
     def counts(self) -> dict[str, int]:
         """Returns counts of closures, trainers and rounds."""
         with self._core.changed:
-            return self._core.watch.counts(self._core.state)
+            return self._core.stats.counts(self._core.state)
 
     def live_trainers(self) -> frozenset[int]:
         """Returns indices of trainers that are connected, or whose loss is not settled yet."""
@@ -248,22 +250,22 @@ class Scheduler(TrainerInterface):
     def trainer_table(self) -> TrainerTable:
         """Returns the performance of each trainer."""
         with self._core.changed:
-            return self._core.watch.table(self._core.state)
+            return self._core.stats.table(self._core.state)
 
     def begin_trace(self, runs_max: int) -> Trace:
         """Starts a trace of closures; FailedPreconditionError if one is under way."""
         with self._core.changed:
-            return self._core.watch.begin_trace(self._name_of, runs_max)
+            return self._core.stats.begin_trace(self._name_of, runs_max)
 
     def end_trace(self) -> None:
         """Ends the trace."""
         with self._core.changed:
-            self._core.watch.trace = None
+            self._core.stats.trace = None
 
     @property
     def is_traced(self) -> bool:
         """True while a trace is under way."""
-        return self._core.watch.trace is not None
+        return self._core.stats.trace is not None
 
     def _name_of(self, closure: int) -> str:
         known = self._core.closures.get(closure)

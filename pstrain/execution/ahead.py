@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from pstrain.coordinator.remote_value import Ends, RemoteValue
+from pstrain.coordinator.remote_value import CompletionQueue, RemoteValue
 from pstrain.execution.executor import Report, never
 
 Asked = TypeVar("Asked")
@@ -28,7 +28,7 @@ class Ahead(Generic[Asked]):
     def __init__(self, room: int, is_ready: Callable[[], bool]) -> None:
         self._room, self._is_ready = room, is_ready
         self._out: dict[RemoteValue, Asked] = {}
-        self._ends = Ends()
+        self._ends = CompletionQueue()
         self._idle = 0
 
     def __bool__(self) -> bool:

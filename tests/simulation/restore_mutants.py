@@ -13,7 +13,7 @@ from pstrain.coordinator import assigning, decide, ends, restoring, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.barrier import Barrier
 from pstrain.coordinator.link import TrainerLink
-from pstrain.coordinator.orders import Ended
+from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.rollback import Rollback
 from pstrain.coordinator.scheduler import Scheduler
@@ -65,7 +65,7 @@ def a_save_waits_for_no_closure(patch: Patch) -> None:
         finally:
             with core.changed:
                 core.apply(decide.resume(core.state))
-                core.go_on()
+                core.make_progress()
 
     patch.setattr(Barrier, "held", held)
 
@@ -142,7 +142,7 @@ def the_program_goes_back_before_everything_else_is_back(patch: Patch) -> None:
 def what_ended_beside_a_lost_server_counts(patch: Patch) -> None:
     results = Scheduler.results
 
-    def check_last(self: TrainerLink, ended: list[Ended]) -> None:
+    def check_last(self: TrainerLink, ended: list[RunResult]) -> None:
         broken = [end for end in ended if end.error and self._recovery.notice(end.error)]
         if broken and broken[0].error is not None:
             results(self._scheduler, self.index, [end for end in ended if end not in broken])
@@ -246,7 +246,7 @@ def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
 
 @mutant("I7", rules="failing")
 def what_was_told_ends_with_another_error(patch: Patch) -> None:
-    patch.setattr(ends, "others_waiting", ends.all_waiting)
+    patch.setattr(ends, "cancellations_of_others", ends.cancellations_of_all)
 
 
 @mutant("I10", rules="failing")

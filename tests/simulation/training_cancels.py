@@ -15,7 +15,7 @@ from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.lost_trainers import Settlement
-from pstrain.coordinator.orders import Ended
+from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import DataServiceError, DeadlineExceededError
@@ -40,7 +40,7 @@ class OrderedCore(Core):
         rank, _ = self.state.rank(closure)
         together = {getattr(event, "closure", None) for event in decision.events}
         for each in self.state.waiting:
-            met = self.state.ends.get(each, ())
+            met = self.state.exhausted_on.get(each, ())
             if each in together or trainer in met:
                 continue  # starts as well, or the trainer has no data left for it
             if self.state.rank(each)[0] < rank:
@@ -50,7 +50,7 @@ class OrderedCore(Core):
 class HearingScheduler(Scheduler):
     """The real scheduler; tells the checker the rows of a cancelled run when its end is heard."""
 
-    def results(self, trainer: int, ended: Sequence[Ended]) -> None:
+    def results(self, trainer: int, ended: Sequence[RunResult]) -> None:
         errors = [
             end.error
             for end in ended

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pstrain.coordinator import decide, link, lost_trainers
-from pstrain.coordinator.inputs import Inputs
+from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
@@ -302,7 +302,7 @@ def closures_do_not_wait_for_their_inputs(patch: Patch) -> None:
 
 @mutant("I10")
 def who_needs_what_was_cancelled_waits_on(patch: Patch) -> None:
-    patch.setattr(Inputs, "needing", lambda _self, _closures: iter(()))
+    patch.setattr(Dependencies, "dependants_of", lambda _self, _closures: iter(()))
 
 
 @mutant("I15")

@@ -133,7 +133,7 @@ class Strategy:
 class Iterators:
     """Stands for the program's iterators: one, in every checkpoint; rewinding takes a while."""
 
-    def made(self) -> int:
+    def made_count(self) -> int:
         return 1
 
     def rewind_since(self, made: int) -> None:

@@ -25,9 +25,9 @@ from pstrain.coordinator import (
     restoring,
     rollback,
     scheduler,
+    scheduler_stats,
     trainer_interface,
     waiting,
-    watching,
 )
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.remote_value import RemoteValue
@@ -389,7 +389,7 @@ def staged() -> Iterator[None]:
             barrier,
             rollback,
             waiting,
-            watching,
+            scheduler_stats,
             restoring,
             link,
             remote_value,

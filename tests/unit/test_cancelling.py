@@ -17,7 +17,7 @@ from pstrain.coordinator.core import Core
 from pstrain.coordinator.deadlines import DeadlineHeap, Deadlines
 from pstrain.coordinator.events import Reason
 from pstrain.coordinator.lost_trainers import Settlement
-from pstrain.coordinator.orders import Cancel, Ended, Outbox, Run
+from pstrain.coordinator.orders import CancelRun, Outbox, RunResult, StartRun
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import (
@@ -201,14 +201,14 @@ class Cluster:
         return items
 
     def ends(self, closure: int, error: Exception | None = None) -> None:
-        self.scheduler.results(0, [Ended(closure, 0, f"value {closure}", error)])
+        self.scheduler.results(0, [RunResult(closure, 0, f"value {closure}", error)])
 
     def cancels(self, value: Any) -> tuple[threading.Thread, list[bool]]:
         """In a thread, once the trainer was asked."""
         said: list[bool] = []
         thread = threading.Thread(target=lambda: said.append(value.cancel(DEADLINE_S)))
         thread.start()
-        assert isinstance(self._items.get(timeout=DEADLINE_S), Cancel)
+        assert isinstance(self._items.get(timeout=DEADLINE_S), CancelRun)
         return thread, said
 
 
@@ -238,7 +238,7 @@ def test_a_queued_closure_never_runs(cluster: Cluster) -> None:
     for closure in range(3):
         cluster.ends(closure)
     cluster.scheduler.wait_idle(0)
-    runs = [item.closure.id for item in cluster.orders() if isinstance(item, Run)]
+    runs = [item.closure.id for item in cluster.orders() if isinstance(item, StartRun)]
     assert runs == [0, 1, 2]
     assert not values[0].cancel()
     assert not values[0].cancelled()
@@ -347,8 +347,8 @@ def test_a_closure_that_is_too_late_ends_alone(cluster: Cluster) -> None:
 
 def test_a_closure_that_runs_too_long_is_refused_at_its_commit(cluster: Cluster) -> None:
     late = cluster.scheduler.submit("f", b"", None, deadline_s=0.001)
-    assert isinstance(cluster._items.get(timeout=DEADLINE_S), Run)
-    assert cluster._items.get(timeout=DEADLINE_S) == Cancel(0, 0)
+    assert isinstance(cluster._items.get(timeout=DEADLINE_S), StartRun)
+    assert cluster._items.get(timeout=DEADLINE_S) == CancelRun(0, 0)
     cluster.ends(0, CancelledError("not committed"))
     with pytest.raises(DeadlineExceededError, match="nothing of it is applied"):
         late.fetch(0)
@@ -362,7 +362,7 @@ def test_errors_that_are_alike_are_told_once_with_their_number(cluster: Cluster)
     mine = [order.closure.id for order in cluster.orders()]
     for closure in (*mine, *({0, 1, 2, 3} - {*mine})):
         trainer, text = int(closure not in mine), "first" if closure == mine[0] else "same"
-        cluster.scheduler.results(trainer, [Ended(closure, 0, None, ValueError(text))])
+        cluster.scheduler.results(trainer, [RunResult(closure, 0, None, ValueError(text))])
     with pytest.raises(ValueError, match="first") as raised:
         cluster.scheduler.wait_idle(0)
     assert raised.value.__notes__ == ["Also failed, 3 times: ValueError: same"]

@@ -411,7 +411,7 @@ def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() 
         prepare(state, expected[0][0])
         assert sorted(state.round.decided) == [closure for closure, _ in expected]
         apply(state, rounds.end_round(state))
-    assert not state.round.again
+    assert not state.round.old_rounds
 
 
 def test_a_round_that_is_undone_shares_its_number_with_none_that_is_made_before_it_anew() -> None:
@@ -429,7 +429,7 @@ def test_a_round_that_is_undone_shares_its_number_with_none_that_is_made_before_
     _go_back(state, first)
     assert [list(_make_round(state)) for _ in range(2)] == [[0, 1], [2, 3]]
     assert state.is_idle
-    assert not state.round.again
+    assert not state.round.old_rounds
     assert state.rounds_count == 4
 
 

@@ -274,7 +274,7 @@ def test_what_the_program_was_told_is_made_again_whatever_fails_meanwhile() -> N
     apply(state, decide.finish(state, closure=4, trainer=2, attempt=0))
     apply(state, decide.report_errors(state))
     assert state.is_idle
-    assert not state.told
+    assert not state.reported
     check_invariants(state)
 
 
@@ -311,7 +311,7 @@ def test_the_end_of_all_work_is_that_of_what_was_told_too() -> None:
     state = made_again(2, trainers=1)
     apply(state, decide.cancel_all(state))
     assert state.is_idle
-    assert not state.told
+    assert not state.reported
 
 
 def test_parts_that_were_undone_are_made_again() -> None:
@@ -385,8 +385,8 @@ class Coordinator(RuleBasedStateMachine):
         self.note(decide.answer_cancel(self.state, *run, is_granted=is_granted))
 
     @rule(trainer=st.integers(0, 3))
-    def give_up_on(self, trainer: int) -> None:
-        self.note(decide.give_up_on(self.state, trainer))
+    def fail_bound_to(self, trainer: int) -> None:
+        self.note(decide.fail_bound_to(self.state, trainer))
 
     @rule(trainer=st.integers(0, 2), slots=st.integers(1, 3))
     def join(self, trainer: int, slots: int) -> None:
@@ -433,7 +433,7 @@ class Coordinator(RuleBasedStateMachine):
     def no_closure_ends_twice_or_is_forgotten(self) -> None:
         assert all(count == 1 for count in self.ended.values())
         lines = self.state.bound_waiting.values()
-        alive = {*self.state.waiting, *self.state.inputs}.union(self.state.running, *lines)
+        alive = {*self.state.waiting, *self.state.dependencies}.union(self.state.running, *lines)
         assert alive | set(self.ended) == set(range(self.next_closure))
         assert not alive & set(self.ended)
 

@@ -82,9 +82,9 @@ def test_what_a_lost_trainer_had_not_used_is_there_for_those_at_their_end_too() 
     apply(state, decide.lose_trainer(state, 1, attempts_max=9))
     assert go_on(state) == [(1, 0)]
     assert meet_end(state, 2) == [(0, 2)]
-    assert not state.ends  # it had begun before the loss
+    assert not state.exhausted_on  # it had begun before the loss
     assert meet_end(state, 1) == []
-    assert state.ends == {1: {0}}
+    assert state.exhausted_on == {1: {0}}
 
 
 def test_those_that_follow_do_not_try_where_the_first_of_them_met_the_end() -> None:

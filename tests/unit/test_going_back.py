@@ -14,7 +14,7 @@ from pstrain import remote_errors, results
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.lost_servers import is_server_loss
 from pstrain.coordinator.lost_trainers import Settlement
-from pstrain.coordinator.orders import Ended, Outbox, Run
+from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.server_recovery import RecoverySwitch, ServerRecovery
@@ -45,7 +45,7 @@ class Link(TrainerLink):
         self._functions: Any = {}
         self._scheduler: Any = SimpleNamespace(
             trainer_joined=lambda *_: None,
-            reads_services=lambda _: (frozenset(), ()),
+            services_read=lambda _: (frozenset(), ()),
             results=lambda _, ended: self.heard.extend(end.closure for end in ended),
         )
         self._replies = [
@@ -188,8 +188,8 @@ def _restorer_of(work: Scheduler) -> Restorer:
 
 def _end(work: Scheduler, items: Any) -> None:
     run = items.get_nowait()
-    assert isinstance(run, Run)
-    work.results(0, [Ended(run.closure.id, run.attempt, "done", None)])
+    assert isinstance(run, StartRun)
+    work.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
 
 
 class Values:
@@ -241,7 +241,7 @@ class Restored:
         self._begun, self._may_end = threading.Event(), threading.Event()
         work: Any = SimpleNamespace(
             **dict.fromkeys(("hold", "resume", "undo_round"), lambda: None),
-            **dict.fromkeys(("wait_alone", "wait_rerun"), lambda _timeout_s: None),
+            **dict.fromkeys(("wait_disconnected", "wait_rerun"), lambda _timeout_s: None),
             requeue=lambda _parts: 0,
         )
         iterators: Any = SimpleNamespace(rewind_since=lambda _made: None)

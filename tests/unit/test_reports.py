@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator.paces import AHEAD_S
+from pstrain.coordinator.run_times import AHEAD_S
 from pstrain.trainer import reports
 from pstrain.trainer.committing import HELD_S
 from pstrain.trainer.reports import RESULTS_PER_MESSAGE, Reports

@@ -37,7 +37,7 @@ class Cluster:
         self._losses, self._statuses = losses, statuses
         work: Any = SimpleNamespace(
             **dict.fromkeys(("hold", "resume", "undo_round"), lambda: None),
-            **dict.fromkeys(("wait_alone", "forget"), lambda _: None),
+            **dict.fromkeys(("wait_disconnected", "forget"), lambda _: None),
             requeue=lambda parts: self.done.append(parts) or 0,
         )
         iterators: Any = SimpleNamespace(rewind_since=self.done.append)
