@@ -229,7 +229,7 @@ class ParameterServerStrategy(Replica):
         self.parameters.change_session(self.session)
         self._begin(old)
         for variable in self._placement.variables:
-            self.parameters.begin_again(variable.spec)
+            self.parameters.reset_initial_values(variable.spec)
 
     def place(self, shape: tuple[int, ...], dtype: str) -> int:
         """How many shards a variable is cut into."""

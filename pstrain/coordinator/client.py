@@ -42,7 +42,7 @@ from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.replica import call_arguments
 from pstrain.strategy import ParameterServerStrategy
-from pstrain.trainer.outlasting import never
+from pstrain.trainer.consistent_reads import never_restored
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
@@ -114,7 +114,9 @@ class ClusterCoordinator:
         )
         strategy.coordinator = self
         strategy.parameters.hold_closures = _while_alive(self.barrier, nullcontext)
-        strategy.parameters.outlast = _while_alive(self.recovery.outlast, never)
+        strategy.parameters.wait_restored = _while_alive(
+            self.recovery.wait_restored, never_restored
+        )
         self._finalizer = weakref.finalize(self, parts.stop)
         end_with_program(self, lambda coordinator: coordinator._finalizer())
         if isinstance(strategy.consistency, Sync):
@@ -327,7 +329,7 @@ class ClusterCoordinator:
         if self.strategy.coordinator is self:
             self.strategy.coordinator = None
             self.strategy.parameters.hold_closures = nullcontext
-            self.strategy.parameters.outlast = never
+            self.strategy.parameters.wait_restored = never_restored
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -181,7 +181,7 @@ class Restorer:
             self._changed.wait_for(lambda: has_begun() or self._stopping.is_set(), timeout_s)
             return has_begun()
 
-    def outlast(self, error: Exception) -> bool:
+    def wait_restored(self, error: Exception) -> bool:
         """Waits until the loss behind ``error`` is restored; False if it was not a lost server."""
         with self._changed:
             restores = self.restores

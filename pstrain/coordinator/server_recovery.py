@@ -47,13 +47,13 @@ class RecoverySwitch:
         """The number of restores by all restorers that were used."""
         return self._earlier + (0 if self._restorer is None else self._restorer.restores)
 
-    def outlast(self, error: Exception) -> bool:
+    def wait_restored(self, error: Exception) -> bool:
         """Waits until the loss behind ``error`` is restored; False if it was not a lost server."""
         if isinstance(error, RolledBackError):
             # The error may be raised before the restore is complete.
             self.wait_open()
             return True
-        return self._restorer is not None and self._restorer.outlast(error)
+        return self._restorer is not None and self._restorer.wait_restored(error)
 
     @property
     def is_restoring(self) -> bool:
@@ -135,7 +135,7 @@ class ServerRecovery:
 
         Closures may then be scheduled again. False if ``error`` has another cause.
         """
-        if not self._switch.outlast(error):
+        if not self._switch.wait_restored(error):
             return False
         self._scheduler.rollback.forget_given_up()
         return True
@@ -159,7 +159,7 @@ class ServerRecovery:
         """
         return self._switch.retire(is_behind)
 
-    def outlast(self, error: Exception | None) -> bool:
+    def wait_restored(self, error: Exception | None) -> bool:
         """Waits, for a read, until a restore is over; True if it restored the loss in ``error``.
 
         Without an error, also waits until closures that had ended have run again, so that a read
@@ -168,7 +168,7 @@ class ServerRecovery:
         if self._scheduler.barrier.is_held_here():
             return False
         if error is not None:
-            return is_server_loss(error) and self._switch.outlast(error)
+            return is_server_loss(error) and self._switch.wait_restored(error)
         self._switch.wait_over(self._strategy.parameters.config.transfer_timeout_s)
         return False
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from pstrain.config import ParameterConfig
 from pstrain.features.key_map import Asked, KeyMaps
 from pstrain.paramserver.messages import LateBody, body_arrays
+from pstrain.trainer.consistent_reads import WaitRestored, consistent_read
 from pstrain.trainer.outgoing import Answers, Header, Message
-from pstrain.trainer.outlasting import Outlast, outlasting
 from pstrain.vocabulary import VariableSpec
 
 Ask = Callable[[Mapping[int, Message]], Answers]
@@ -27,7 +27,7 @@ class KeyClaims(ABC):
     """The requests of parameters on servers for variables whose values are keys."""
 
     session: str
-    outlast: Outlast
+    wait_restored: WaitRestored
     key_maps: KeyMaps
     hold_closures: Callable[[], AbstractContextManager[None]]
 
@@ -44,7 +44,7 @@ class KeyClaims(ABC):
     def ask_all(self, headers: Mapping[int, Header], *, timeout_s: float) -> dict[int, Header]:
         """Sends messages without a body; returns the headers of the replies."""
 
-    @outlasting
+    @consistent_read
     def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
         """Returns the rows of keys, -1 for a key without one.
 
@@ -52,7 +52,7 @@ class KeyClaims(ABC):
         """
         return _claim(self._answers, spec, asked)
 
-    @outlasting
+    @consistent_read
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:
         """Counts the rows that are ``used`` and the claims that were ``refused``."""
         headers: dict[int, Header] = {}
@@ -63,7 +63,7 @@ class KeyClaims(ABC):
         return {what: sum(reply[what] for reply in replies) for what in ("used", "refused")}
 
     @contextmanager
-    def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
+    def reassigning_rows(self, variables: Sequence[int]) -> Iterator[None]:
         """Opens a scope that changes values at once.
 
         If they are keys, no closure may use the old rows of keys: running closures end first,

@@ -84,7 +84,7 @@ class WorkerParameters(RemoteParameters):
             super().assign(spec, op, value, start)
 
     @contextmanager
-    def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
+    def reassigning_rows(self, variables: Sequence[int]) -> Iterator[None]:
         """FailedPreconditionError where these are keys, whose rows other workers remember."""
         if self.key_maps.are_in(variables) and not self.may_move_keys():
             raise FailedPreconditionError(
@@ -92,7 +92,7 @@ class WorkerParameters(RemoteParameters):
                 "do not hear: the chief (worker 0) assigns or restores one before training, in "
                 "strategy.session(checkpoint_manager, init_fn=...), or after it"
             )
-        with super().giving_rows_anew(variables):
+        with super().reassigning_rows(variables):
             yield
 
 

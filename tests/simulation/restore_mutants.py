@@ -130,12 +130,12 @@ def what_is_given_up_is_not_told(patch: Patch) -> None:
 
 @mutant("I11")
 def the_program_goes_back_before_everything_else_is_back(patch: Patch) -> None:
-    outlast = RecoverySwitch.outlast
+    wait_restored = RecoverySwitch.wait_restored
 
     def at_once(self: RecoverySwitch, error: Exception) -> bool:
-        return isinstance(error, RolledBackError) or outlast(self, error)
+        return isinstance(error, RolledBackError) or wait_restored(self, error)
 
-    patch.setattr(RecoverySwitch, "outlast", at_once)
+    patch.setattr(RecoverySwitch, "wait_restored", at_once)
 
 
 @mutant("I1")

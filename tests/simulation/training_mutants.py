@@ -123,7 +123,7 @@ def commits_are_left_to_chance(patch: Patch) -> None:
 def a_trainer_that_cannot_know_goes_on(patch: Patch) -> None:
     patch.setattr(Committer, "_check_open", lambda _self: None)
 
-    patch.setattr(Committer, "_leave", lambda _self, _error: None)
+    patch.setattr(Committer, "_hand_over", lambda _self, _error: None)
 
 
 @mutant("I7", "I1")

@@ -163,7 +163,7 @@ class Executor:
 
     def went_back(self, error: Exception) -> bool:
         """Stands for `ServerRecovery.went_back`."""
-        if not self._node.recovery.outlast(error):
+        if not self._node.recovery.wait_restored(error):
             return False
         self._node.scheduler.rollback.forget_given_up()
         return True

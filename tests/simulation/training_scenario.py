@@ -38,12 +38,12 @@ from pstrain.trainer import cancelling as trainer_cancelling
 from pstrain.trainer import (
     closure_stream,
     committing,
-    deciding,
-    overdue,
-    reports,
+    flush_timer,
     resources,
+    result_queue,
     server_session,
     trainer_session,
+    two_phase_commit,
 )
 from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
@@ -398,8 +398,8 @@ def staged() -> Iterator[None]:
             closure_stream,
             committing,
             trainer_cancelling,
-            overdue,
-            reports,
+            flush_timer,
+            result_queue,
             resources,
         )
         for module in modules:
@@ -421,7 +421,7 @@ def staged() -> Iterator[None]:
         patch.setattr(server_session, "Connections", Connections)
         patch.setattr(requests, "read_changes", _read_changes)
         patch.setattr(trainer_session, "open_dataset", training_program.open_dataset)
-        for module in (deciding, trainer_rounds):
+        for module in (two_phase_commit, trainer_rounds):
             patch.setattr(module, "reached", _reached)
         patch.setattr(RemoteValue, "_set", set_and_tell)
         patch.setattr(Committer, "commit_held", commit_and_note)

@@ -26,7 +26,7 @@ from pstrain.errors import (
     ServerLostError,
 )
 from pstrain.execution.resumption import Recovery
-from pstrain.trainer.outlasting import outlasting
+from pstrain.trainer.consistent_reads import consistent_read
 from pstrain.wire import trainer_pb2 as pb
 from tests.unit.test_affinity import scheduler
 
@@ -89,16 +89,16 @@ class OpenLater:
     def wait_open(self) -> None:
         self.is_restoring = False
 
-    def outlast(self, _error: Exception) -> bool:
+    def wait_restored(self, _error: Exception) -> bool:
         return False
 
 
 def test_who_is_rolled_back_waits_until_all_the_rest_is_back() -> None:
     switch, restorer = RecoverySwitch(), OpenLater()
     switch.use(restorer)  # type: ignore[arg-type]
-    assert switch.outlast(RolledBackError("back"))
+    assert switch.wait_restored(RolledBackError("back"))
     assert not restorer.is_restoring
-    assert not switch.outlast(AbortedError("another coordinator"))
+    assert not switch.wait_restored(AbortedError("another coordinator"))
 
 
 def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
@@ -199,14 +199,14 @@ class Values:
         self.session, self.waits = "s1", 0
         self._error, self._is_restored = error, is_restored
 
-    def outlast(self, error: Exception | None) -> bool:
+    def wait_restored(self, error: Exception | None) -> bool:
         self.waits += 1
         if error is None or not self._is_restored:
             return False
         self.session = "s2"
         return True
 
-    @outlasting
+    @consistent_read
     def read(self, row: int) -> str:
         if self.session == "s2":
             return f"row {row} of the checkpoint"
@@ -267,12 +267,12 @@ class Restored:
     def begin_anew(self) -> None:
         self.session = "s2"
 
-    def outlast(self, error: Exception | None) -> bool:
+    def wait_restored(self, error: Exception | None) -> bool:
         if self._begun.is_set():
             self._may_end.set()
-        return self._recovery.outlast(error)
+        return self._recovery.wait_restored(error)
 
-    @outlasting
+    @consistent_read
     def read(self) -> str:
         if self.session == "s1":
             self.thread.start()
