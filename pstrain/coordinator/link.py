@@ -52,7 +52,7 @@ class Recovery(Protocol):
     def is_restoring(self) -> bool:
         """True while everything returns to a checkpoint."""
 
-    def wait_open(self) -> None:
+    def wait_while_restoring(self) -> None:
         """Blocks while a restore is under way."""
 
     def wait_restoring(self, timeout_s: float) -> bool:
@@ -113,7 +113,7 @@ class TrainerLink:
         return trainer_name(configuration.session, self.index, configuration.incarnation)
 
     def leave(self) -> None:
-        """Breaks off the stream, if any; :meth:`Recovery.wait_open` delays the next one."""
+        """Breaks off the stream, if any; a restore under way delays the next one."""
         stream = self._stream
         if stream is not None:
             stream.cancel()
@@ -122,7 +122,7 @@ class TrainerLink:
         pause_s = _RECONNECT_S
         descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
         while not self._stopping.is_set():
-            self._recovery.wait_open()
+            self._recovery.wait_while_restoring()
             client = RpcClient(self.address, descriptor, token=self._token, tls=self._tls)
             self._configuration.session = self._servers.session
             self._configuration.incarnation = next(self._incarnations)

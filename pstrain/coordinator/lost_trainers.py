@@ -39,7 +39,7 @@ class Servers(Protocol):
         """Has servers apply the parts ``keys`` of those that they hold, and drop the others."""
 
 
-class Noted(NamedTuple):
+class LostRunNotes(NamedTuple):
     """The value of a closure that ended with the loss of its trainer: the notes it had made."""
 
     notes: list[Any]
@@ -95,7 +95,9 @@ def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
     notes = [part[5] for part in parts if part[1] == attempt and part[5] is not None]
     if not notes:
         return None
-    return Noted([each for note in notes for each in results.decode(base64.b64decode(note))]), None
+    return LostRunNotes(
+        [each for note in notes for each in results.decode(base64.b64decode(note))]
+    ), None
 
 
 def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_s: float) -> None:

@@ -166,7 +166,7 @@ class Restorer:
     def is_restoring(self) -> bool:
         return not self._open.is_set()
 
-    def wait_open(self) -> None:
+    def wait_while_restoring(self) -> None:
         """Blocks while a restore is under way, which ends or fails, so the wait is bounded."""
         self._open.wait()
 
@@ -192,7 +192,7 @@ class Restorer:
                 self._changed.wait(_LOOK_EVERY_S)
             return self.restores > restores
 
-    def wait_over(self, timeout_s: float) -> None:
+    def wait_caught_up(self, timeout_s: float) -> None:
         """Blocks until a restore is over and the closures that had ended have run again.
 
         Values then contain the changes of every closure whose end the program was told. Returns at
@@ -208,7 +208,7 @@ class Restorer:
             )
         self._work.wait_rerun(timeout_s)
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
         """Ends restoring for good; False if one is under way, or was done, as `is_behind` says."""
         with self._changed:
             if self.is_restoring or is_behind():

@@ -13,7 +13,7 @@ import pytest
 from dataservice.runtime.connection_exchange import ConnectionExchange
 from pstrain import initializers, results
 from pstrain.config import ParameterConfig
-from pstrain.coordinator.lost_trainers import Noted, settle_servers
+from pstrain.coordinator.lost_trainers import LostRunNotes, settle_servers
 from pstrain.errors import (
     AbortedError,
     InvalidArgumentError,
@@ -243,7 +243,7 @@ def test_a_lost_trainers_closure_has_ended_with_what_it_noted_of_the_parts_that_
     with pytest.raises(UnavailableError, match="killed"), closures.run(5):
         count_rows()
     settlement = settle_servers(strategy.parameters, "dies")
-    assert settlement.outcomes == {5: (Noted([0, 1]), None)}
+    assert settlement.outcomes == {5: (LostRunNotes([0, 1]), None)}
     assert settlement.decided[5].has_ended
     np.testing.assert_array_equal(x.numpy().reshape(-1), [1, 1, 0, 1, 1, 0])
 

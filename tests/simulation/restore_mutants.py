@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.coordinator import assigning, decide, ends, restoring, rounds
+from pstrain.coordinator import assigning, decide, propagation, restoring, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.barrier import Barrier
 from pstrain.coordinator.link import TrainerLink
@@ -153,15 +153,15 @@ def what_ended_beside_a_lost_server_counts(patch: Patch) -> None:
 
 @mutant("I11", "I1", "I7")
 def a_fit_has_no_last_word(patch: Patch) -> None:
-    patch.setattr(RecoverySwitch, "retire", lambda _self, _is_behind: True)
+    patch.setattr(RecoverySwitch, "end_restoring", lambda _self, _is_behind: True)
 
 
 @mutant("I11", "I1", "I7")
 def a_restore_may_begin_after_the_last_word(patch: Patch) -> None:
-    def retire(self: Restorer, is_behind: Any) -> bool:
+    def end_restoring(self: Restorer, is_behind: Any) -> bool:
         return not self.is_restoring and not is_behind()
 
-    patch.setattr(Restorer, "retire", retire)
+    patch.setattr(Restorer, "end_restoring", end_restoring)
 
 
 @mutant("C3", rules="sync")
@@ -246,7 +246,7 @@ def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
 
 @mutant("I7", rules="failing")
 def what_was_told_ends_with_another_error(patch: Patch) -> None:
-    patch.setattr(ends, "cancellations_of_others", ends.cancellations_of_all)
+    patch.setattr(propagation, "cancellations_of_others", propagation.cancellations_of_all)
 
 
 @mutant("I10", rules="failing")

@@ -234,7 +234,7 @@ class CoordinatorNode(Process):
             restores = self.recovery.restores
             try:
                 self._train()
-                executor.confirm()
+                executor.check_intact()
                 # The data may seem used up only by the state before a restore that began meanwhile.
                 is_back = self.recovery.is_restoring or self.recovery.restores > restores
                 if self.world.data.is_over and not is_back:
@@ -242,7 +242,7 @@ class CoordinatorNode(Process):
             except DataServiceError as error:
                 # A request made during the restore fails, as its session is over.
                 is_back = self.recovery.restores > restores
-                if not is_back and not executor.went_back(error):
+                if not is_back and not executor.wait_rolled_back(error):
                     raise
 
     def _save(self) -> None:

@@ -161,21 +161,21 @@ class Executor:
     def __init__(self, node: Any) -> None:
         self._node = node
 
-    def went_back(self, error: Exception) -> bool:
-        """Stands for `ServerRecovery.went_back`."""
+    def wait_rolled_back(self, error: Exception) -> bool:
+        """Stands for `ServerRecovery.wait_rolled_back`."""
         if not self._node.recovery.wait_restored(error):
             return False
         self._node.scheduler.rollback.forget_given_up()
         return True
 
-    def confirm(self) -> None:
-        """Stands for `ServerRecovery.confirm`."""
+    def check_intact(self) -> None:
+        """Stands for `ServerRecovery.check_intact`."""
         self._node.parameters.check_current()
         if self._node.recovery.is_restoring:
             raise ServerLostError("is being restored")
         # A real thread may be preempted anywhere; at this place a loss meanwhile matters.
         wait(self._node.world.dice.choice((0.0, 0.01, 1.0)))
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """Stands for `ServerRecovery.retire`."""
-        return bool(self._node.recovery.retire(is_behind))
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
+        """Stands for `ServerRecovery.end_restoring`."""
+        return bool(self._node.recovery.end_restoring(is_behind))

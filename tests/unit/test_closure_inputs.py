@@ -39,8 +39,8 @@ def test_who_needs_one_that_is_over_is_found_through_others() -> None:
     inputs = Dependencies()
     for closure, needed in ((2, (0,)), (3, (2, 1)), (4, (3, 0)), (5, (1,))):
         inputs.add(closure, needed)
-    assert dict(inputs.needing([0])) == {2: 0, 4: 0, 3: 2}
-    assert dict(inputs.needing([2, 3])) == {4: 3}
+    assert dict(inputs.dependants_of([0])) == {2: 0, 4: 0, 3: 2}
+    assert dict(inputs.dependants_of([2, 3])) == {4: 3}
     for closure in (4, 3, 2, 5):
         inputs.drop(closure)
         inputs.check_invariants()

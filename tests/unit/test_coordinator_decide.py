@@ -302,8 +302,8 @@ def test_a_closure_of_which_a_part_is_made_goes_on_whatever_fails() -> None:
 
 def test_a_closure_without_its_input_ends_none_that_was_told() -> None:
     state = made_again(2, trainers=1)
-    without = ev.ClosureFailed(closure=9, input=8)
-    assert cancelled(apply(state, decide.schedule(state, 9, without=without))) == [2, 3]
+    immediate_end = ev.ClosureFailed(closure=9, input=8)
+    assert cancelled(apply(state, decide.schedule(state, 9, immediate_end=immediate_end))) == [2, 3]
     assert list(state.waiting) == [1]
 
 

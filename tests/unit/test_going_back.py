@@ -86,7 +86,7 @@ class OpenLater:
 
     def stop(self) -> None: ...
 
-    def wait_open(self) -> None:
+    def wait_while_restoring(self) -> None:
         self.is_restoring = False
 
     def wait_restored(self, _error: Exception) -> bool:
@@ -112,12 +112,12 @@ def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
 def test_nothing_goes_back_after_the_last_word() -> None:
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
-    assert not restorer.retire(lambda: True), "all went back since it was looked at"
-    assert restorer.retire(lambda: False)
+    assert not restorer.end_restoring(lambda: True), "all went back since it was looked at"
+    assert restorer.end_restoring(lambda: False)
     # Its work would be asked of `parts`, which do none.
     restorer._restore("a server was lost after the last look")
     assert not restorer.is_restoring
-    assert RecoverySwitch().retire(lambda: False)
+    assert RecoverySwitch().end_restoring(lambda: False)
 
 
 def test_what_no_checkpoint_holds_is_told_once_and_shortly(
@@ -153,9 +153,9 @@ def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
     thread = threading.Thread(target=restore)
     thread.start()
     assert begun.wait(30)
-    assert not restorer.retire(lambda: False)
+    assert not restorer.end_restoring(lambda: False)
     with pytest.raises(DeadlineExceededError, match="values can be read when that is over"):
-        restorer.wait_over(0.01)
+        restorer.wait_caught_up(0.01)
     may_end.set()
     thread.join(30)
 
@@ -166,18 +166,18 @@ def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
     restorer = _restorer_of(work)
     work.submit("f", b"", None)
     _end(work, items)
-    restorer.wait_over(0)
+    restorer.wait_caught_up(0)
     work.rollback.hold()
     assert work.trainer_silenced(0)
     work.trainer_lost(0, Settlement({}, {}, {}))
     assert work.rollback.requeue({}) == 1
     work.rollback.resume()
     with pytest.raises(DeadlineExceededError, match="closures to run again after a restore"):
-        restorer.wait_over(0)
+        restorer.wait_caught_up(0)
     outbox = Outbox()
     work.trainer_joined(0, 1, outbox)
     _end(work, outbox)
-    restorer.wait_over(0)
+    restorer.wait_caught_up(0)
     work.stop()
 
 
@@ -305,15 +305,15 @@ class Fit:
     def go_back(self) -> None:
         self.is_behind = False
 
-    def confirm(self) -> None:
+    def check_intact(self) -> None:
         if self.runs == 1 and not self.late:
             raise AbortedError("session s1 is over")
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
         self.late -= 1
         return self.late < 0 and not is_behind()
 
-    def went_back(self, error: Exception) -> bool:
+    def wait_rolled_back(self, error: Exception) -> bool:
         self.is_behind = self.is_behind or self._ends_meanwhile
         return isinstance(error, RolledBackError)
 
