@@ -37,7 +37,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.session import captured_changed
 from pstrain.variables import names as variable_names
 from pstrain.variables.creation import Maker
-from pstrain.variables.deferred import Restored, RestoreStatus, awaited, defer
+from pstrain.variables.deferred import RestoredCheckpoint, RestoreStatus, awaited, defer
 from pstrain.variables.names import Group, Key, Named, grouped, has_variables, key_of
 from pstrain.variables.parameters import ParametersSnapshot
 
@@ -215,7 +215,7 @@ class Checkpoint(Telling):
         if last is None:
             return
         try:
-            if not last.is_told:
+            if not last.was_error_raised:
                 last.wait(left_s)
         finally:
             # A save that goes on must be waited for again: its error may still have to be raised.
@@ -279,7 +279,7 @@ class Checkpoint(Telling):
         ``keeps_rates``, optimizers keep the learning rates that the running program has set.
         """
         if path is None:
-            return RestoreStatus(Restored("", Saved(()), {}), self._named)
+            return RestoreStatus(RestoredCheckpoint("", Saved(()), {}), self._named)
         found = manifest.find(path)
         contents = manifest.read(found)
         parts = variable_names.joined(self._objects)
@@ -300,9 +300,9 @@ class Checkpoint(Telling):
         for follower in self.followers:
             follower.restored(found)
         logger.info("restored checkpoint %s", found)
-        restored = Restored(found, saved, contents["aliases"])
+        restored = RestoredCheckpoint(found, saved, contents["aliases"])
         for each in named:
-            restored.give(each.variable, each.found_as(stored))
+            restored.record(each.variable, each.found_as(stored))
         defer(restored, {n: value for n, value in self._objects.items() if has_variables(value)})
         return RestoreStatus(restored, self._named)
 

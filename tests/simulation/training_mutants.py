@@ -17,7 +17,7 @@ from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver import requests
-from pstrain.paramserver.commits import Commits, Report, _Trainer
+from pstrain.paramserver.commits import Commits, FenceReport, _Trainer
 from pstrain.paramserver.ledger import Ledger
 from pstrain.paramserver.requests import Call
 from pstrain.trainer import decisions
@@ -65,7 +65,7 @@ def what_comes_twice_is_applied_twice(patch: Patch) -> None:
 
 @mutant("I7", "I1")
 def fences_let_everything_through(patch: Patch) -> None:
-    def fence(self: Any, trainer: str) -> Report:
+    def fence(self: Any, trainer: str) -> FenceReport:
         left = self._fenced.setdefault(trainer, self._live(trainer))
         return left.report()
 
