@@ -251,7 +251,7 @@ class Checkpoint(Telling):
             contents = {"objects": objects, "aliases": variable_names.aliases(named)}
             contents["joined"] = joined.to_json(variable_names.joined(self._objects))
             manifest.check_json(contents)
-            marks = [(follower, follower.held()) for follower in self.followers]
+            marks = [(follower, follower.mark_moment()) for follower in self.followers]
             parts = {}
             for group in groups:
                 key = id(group.parameters)
@@ -333,7 +333,7 @@ class Checkpoint(Telling):
 class Follower(Protocol):
     """An observer of saves and restores, which has to know the moments that can be restored."""
 
-    def held(self) -> Any:
+    def mark_moment(self) -> Any:
         """Called at the moment of a snapshot; returns a mark that names the moment."""
 
     def committed(self, mark: Any, path: str) -> None:

@@ -103,7 +103,7 @@ class Barrier:
                 asked = set(core.outboxes.trainers)
                 core.outboxes.put_all(AskPosition(resource_id))
                 self._waiting.until(
-                    functools.partial(self._is_told_or_unsettled, asked),
+                    functools.partial(self._is_answered_or_unsettled, asked),
                     deadline_s,
                     "trainers to say how far their data is",
                 )
@@ -117,7 +117,7 @@ class Barrier:
             self._positions[trainer] = position
             self._core.changed.notify_all()
 
-    def _is_told_or_unsettled(self, asked: set[int]) -> bool:
+    def _is_answered_or_unsettled(self, asked: set[int]) -> bool:
         core = self._core
         return not core.state.is_settled or self._positions.keys() >= asked & core.outboxes.trainers
 

@@ -26,7 +26,7 @@ from dataservice.runtime.ending import end_with_program
 from pstrain.consistency import Sync
 from pstrain.coordinator.assembly import assemble
 from pstrain.coordinator.functions import KnownFunctions
-from pstrain.coordinator.join_progress import Report
+from pstrain.coordinator.join_progress import OnProgress
 from pstrain.coordinator.options import (
     QUEUE_CAPACITY,
     CoordinatorOptions,
@@ -220,7 +220,7 @@ class ClusterCoordinator:
     def join(
         self,
         timeout: float | None = None,
-        progress: Report | None = None,
+        progress: OnProgress | None = None,
         *,
         progress_interval_s: float = 1.0,
     ) -> None:

@@ -231,7 +231,7 @@ class Restorer:
 
     # -- called by the checkpoint
 
-    def held(self) -> _Mark:
+    def mark_moment(self) -> _Mark:
         """Returns the moment of a save; ServerLostError while a restore is under way."""
         if self.is_restoring:
             raise ServerLostError(
@@ -254,7 +254,7 @@ class Restorer:
     def restored(self, path: str) -> None:
         """Notes that the program itself has restored a checkpoint."""
         if not self.is_restoring:
-            self.committed(self.held(), path)
+            self.committed(self.mark_moment(), path)
 
     # -- the thread
 

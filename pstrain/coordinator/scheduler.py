@@ -16,7 +16,7 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.barrier import Barrier
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.end_errors import end_without_input
-from pstrain.coordinator.join_progress import Meter, Report
+from pstrain.coordinator.join_progress import Meter, OnProgress
 from pstrain.coordinator.orders import Closure
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.rollback import Rollback
@@ -130,11 +130,15 @@ class Scheduler(TrainerInterface):
         )
 
     def wait_idle(
-        self, timeout_s: float | None, report: Report | None = None, interval_s: float = 1.0
+        self,
+        timeout_s: float | None,
+        on_progress: OnProgress | None = None,
+        interval_s: float = 1.0,
     ) -> None:
         """Blocks until every closure has ended, then raises their errors, if any.
 
-        ``report`` is called in this thread, with no lock held, every ``interval_s`` and at the end.
+        ``on_progress`` is called in this thread, with no lock held, every ``interval_s`` and at the
+        end.
         """
         core, now_s = self._core, time.monotonic()
         if not core.state.is_idle:
@@ -143,14 +147,14 @@ class Scheduler(TrainerInterface):
         meter = Meter(core.state.finished_count, now_s)
         is_idle = False
         while not is_idle:
-            pause_at_s = None if report is None else time.monotonic() + interval_s
+            pause_at_s = None if on_progress is None else time.monotonic() + interval_s
             with core.changed:
                 core.seal(core.next_id)
                 is_idle = self.waiting.until(
                     lambda: core.state.is_idle, deadline_s, "scheduled closures to end", pause_at_s
                 )
-            if report is not None:
-                report(meter.read(self.counts(), time.monotonic()))
+            if on_progress is not None:
+                on_progress(meter.read(self.counts(), time.monotonic()))
         with core.changed:
             self._raise_errors(deadline_s)
 

@@ -66,7 +66,7 @@ class Checkpoints:
         with self._lock, node.scheduler.barrier.held(_HOLD_TIMEOUT_S):
             node.parameters.check_current()
             world.checker.saved()
-            marks = [(follower, follower.held()) for follower in self.followers]
+            marks = [(follower, follower.mark_moment()) for follower in self.followers]
             books, session = world.checker.books(), node.parameters.session
             values = [values_of(server.store) for server in world.servers]
             saved = copy.deepcopy(books), world.checker.rows_used(), values
