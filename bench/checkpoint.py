@@ -1,12 +1,13 @@
 """How long does a checkpoint of a large table stop training, and how fast is it written?
 
-A parameter server in a process of its own holds a table with Adagrad slots. It is saved while
-nobody trains, and while this process goes on updating random rows, as a trainer does: that several
-times, in turns with the disk's own rate for as many bytes (written through the page cache and
-synced, and past it: the better counts). A save is compared with the disk just before and after it,
-because disks of virtual machines change by half from minute to minute; the median counts. Then the
-time of a step before and during saves, and what the server's memory grows by. Last, a save of what
-some steps changed (``incremental``), while training. Prints a JSON line.
+A parameter server in a process of its own holds a table with Adagrad slots. The table is saved once
+while nobody trains, then several times while this process updates random rows, as a trainer does.
+Saves take turns with a plain write of as many bytes, which gives the disk's own rate (through the
+page cache and synced, and past the page cache; the better rate counts). A save is compared with the
+disk just before and after it, because the rate of disks of virtual machines changes by half from
+minute to minute; the median counts. The line also has the time of a step before and during saves,
+and by how much the server's memory grows. Last comes a save, while training, of what some steps
+changed (``incremental``). Prints a JSON line.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _STEPS_BETWEEN = 20
 
 
 def disk_rates(directory: str, size_bytes: int) -> dict[str, float]:
-    """Bytes per second of writes that end on the disk: through the page cache, and past it."""
+    """Returns bytes per second of writes to the disk: through the page cache, and past it."""
     piece = mmap.mmap(-1, _PIECE_BYTES)
     piece.write(np.random.default_rng(0).bytes(_PIECE_BYTES))
     rates = {"cached": _rate(directory, size_bytes, piece, 0)}
@@ -63,13 +64,13 @@ def _rate(directory: str, size_bytes: int, piece: mmap.mmap, flags: int) -> floa
 
 
 def resident_bytes(pid: int) -> int:
-    """A process's own memory. Linux only."""
+    """Returns the size of a process's own memory (without files and shared memory). Linux only."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
 
 
 class Stepper:
-    """Updates random rows of the table until it is stopped, and notes how long each step took."""
+    """A context manager that updates random rows of the table, and records each step's time."""
 
     def __init__(self, table: Any, optimizer: Any, rows: int, width: int) -> None:
         self.seconds: list[float] = []
@@ -161,7 +162,7 @@ def measure(rows: int, width: int, directory: str, rounds: int) -> dict[str, Any
 def measure_increment(
     checkpoint: ps.Checkpoint, directory: str, stepper: Stepper, pid: int
 ) -> dict[str, float]:
-    """A save of what ``_STEPS_BETWEEN`` steps, and those that go on meanwhile, changed."""
+    """Measures a save of what ``_STEPS_BETWEEN`` steps and those just before the save changed."""
     whole = checkpoint.save(directory, incremental=True)
     stepper.seconds.clear()
     for _ in range(_STEPS_BETWEEN):
@@ -187,7 +188,7 @@ def _saved_while_training(
     *,
     incremental: bool = False,
 ) -> tuple[SavedCheckpoint, int]:
-    """A save, and the most memory that the server had."""
+    """Saves while ``trainer`` trains; returns the save and the most memory that the server had."""
     time.sleep(0.2)
     trainer.before, trainer.seconds = trainer.seconds, []
     saved, most = checkpoint.save(directory, asynchronous=True, incremental=incremental), 0
@@ -209,12 +210,33 @@ def _speed(saved: SavedCheckpoint, around: list[dict[str, float]]) -> dict[str, 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="a table of 100,000 rows")
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--width", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=3, help="saves while training")
-    parser.add_argument("--directory", default=None, help="on the disk to measure")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.checkpoint",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="save a table of 100,000 rows once, to check that the benchmark works",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=20_000_000, help="rows of the table (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--width", type=int, default=16, help="values in each row (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="number of saves while training (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--directory",
+        default=None,
+        help="folder on the disk to measure (default: the one for temporary files)",
+    )
     args = parser.parse_args(arguments)
     if args.smoke:
         args.rows, args.rounds = 100_000, 1

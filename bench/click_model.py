@@ -1,7 +1,7 @@
 """The model of the training benchmark: 26 embeddings of 16 out of one table, a 64-32-1 network.
 
-The same network as `bench.peers.tf_parameter_server` trains, so it has no wide part. It is written
-as a user would write a model of their own, from layers.
+It is the network that `bench.peers.tf_parameter_server` trains, so it has no wide part. It is
+written as a user would write a model of their own, from layers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UNITS = (64, 32, 1)
 
 
 class EmbeddedRows(ps.layers.Embedding):
-    """Looked-up rows and the dense columns side by side, float32 [n, 26 * dim + 13]."""
+    """A layer of looked-up rows and dense columns side by side: float32 [n, 26 * dim + 13]."""
 
     def forward(self, values: Sequence[Any], inputs: Features) -> Tensor:
         lookup = values[0]
@@ -49,7 +49,7 @@ class EmbeddedRows(ps.layers.Embedding):
 
 
 class ClickModel(Model):
-    """Make it, and its optimizer, inside a strategy's scope, or outside for one process."""
+    """The click model; made, with its optimizer, in a scope, or outside for one process."""
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__(FeatureSchema(dense=DENSE, label="label"))
@@ -80,7 +80,7 @@ class ClickModel(Model):
 
 
 def batches(batch: int, rows: int = ROWS_IN_MEMORY) -> Iterator[Features]:
-    """Batches from memory for ever, cut before the first is given out."""
+    """Returns endless batches from memory, all cut beforehand."""
     labels, dense, ids = training_arrays(rows)
     cut = [
         Features(dense[a : a + batch], ids[a : a + batch], labels[a : a + batch])
@@ -90,12 +90,12 @@ def batches(batch: int, rows: int = ROWS_IN_MEMORY) -> Iterator[Features]:
 
 
 def optimizer() -> ps.optimizers.Adagrad:
-    """As the peer's."""
+    """Returns the optimizer, with the settings of the peer's."""
     return ps.optimizers.Adagrad(0.05, initial_accumulator_value=0.1, epsilon=1e-7)
 
 
 def step(model: ClickModel, rule: ps.optimizers.Adagrad, batch: Features) -> float:
-    """Train on a batch and return its loss."""
+    """Trains on a batch and returns its loss."""
     with ps.GradientTape() as tape:
         loss = model.loss(batch)
     rule.apply_gradients(tape.gradients(loss))

@@ -1,9 +1,9 @@
 """How many closures that do nothing are scheduled, run and finished per second?
 
-One trainer and one parameter server in processes of their own, this process as the coordinator.
-What is measured is all that a step costs besides its own work. With `--peer` TensorFlow's
-ClusterCoordinator does the same, between our own runs. Prints JSON lines: one per run, and one
-with the ratio of the medians.
+One trainer (`--workers` for more) and one parameter server run in their own processes; this process
+is the coordinator. The figure is what a step costs besides its own work. With `--peer` TensorFlow's
+ClusterCoordinator does the same between our runs. Prints JSON lines: one per run, and one with the
+ratio of the medians.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _DEADLINE_S = 120.0
 
 
 def nothing() -> None:
-    """The closure."""
+    """Does nothing; it is the closure that is scheduled."""
 
 
 def measure(trainers: int, seconds: float) -> dict[str, Any]:
-    """One run of about `seconds`."""
+    """Measures one run of about `seconds`."""
     with ps.LocalCluster(workers=trainers, ps=1, data_workers=0) as cluster:
         strategy = ps.ParameterServerStrategy(cluster.resolver)
         coordinator = ps.ClusterCoordinator(strategy)
@@ -55,7 +55,7 @@ def measure(trainers: int, seconds: float) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Ours and theirs in turn, then the ratio."""
+    """Runs ours and theirs in turn, then prints the ratio."""
     ours, theirs = [], []
     for _ in range(options.rounds):
         result = measure(options.workers, options.seconds)
@@ -75,17 +75,38 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.closures", description=__doc__)
-    parser.add_argument("--workers", type=int, default=1, help="trainers")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of one run, about")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts")
-    parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.closures",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of trainers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="approximate seconds of each run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
+    )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     children.end_with_parent()

@@ -2,9 +2,9 @@
 
 A row is `label`, 13 float32 counts `i0..i12` and 26 int64 raw ids `c0..c25`. Clicks are drawn from
 a planted logistic model of the row itself (`planted_logit`), so the best reachable AUC is known.
-Rows are a pure function of (seed, row number): the same rows come out whatever range is asked for,
-and every file format of one seed holds the same rows in the same order.
-It knows nothing of the systems that read the files.
+Knows nothing of the systems that read the files. Invariant: rows are a pure function of (seed, row
+number): any range that is asked for has the same rows, and every file format of one seed holds the
+same rows in the same order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Columns = dict[str, np.ndarray]
 
 
 def splitmix64(values: np.ndarray) -> np.ndarray:
-    """The splitmix64 step of each value (Steele, Lea and Flood 2014), as uint64 of equal shape."""
+    """Applies splitmix64 (Steele, Lea and Flood 2014) to each value; uint64 of equal shape."""
     z = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -45,14 +45,14 @@ def splitmix64(values: np.ndarray) -> np.ndarray:
 
 
 def hash_ids(ids: np.ndarray, buckets: int = HASH_BUCKETS) -> np.ndarray:
-    """Bucket numbers of raw ids: int64 in [0, buckets), equal shape."""
+    """Returns the bucket numbers of raw ids: int64 in [0, buckets), equal shape."""
     return (splitmix64(ids) % np.uint64(buckets)).astype(np.int64)
 
 
 def raw_matrices(
     start: int, stop: int, seed: int = 0
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Rows [start, stop) in pieces: label (n,), dense (n, 13) float32, ids (n, 26) int64."""
+    """Yields rows [start, stop) in pieces: label (n,), dense float32 (n, 13), ids int64 (n, 26)."""
     if not 0 <= start <= stop:
         raise ValueError(f"rows {start}..{stop} are not a range; give 0 <= start <= stop")
     for chunk in range(start // CHUNK_ROWS, -(-stop // CHUNK_ROWS)):
@@ -63,7 +63,7 @@ def raw_matrices(
 
 
 def _chunk(seed: int, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One whole chunk: cut, never drawn shorter, so that rows do not depend on the range asked."""
+    """Draws one whole chunk; callers cut it, so that rows do not depend on the range asked for."""
     random = np.random.Generator(np.random.SFC64([seed, chunk]))
     logs = random.standard_normal((CHUNK_ROWS, len(DENSE)), dtype=np.float32)
     dense = np.floor(np.exp(logs * _LOG_SIGMA + _LOG_MEAN))
@@ -76,7 +76,7 @@ def _chunk(seed: int, chunk: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _zipf_ranks(uniform: np.ndarray, cardinality: int) -> np.ndarray:
-    """Ranks in [0, cardinality) by the inverse distribution of a bounded power law."""
+    """Returns ranks in [0, cardinality) by the inverse distribution of a bounded power law."""
     power = 1.0 - _ZIPF_EXPONENT
     top = float(cardinality + 1) ** power
     ranks = (1.0 - uniform * (1.0 - top)) ** (1.0 / power)
@@ -84,13 +84,13 @@ def _zipf_ranks(uniform: np.ndarray, cardinality: int) -> np.ndarray:
 
 
 def _raw_ids(field: int, ranks: np.ndarray) -> np.ndarray:
-    """Ids in [2^62, 2^63): non-negative, and all of them nine bytes long as a protobuf varint."""
+    """Returns ids in [2^62, 2^63): non-negative, and nine bytes long as protobuf varints."""
     mixed = splitmix64(ranks + (field << 40))
     return ((mixed >> np.uint64(2)) | np.uint64(1 << 62)).astype(np.int64)
 
 
 def planted_logit(dense: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """The true log-odds of a click for dense (n, 13) and raw ids (n, 26): float32 (n,)."""
+    """Returns the true log-odds of a click for dense (n, 13) and raw ids (n, 26): float32 (n,)."""
     scaled = (np.log1p(dense) - _LOG_MEAN) / _LOG_SIGMA
     # The low 24 bits of an id are as good as random, so they serve as the id's own weight.
     weights = (ids & 0xFFFFFF).astype(np.float32) * np.float32(2.0**-23) - np.float32(1.0)
@@ -102,7 +102,7 @@ def _sigmoid(logit: np.ndarray) -> np.ndarray:
 
 
 def generate(rows: int, *, seed: int = 0, start: int = 0, label_dtype: str = "float32") -> Columns:
-    """Rows [start, start + rows) as columns: `label`, `i0..i12` float32, `c0..c25` int64.
+    """Returns rows [start, start + rows) as columns: `label`, `i*` float32, `c*` int64.
 
     `label_dtype` is any NumPy type name; labels are 0 or 1.
     """
@@ -114,7 +114,7 @@ def generate(rows: int, *, seed: int = 0, start: int = 0, label_dtype: str = "fl
 def training_arrays(
     rows: int, *, seed: int = 0, start: int = 0, buckets: int = HASH_BUCKETS
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a trainer takes: label float32 (n,), log1p dense float32 (n, 13), hashed ids (n, 26)."""
+    """Returns a trainer's input: float32 label (n,) and log1p dense (n, 13), hashed ids (n, 26)."""
     parts = list(raw_matrices(start, start + rows, seed)) or list(_no_rows())
     labels, dense, ids = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     return labels.astype(np.float32), np.log1p(dense), hash_ids(ids, buckets)
@@ -136,7 +136,7 @@ def _columns(labels: np.ndarray, dense: np.ndarray, ids: np.ndarray, label_dtype
 
 
 def file_ranges(rows: int, files: int) -> list[tuple[int, int]]:
-    """Row ranges of `files` files: whole row groups where there are enough, else whole blocks."""
+    """Returns row ranges of `files` files: whole row groups if there are enough, else blocks."""
     unit = CHUNK_ROWS if rows >= files * CHUNK_ROWS else BLOCK_ROWS
     units = -(-rows // unit)
     bounds = [min(units * k // files * unit, rows) for k in range(files + 1)]
@@ -151,7 +151,7 @@ def _batches(start: int, stop: int, seed: int, label_dtype: str) -> Iterator[Any
 
 
 def write_parquet(path: Path, start: int, stop: int, seed: int, label_dtype: str) -> None:
-    """One Parquet file in pyarrow's default encoding, a row group per 65,536 rows."""
+    """Writes one Parquet file in pyarrow's default encoding, a row group per 65,536 rows."""
     import pyarrow.parquet as pq
 
     batches = _batches(start, stop, seed, label_dtype)
@@ -162,7 +162,7 @@ def write_parquet(path: Path, start: int, stop: int, seed: int, label_dtype: str
 
 
 def write_arrow(path: Path, start: int, stop: int, seed: int, label_dtype: str) -> None:
-    """One Arrow IPC file, uncompressed, a record batch per 65,536 rows: fit for memory mapping."""
+    """Writes one Arrow IPC file, uncompressed for memory mapping, a batch per 65,536 rows."""
     import pyarrow as pa
 
     batches = _batches(start, stop, seed, label_dtype)
@@ -173,7 +173,7 @@ def write_arrow(path: Path, start: int, stop: int, seed: int, label_dtype: str) 
 
 
 def write_tfrecord(path: Path, start: int, stop: int, seed: int, label_dtype: str) -> None:
-    """One TFRecord file with a tf.train.Example of 40 features per row."""
+    """Writes one TFRecord file with a tf.train.Example of 40 features per row."""
     from bench.peers import tfrecord
 
     with path.open("wb") as sink:
@@ -183,9 +183,9 @@ def write_tfrecord(path: Path, start: int, stop: int, seed: int, label_dtype: st
 
 
 def write_packed(path: Path, start: int, stop: int, seed: int, label_dtype: str) -> None:
-    """One TFRecord file whose records are blocks of 4,096 rows as raw bytes; labels are float32.
+    """Writes one TFRecord file of 4,096 rows per record, as raw bytes; labels are float32.
 
-    A short block at the end of the rows is left out: every record has the same size.
+    A short block at the end of the rows is left out, so that every record has the same size.
     """
     del label_dtype
     from bench.peers import tfrecord
@@ -212,7 +212,7 @@ def write_files(
     seed: int = 0,
     label_dtype: str = "float32",
 ) -> list[Path]:
-    """Write rows [0, rows) as `files` files and return their paths; fewer if blocks are fewer.
+    """Writes rows [0, rows) as `files` files, or fewer if blocks are fewer; returns their paths.
 
     Formats: parquet, arrow, tfrecord (an Example per row), packed (a record per 4,096 rows).
     """
@@ -231,14 +231,34 @@ def write_files(
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line: write one data set and print a JSON line about it."""
-    parser = argparse.ArgumentParser(prog="python -m bench.data", description=__doc__)
-    parser.add_argument("--rows", type=int, required=True)
-    parser.add_argument("--out", type=Path, required=True, help="folder, made if missing")
-    parser.add_argument("--format", choices=sorted(WRITERS), default="parquet")
-    parser.add_argument("--files", type=int, default=8)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--label-dtype", choices=("float32", "int64"), default="float32")
+    """Runs the command line: writes one data set and prints a JSON line about it."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.data",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rows", type=int, required=True, help="number of rows to write")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder to write to, created if it is missing"
+    )
+    parser.add_argument(
+        "--format",
+        choices=sorted(WRITERS),
+        default="parquet",
+        help="format of the files (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--files", type=int, default=8, help="number of files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the rows (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--label-dtype",
+        choices=("float32", "int64"),
+        default="float32",
+        help="type of the label column (default: %(default)s)",
+    )
     options = parser.parse_args(argv)
     began = time.perf_counter()
     paths = write_files(

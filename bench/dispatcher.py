@@ -1,15 +1,15 @@
 """Does one dispatcher hold thousands of workers and readers, and a million files?
 
 The dispatcher is a real one (`DispatchServer`, its journal on) in a process of its own. The files
-are real: hard links to a few small CSV files, listed and planned by the dispatcher as it does for
-any job. Workers and readers are simulated (`bench.simulated_clients`) in a second process.
+are real: hard links to a few small CSV files, which the dispatcher lists and plans as for any job.
+Workers and readers are simulated (`bench.simulated_clients`) in a second process.
 
-Four figures. Joining: how long until all are in, and the latency of all calls meanwhile. Replies:
-latency of all calls while every worker sends its heartbeats and every reader syncs at the interval
-that the dispatcher asks for, and `--active` readers consume windows. Restart: from the start
-of a new dispatcher process, on the journal of one that was killed, to the first lease that a worker
-gets of it, and until all active readers were answered again. Memory: the largest resident size of
-each of the two dispatcher processes. Prints one JSON line.
+Four figures. Joining: how long it takes until all have joined, and the latency of all calls
+meanwhile. Replies: the latency of all calls while every worker sends heartbeats and every reader
+syncs at the interval that the dispatcher asks for, and `--active` readers consume windows. Restart:
+the time from the start of a new dispatcher process, on the journal of one that was killed, until a
+worker gets its first lease, and until all active readers have a reply again. Memory: the largest
+resident size of each of the two dispatcher processes. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FILES_PER_FOLDER = 10_000
 
 
 def make_files(folder: Path, count: int) -> str:
-    """So many small CSV files, as hard links; the glob that finds them."""
+    """Makes `count` small CSV files, as hard links; returns the glob that finds them."""
     for number in range(count):
         if number % _LINKS_PER_FILE == 0:
             origin = folder / f"origin-{number:07}"
@@ -52,7 +52,7 @@ def make_files(folder: Path, count: int) -> str:
             day = folder / f"day-{number // _FILES_PER_FOLDER:04}"
             day.mkdir()
         os.link(origin, day / f"part-{number:07}.csv")
-    # The first commit of the journal would otherwise wait for all of them to reach the disk.
+    # Otherwise the journal's first commit would wait until all files have reached the disk.
     os.sync()
     return str(folder / "day-*" / "*.csv")
 
@@ -61,7 +61,7 @@ def _serve(options: argparse.Namespace) -> None:
     config = DispatcherConfig(
         port=options.port, work_dir=options.work_dir, fault_tolerant_mode=True
     )
-    # As the command does it.
+    # `dataservice dispatcher` does the same.
     collect_seldom()
     server = DispatchServer(config)
     children.say(address=server.target)
@@ -74,7 +74,7 @@ def _dispatcher(group: children.Children, port: int, work_dir: str) -> children.
 
 
 class Prober:
-    """One worker and one reader with the real clients, to see when leases come."""
+    """One worker and one reader with the real clients, to find out when leases come."""
 
     def __init__(self, target: str, dataset_id: str) -> None:
         self._connection = Connection(target)
@@ -87,18 +87,18 @@ class Prober:
         began = time.perf_counter()
         self._joined = self._connection.open_iteration(request, timeout_s=_TIMEOUT_S)
         self.open_s = time.perf_counter() - began
-        # Only now: while the files are planned nobody sends its heartbeats.
+        # Registered only after that: while the files are planned, nobody sends its heartbeats.
         config = WorkerConfig(dispatcher_address=target)
         self._link = DispatcherLink(config, token=resolve_token(None), tls=None)
         self._worker_id = self._link.register("prober:1", lambda: False).worker_id
 
     @property
     def iteration_id(self) -> str:
-        """What it reads."""
+        """The iteration that the prober reads."""
         return str(self._joined.iteration_id)
 
     def lease(self) -> int:
-        """Files in the first window that comes; waits for a dispatcher that is away."""
+        """Leases one window and returns its number of files; waits if the dispatcher is away."""
         while True:
             grant = self._link.lease(
                 *(self._worker_id, self._joined.iteration_id, self._joined.reader_id),
@@ -110,7 +110,7 @@ class Prober:
                 raise SystemExit("all files were read before the end; give more --files")
 
     def keep_alive(self) -> None:
-        """One heartbeat and one sync."""
+        """Sends one heartbeat and one sync."""
         beat = pb.WorkerHeartbeatRequest(worker_id=self._worker_id)
         self._link.heartbeat(beat, lambda: False)
         sync = pb.SyncRequest(
@@ -119,18 +119,18 @@ class Prober:
         self._connection.sync(sync, timeout_s=_TIMEOUT_S, should_stop=lambda: False)
 
     def heartbeats(self) -> dict[str, Any]:
-        """Intervals and time-outs that are in force."""
+        """Returns the intervals and time-outs that are in force."""
         described: dict[str, Any] = self._connection.status()["heartbeats"]
         return described
 
     def close(self) -> None:
-        """Ends both connections."""
+        """Closes both connections."""
         self._link.close()
         self._connection.close()
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """The whole run, in a folder that is deleted afterwards."""
+    """Does the whole run, with its files in `folder`; returns the fields of the JSON line."""
     began = time.perf_counter()
     files, work_dir = folder / "files", folder / "journal"
     files.mkdir()
@@ -197,7 +197,7 @@ def _load(
 
 
 def _line_while_alive(child: children.Child, prober: Prober) -> dict[str, Any]:
-    """The child's next line, while the prober's worker keeps its lease."""
+    """Returns the child's next line; meanwhile the prober's worker and reader stay alive."""
     found: list[dict[str, Any]] = []
     waiting = threading.Thread(target=lambda: found.append(child.line()))
     waiting.start()
@@ -210,15 +210,48 @@ def _line_while_alive(child: children.Child, prober: Prober) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--workers", type=int, default=2_000)
-    parser.add_argument("--readers", type=int, default=2_000)
-    parser.add_argument("--active", type=int, default=100, help="readers that consume windows")
-    parser.add_argument("--files", type=int, default=1_000_000)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of measuring replies")
-    parser.add_argument("--dir", help="where files and journal are made; default: a temporary one")
-    parser.add_argument("--smoke", action="store_true", help="a few of each")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=2_000,
+        help="number of simulated workers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--readers",
+        type=int,
+        default=2_000,
+        help="number of simulated readers (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--active",
+        type=int,
+        default=100,
+        help="number of readers that consume windows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--files",
+        type=int,
+        default=1_000_000,
+        help="number of files of the dataset (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20.0,
+        help="seconds to measure replies for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--dir", help="folder to make the files and the journal in (default: a temporary one)"
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=["dispatcher"], help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)

@@ -1,10 +1,10 @@
 """How long does a user wait: for the import, for the first batch, for the end of an epoch?
 
-Import: `import dataservice` in a new interpreter, less what an empty one takes. First batch: from
-`iter()` of a distributed dataset to its first batch, with workers that have served another job.
-End: from the last row of a finite epoch to the end of the iteration; tf.data service's own, with
-`--peer`, is measured in the same way by `bench.peers.tfdata_splits`. Medians of `--rounds` runs.
-Prints one JSON line each.
+Import: `import dataservice` in a new interpreter, without the interpreter's own start. First batch:
+from `iter()` of a distributed dataset to its first batch, with workers that have served another
+job. End: from the last row of a finite epoch to the end of the iteration. With `--peer`
+`bench.peers.tfdata_splits` measures the end with tf.data service in the same way. Prints one JSON
+line each, with medians of `--rounds` runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BATCH = 1_024
 
 
 def import_s(statement: str = "import dataservice") -> float:
-    """Seconds that a statement takes in an interpreter of its own."""
+    """Returns the seconds that a statement takes in a new interpreter."""
     program = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
@@ -33,7 +33,7 @@ def import_s(statement: str = "import dataservice") -> float:
 
 
 def epoch_s(target: str, rows: int) -> tuple[float, float]:
-    """Seconds from `iter()` to the first batch, and from the last batch to the end."""
+    """Returns the seconds from `iter()` to the first batch, and from the last batch to the end."""
     numbers = ds.Dataset.range(rows).batch(_BATCH)
     began = time.perf_counter()
     with iter(numbers.distribute(ds.ShardingPolicy.DYNAMIC, target)) as batches:
@@ -46,7 +46,7 @@ def epoch_s(target: str, rows: int) -> tuple[float, float]:
 
 
 def say(what: str, system: str, seconds: list[float], target_s: float | None = None) -> None:
-    """One JSON line."""
+    """Prints one JSON line."""
     children.say(
         bench="latency",
         what=what,
@@ -59,7 +59,7 @@ def say(what: str, system: str, seconds: list[float], target_s: float | None = N
 
 
 def run(options: argparse.Namespace) -> None:
-    """The three waits, and the peer's end of an epoch."""
+    """Measures the three waits, and the peer's end of an epoch."""
     say("import", "dataservice", [import_s() for _ in range(options.rounds)], 0.3)
     with systems.service(options.workers) as target:
         epoch_s(target, options.rows)
@@ -77,17 +77,33 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.latency", description=__doc__)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--smoke", action="store_true", help="one round of each")
-    parser.add_argument("--peer", action="store_true", help="run tf.data service too")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.latency",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows", type=int, default=100_000, help="rows of the dataset (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of data workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=7,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
+    parser.add_argument("--peer", action="store_true", help="also measure tf.data service")
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     if options.smoke:

@@ -3,19 +3,18 @@
 Ours: a dispatcher process with its SQLite journal and, in a second process, workers that lease
 through their real feeds (`LeaseFeed`, over gRPC) and readers that report every window as consumed.
 The workers run no pipeline, so the figure is the rate at which the control plane gives out work
-and records, durably, that it was done. Two forms: with `files` the splits are small files of
-unknown length, which a plan puts together, up to 64 in a window; with `windows` every split is a
-window of its own, the worst case, in which nothing can be put together. The splits stand in the
-plan; no file is listed or opened.
+and records, durably, that it was done. There are two forms. With `files` the splits are small files
+of unknown length, of which a plan puts up to 64 into one window. With `windows` every split is a
+window of its own, the worst case. The splits are made up in the plan; no file is listed or opened.
 
 Theirs (`--peer`, `bench.peers.tfdata_splits`): tf.data service, journal on, `range(n).batch(1024)`,
-the lightest program whose every element is a split; a file name would cost it the same call. Its
-worker runs a pipeline that only counts, and sends one element per 1,024 splits, so that there too
-handing out splits is what takes time; the second that an epoch takes to end is not counted. Theirs
-records that splits were given out, ours also that they were consumed.
+the lightest program in which every element is a split; a file name would cost it the same call. Its
+worker runs a pipeline that only counts, and sends one element per 1,024 splits, so that handing out
+splits takes most of the time there too. The second that an epoch takes to end is not counted.
+Theirs records that splits were given out, ours also that they were consumed.
 
-`--program` runs the very program of the peer on ours as well, real worker and reader: rows per
-second of `range(n).batch(1024)`, where ours leases windows of many rows.
+`--program` also runs the peer's program on ours, with a real worker and reader: the rows per second
+of `range(n).batch(1024)`, for which ours leases windows of many rows.
 Prints JSON lines: one per run, and with `--peer` one per ratio.
 """
 
@@ -58,7 +57,7 @@ _DEADLINE_S = 180.0
 
 
 def plan(form: str, count: int) -> WindowPlan:
-    """A plan of so many splits."""
+    """Returns a plan of `count` splits."""
     if form == "windows":
         ranges = tuple(Split(start=row, stop=row + 1, rows=1) for row in range(count))
         return WindowPlan(splits=ranges, target_rows=1)
@@ -74,7 +73,7 @@ def plan(form: str, count: int) -> WindowPlan:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    """The dispatcher process: all of a dispatcher but the listing of files."""
+    """Runs the dispatcher process: a whole dispatcher but for the listing of files."""
     splits = plan(options.forms, options.splits)
     service = DispatcherService(
         clock=SystemClock(),
@@ -89,7 +88,7 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 class Stream:
-    """One worker's stream to one reader: leases on one thread, reports on another."""
+    """One worker's stream to one reader; it leases on one thread and reports on another."""
 
     def __init__(self, target: str, dataset_id: str, number: int) -> None:
         self.leased = 0
@@ -118,7 +117,7 @@ class Stream:
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Leases until nothing is left, and reports all of it."""
+        """Leases until nothing is left, and reports all windows as consumed."""
         reporter = threading.Thread(target=self._report)
         self._feed.start()
         reporter.start()
@@ -142,7 +141,7 @@ class Stream:
             return None
 
     def _report(self) -> None:
-        """What a reader tells the dispatcher, as often as it does."""
+        """Tells the dispatcher which windows were consumed, more often than a real reader does."""
         finished = False
         while not finished:
             with self._lock:
@@ -162,7 +161,7 @@ class Stream:
 
 
 def measure(form: str, splits: int, workers: int) -> dict[str, Any]:
-    """One run of ours; the journal's size says what was recorded."""
+    """Runs ours once; returns the fields of the JSON line, with the size of the journal."""
     with (
         tempfile.TemporaryDirectory(prefix="bench-leases-") as folder,
         children.Children(_DEADLINE_S) as group,
@@ -199,7 +198,7 @@ def measure(form: str, splits: int, workers: int) -> dict[str, Any]:
 
 
 def measure_program(rows: int, workers: int) -> dict[str, Any]:
-    """The peer's program on our whole service."""
+    """Runs the peer's program on our whole service."""
     with systems.service(workers) as target:
         numbers = ds.Dataset.range(rows).batch(BATCH)
         began = time.perf_counter()
@@ -217,7 +216,7 @@ def measure_program(rows: int, workers: int) -> dict[str, Any]:
 
 
 def run(options: argparse.Namespace) -> None:
-    """All sizes, ours and theirs in turn."""
+    """Runs all sizes, ours and theirs in turn."""
     for splits in options.splits:
         ours = {form: measure(form, splits, options.workers) for form in options.forms}
         for result in ours.values():
@@ -244,22 +243,51 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--splits", type=int, nargs="+", default=[1_000, 10_000, 50_000, 200_000])
-    parser.add_argument("--forms", nargs="+", choices=_FORMS, default=list(_FORMS))
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--program", action="store_true", help="run the peer's program on ours too")
-    parser.add_argument("--peer", action="store_true", help="run tf.data service too, and compare")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
-        "--peer-most", type=int, default=50_000, help="of its splits, since it takes its time"
+        "--splits",
+        type=int,
+        nargs="+",
+        default=[1_000, 10_000, 50_000, 200_000],
+        help="numbers of splits to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--forms",
+        nargs="+",
+        choices=_FORMS,
+        default=list(_FORMS),
+        help="whether splits are small files, or windows of their own (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="number of workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--program", action="store_true", help="also run the peer's program on our service"
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure tf.data service, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-most",
+        type=int,
+        default=50_000,
+        help="largest number of splits to measure tf.data service with, which is slow (default: "
+        "%(default)s)",
     )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that leases any")
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=["dispatcher"], help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

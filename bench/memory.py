@@ -1,14 +1,13 @@
-"""How much does a reader hold while its consumer pauses?
+"""How much memory does a reader hold while its consumer pauses?
 
-A data worker has far more rows than fit anywhere; a process of its own reads some elements, so that
-everything is loaded and warm, then stops taking. What its memory grows by at most until nothing
-moves any more ("grown"; "held": what it is then) is compared with the buffers that it declares and
-24 MiB per stream. Counted are its own pages
-and all of each segment that it maps, touched or not, as if the worker had no part in them. Workers
-in the reader's process ("in_process") declare buffers of their own, and each of their threads has a
-chunk in its hands when there is no room left. Rows are of one column, or of forty that come from
-Parquet in chunks of 21 MB: frames hold several elements then, and elements lie across the borders
-of chunks. Prints a JSON line per protocol.
+A data worker has far more rows than fit into memory. A process of its own reads some elements, so
+that everything is loaded and warm, then takes no more. The most that its memory grows until it is
+steady ("grown"; "held": the growth once it is steady) is compared with the buffers that it declares
+plus 24 MiB per stream. The process's own pages count, and each segment that it maps counts as a
+whole, touched or not, as if the worker had no part in it. Workers in the reader's process
+("in_process") declare buffers of their own, and each of their threads holds a chunk when there is
+no room left. Rows have one column, or forty that come from Parquet in chunks of 21 MB; then frames
+hold several elements, and elements cross the borders of chunks. Prints a JSON line per protocol.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PROTOCOLS = (_OWN, "shared_memory", "flight")
 ALLOWANCE_BYTES = 24 << 20
 CHUNK_BYTES = 24 << 20
 _READY_S = 120.0
-# A worker gives back what it has freed once it has waited for a second.
+# A worker returns freed memory to the system once it has waited for a second.
 _STEADY_S = 1.5
 _POLL_S = 0.1
 _WARM_ELEMENTS = 4
@@ -47,7 +46,7 @@ _MANY, _FEW = "many.parquet", "few.parquet"
 
 
 def resident_bytes() -> int:
-    """This process's own pages in memory, and the segments that it maps in full. Linux only."""
+    """Returns the size of this process's pages plus that of mapped segments in full. Linux only."""
     status = Path("/proc/self/status").read_text().splitlines()
     own = next(int(line.split()[1]) << 10 for line in status if line.startswith("RssAnon:"))
     return own + sum(
@@ -61,34 +60,34 @@ def resident_bytes() -> int:
 
 
 def write_wide(folder: Path) -> None:
-    """Small files of many wide rows and of few: each column repeats one value."""
+    """Writes small files of many and of few wide rows: each column repeats one value."""
     for path, rows in ((folder / _MANY, _ROW_GROUP_ROWS * _ROW_GROUPS), (folder / _FEW, 1_000)):
         columns = {f"c{index}": np.full(rows, index) for index in range(_WIDE_COLUMNS)}
         pq.write_table(pa.table(columns), path, row_group_size=_ROW_GROUP_ROWS)
 
 
 def rows_of(folder: Path | None) -> ds.Dataset:
-    """More rows than fit anywhere: wide ones out of a file, or else of one column."""
+    """Returns more rows than fit into memory: wide ones from a file, or rows of one column."""
     if folder is None:
         return ds.Dataset.range(1 << 40)
     return ds.Dataset.from_parquet(str(folder / _MANY)).repeat(64)
 
 
 def few_rows_of(folder: Path | None) -> ds.Dataset:
-    """The same, few enough to be read at once."""
+    """Returns rows of the same kind, few enough to be read at once."""
     if folder is None:
         return ds.Dataset.range(1_000)
     return ds.Dataset.from_parquet(str(folder / _FEW))
 
 
 def read(dataset: ds.Dataset, target: str, protocol: str) -> ds.Dataset:
-    """The dataset through the service."""
+    """Returns the dataset as read through the service."""
     asked = "local" if protocol == _OWN else protocol
     return dataset.distribute(ds.ShardingPolicy.DYNAMIC, target, data_transfer_protocol=asked)
 
 
 def pause(dataset: ds.Dataset, target: str, protocol: str, limit_s: float) -> dict[str, int]:
-    """Reads a little, pauses until memory is steady, and tells what it grew to."""
+    """Reads a little, pauses until memory is steady, and returns by how much it grew."""
     remote = read(dataset, target, protocol)
     before = resident_bytes()
     with iter(remote) as batches:
@@ -111,7 +110,7 @@ def pause(dataset: ds.Dataset, target: str, protocol: str, limit_s: float) -> di
 
 
 def warm_up(dataset: ds.Dataset, target: str, protocol: str) -> None:
-    """Loads all code and makes all threads' arenas, which are no part of the question."""
+    """Loads all code and makes all threads' memory arenas, so that they are not counted."""
     remote = read(dataset.batch(10), target, protocol)
     assert pa.Table.from_batches(remote).num_rows == 1_000
 
@@ -119,7 +118,7 @@ def warm_up(dataset: ds.Dataset, target: str, protocol: str) -> None:
 def measure(
     protocol: str, workers: int, values: int, limit_s: float, folder: Path | None = None
 ) -> dict[str, Any]:
-    """One reader process against so many workers; elements of so many values."""
+    """Measures one reader process with `workers` workers and elements of `values` values."""
     rows = values if folder is None else values // _WIDE_COLUMNS
     with systems.service(0 if protocol == _OWN else workers) as target:
         arguments = ["--reader", target, "--protocol", protocol, "--workers", str(workers)]
@@ -151,7 +150,7 @@ def measure(
 
 
 def be_reader(options: argparse.Namespace) -> None:
-    """In a process of its own: pauses, and announces what it found."""
+    """Runs the reader's process: pauses, and announces what it found."""
     exit_with_parent()
     with contextlib.ExitStack() as stack:
         for _ in range(options.workers[0] if options.protocol == _OWN else 0):
@@ -163,15 +162,44 @@ def be_reader(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.memory", description=__doc__)
-    parser.add_argument(
-        "--batch", type=int, nargs="+", default=[1 << 17, 1 << 19], help="values of 8 bytes"
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.memory",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, default=PROTOCOLS)
-    parser.add_argument("--limit-s", type=float, default=15.0, help="of a pause")
-    parser.add_argument("--smoke", action="store_true", help="one worker")
+    parser.add_argument(
+        "--batch",
+        type=int,
+        nargs="+",
+        default=[1 << 17, 1 << 19],
+        help="batch sizes to measure, in values of 8 bytes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="numbers of data workers to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--protocols",
+        nargs="+",
+        choices=PROTOCOLS,
+        default=PROTOCOLS,
+        help="ways in which elements travel (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--limit-s",
+        type=float,
+        default=15.0,
+        help="longest pause of the consumer, in seconds (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="use one worker and short pauses, to check that the benchmark works",
+    )
     parser.add_argument("--reader", help=argparse.SUPPRESS)
     parser.add_argument("--protocol", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)

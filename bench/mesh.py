@@ -1,10 +1,11 @@
 """What does it cost when many readers share the windows of many workers?
 
-Real servers and readers, several to a process, over rows that cost next to nothing, so that what
-counts is what each pair of a reader and a worker costs. Twice: readers choose some of the workers,
-as they do, and read from all of them (``--pairs all`` or ``some`` for one of both). Prints a JSON
-line each: seconds from the start of the readers to the end of the last, CPU seconds of all
-processes meanwhile, how long the slowest waited for its first batch, and whether all rows came.
+Real servers and readers, several to a process, over rows that cost next to nothing, so that the
+figure is the cost of each pair of a reader and a worker. It is measured twice: readers read from
+some of the workers, as they do by default, and from all of them (``--pairs some`` or ``all`` for
+only one of both). Prints a JSON line each: the seconds from the start of the readers to the end of
+the last one, the CPU seconds of all processes meanwhile, how long the slowest reader waited for its
+first batch, and whether all rows came.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _read(target: str, readers: int, rows: int, pairs: str) -> None:
     started_s = time.perf_counter()
 
     def read(reader: int) -> None:
-        # One pass of its own each: the passes of one distributed dataset are one after the other.
+        # Each reader distributes anew: passes of one distributed dataset follow one another.
         for batch in data.distribute(ds.ShardingPolicy.DYNAMIC, target, job_name="mesh"):
             if not counts[reader]:
                 first_s[reader] = time.perf_counter() - started_s
@@ -106,14 +107,39 @@ def _dealt(count: int, processes: int) -> list[int]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.mesh",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("role", nargs="*", help=argparse.SUPPRESS)
-    parser.add_argument("--workers", type=int, default=30)
-    parser.add_argument("--readers", type=int, default=32)
-    parser.add_argument("--processes", type=int, default=4, help="of workers, and of readers")
-    parser.add_argument("--rows", type=int, default=20_000_000)
-    parser.add_argument("--pairs", choices=("some", "all"), nargs="*", default=["some", "all"])
-    parser.add_argument("--smoke", action="store_true", help="few of all")
+    parser.add_argument(
+        "--workers", type=int, default=30, help="number of data workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--readers", type=int, default=32, help="number of readers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=4,
+        help="number of processes for the workers, and as many for the readers (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=20_000_000, help="rows of the dataset (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--pairs",
+        choices=("some", "all"),
+        nargs="*",
+        default=["some", "all"],
+        help="whether each reader reads from some of the workers or from all (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     options = parser.parse_args(argv)
     if options.role:
         children.end_with_parent()

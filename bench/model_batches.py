@@ -1,7 +1,7 @@
-"""What `bench.models` and its peer train on: their batches, sizes and rates.
+"""The batches, sizes and rates with which `bench.models` and its peer train.
 
-NumPy alone, so that programs of other frameworks can read it. Ids are rows of one table that the
-fields share, each its own part of it.
+Needs NumPy alone, so that programs of other frameworks can import it. Ids are rows of one table,
+which the fields share: each has its own part.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from bench.columns import CATEGORICAL, DENSE
 
 FIELDS, NUMBERS = len(CATEGORICAL), len(DENSE)
-# 26 of these are 10^5.
+# 26 fields of this size have 10^5 rows together, nearly.
 ROWS_OF_FIELD = 3_846
 ROWS = FIELDS * ROWS_OF_FIELD
 HIDDEN = (64, 32)
@@ -28,7 +28,7 @@ Batch = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def batches(batch: int, ids: str) -> list[Batch]:
-    """Labels float32 (n,), dense float32 (n, 13), ids int64 (n, 26), of each batch."""
+    """Returns, for each batch, labels float32 (n,), dense float32 (n, 13) and ids int64 (n, 26)."""
     random = np.random.default_rng(7)
     return [_draw(random, batch, ids) for _ in range(max(_ROWS_IN_MEMORY // batch, 2))]
 
@@ -44,7 +44,7 @@ def _draw(random: np.random.Generator, batch: int, ids: str) -> Batch:
 
 
 def _zipf_ranks(uniform: np.ndarray) -> np.ndarray:
-    """Ranks by the inverse distribution of a bounded power law."""
+    """Returns ranks by the inverse distribution of a bounded power law."""
     power = 1.0 - _ZIPF_EXPONENT
     top = float(ROWS_OF_FIELD + 1) ** power
     ranks = (1.0 - uniform * (1.0 - top)) ** (1.0 / power)

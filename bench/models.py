@@ -1,10 +1,10 @@
 """How much CPU time does a step of each model take in one process, and in TensorFlow?
 
-No servers: a tape, `apply_gradients` of Adagrad, batches from memory whose ids are rows of a table
-of 10^5, 13 dense and 26 categorical columns. `bench.peers.tf_models` does the same work; with
-`--peer` its forms and ours take turns, and a ratio is the median of the turns'. Each computes on
-one thread unless `--threads` says otherwise (0: as many as each takes by itself). Prints JSON
-lines: one for each batch, model and kind of ids.
+A step without servers: a tape and `apply_gradients` of Adagrad, on batches from memory with 13
+dense and 26 categorical columns, whose ids are rows of a table of 10^5. `bench.peers.tf_models`
+does the same work; with `--peer` its forms and ours take turns, and a ratio is the median of the
+turns' ratios. Each computes on one thread unless `--threads` says otherwise (0: as many as each
+takes by itself). Prints JSON lines: one for each batch size, model and kind of ids.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PEER_FORMS = ("plain", "compiled")
 
 
 def make(kind: str, width: int) -> Model:
-    """The model, over rows that a field has one part of."""
+    """Returns a model of ``kind``; each field has its own part of the table's rows."""
     category = Category(work.ROWS_OF_FIELD - 1, hashed=False)
     schema = FeatureSchema(dense=DENSE, categorical=dict.fromkeys(CATEGORICAL, category))
     given = {} if kind == "LogisticRegression" else {"dim": width}
@@ -35,7 +35,7 @@ def make(kind: str, width: int) -> Model:
 
 
 def serve(kind: str, batch: int, ids: str, width: int) -> None:
-    """In the process of its own: trains when it is its turn."""
+    """Runs the training process, which trains when it is its turn."""
     model = make(kind, width)
     rule = ps.optimizers.Adagrad(work.LEARNING_RATE, work.INITIAL_ACCUMULATOR, work.EPSILON)
     drawn = work.batches(batch, ids)
@@ -51,7 +51,7 @@ def serve(kind: str, batch: int, ids: str, width: int) -> None:
 
 
 def measure(kind: str, batch: int, ids: str, options: argparse.Namespace) -> dict[str, Any]:
-    """Turns of ours and of the peer's forms."""
+    """Measures turns of ours and of the peer's forms."""
     common = ["--batch", str(batch), "--ids", ids, "--width", str(options.width)]
     with (
         children.Children(options.deadline_s) as ours,
@@ -72,7 +72,7 @@ def measure(kind: str, batch: int, ids: str, options: argparse.Namespace) -> dic
 
 
 def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
-    """CPU time of a step, and how much more each of the peer's forms takes; of them the least."""
+    """Returns the CPU time of a step of each, and the ratio of the peer's fastest form to ours."""
     found: dict[str, Any] = {"turns": len(rounds)}
     for name in rounds[0]:
         found[f"{name}_cpu_ms"] = round(statistics.median(turn[name] for turn in rounds), 3)
@@ -91,33 +91,90 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.models", description=__doc__)
-    parser.add_argument("--models", nargs="+", choices=work.KINDS, default=work.KINDS)
-    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
-    parser.add_argument("--ids", nargs="+", choices=work.IDS, default=["zipf"])
-    parser.add_argument("--width", type=int, default=16, help="of an embedding")
-    parser.add_argument("--threads", type=int, default=1, help="0: as each takes by itself")
-    parser.add_argument("--turns", type=int, default=10)
-    parser.add_argument("--turn-s", type=float, default=0.5, help="CPU seconds")
-    parser.add_argument("--warm-up-s", type=float, default=1.0, help="CPU seconds")
-    parser.add_argument("--deadline-s", type=float, default=600.0, help="of one model and batch")
-    parser.add_argument("--smoke", action="store_true", help="the shortest turns that train")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=work.KINDS,
+        default=work.KINDS,
+        help="models to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[1_024, 4_096],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--ids",
+        nargs="+",
+        choices=work.IDS,
+        default=["zipf"],
+        help="distribution of the categorical ids (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--width", type=int, default=16, help="size of an embedding (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="threads of each process; 0 leaves the choice to each system (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=10,
+        help="number of turns that each system takes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--turn-s", type=float, default=0.5, help="CPU seconds of each turn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=1.0,
+        help="CPU seconds before the first turn that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=600.0,
+        help="seconds after which one model and batch size is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--serve", choices=work.KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
-    parser.add_argument("--peer-forms", nargs="+", choices=_PEER_FORMS, default=_PEER_FORMS)
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-forms",
+        nargs="+",
+        choices=_PEER_FORMS,
+        default=_PEER_FORMS,
+        help="ways in which the TensorFlow program is written (default: %(default)s)",
+    )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     if options.serve:
         serve(options.serve, options.batch, options.ids[0], options.width)
         return
     if options.threads:
-        # Our process inherits it.
+        # Our training process inherits it.
         os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
     if options.smoke:
         options.turns, options.turn_s, options.warm_up_s, options.batches = 2, 0.05, 0.01, [256]

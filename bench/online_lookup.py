@@ -1,11 +1,11 @@
-"""What does it cost to look up ids whose rows nobody has listed, when all of them are known?
+"""What does it cost to look up ids in online columns, once all of their keys are known?
 
-Batches of Criteo-shaped rows (26 columns of integers), in one process: encoded with hashed columns,
-with vocabularies, and with online columns, which a model then finds rows for, also where a quarter
-of the values get none because all are given away; and whole training steps of a WideDeep model with
-hashed and online columns. Forms take turns, batch by batch.
-Servers and trainers change nothing about it: known keys are looked up in the trainer. Prints one
-JSON line each: medians over batches.
+Online columns give rows to ids that were not listed beforehand. In one process, batches of
+Criteo-shaped rows (26 columns of integers) are encoded with hashed columns, with vocabularies, and
+with online columns, whose rows a model then looks up; the latter also with too few rows for a
+quarter of the values. Whole training steps of a WideDeep model follow, with hashed and with online
+columns. Forms take turns, batch by batch. A cluster costs the same, because known keys are looked
+up in the trainer. Prints one JSON line each, with medians over batches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Work = Callable[[pa.RecordBatch], Any]
 
 
 def batches(rows: int, batch: int) -> list[pa.RecordBatch]:
-    """Rows as they come from a data service, but for the logarithms."""
+    """Returns rows as they come from a data service, with the logarithm of the dense columns."""
     columns = {name: np.asarray(values) for name, values in data.generate(rows).items()}
     for name in DENSE:
         columns[name] = np.log1p(columns[name])
@@ -39,7 +39,7 @@ def batches(rows: int, batch: int) -> list[pa.RecordBatch]:
 
 
 def schemas(table: list[pa.RecordBatch]) -> dict[str, ps.FeatureSchema]:
-    """By form; with vocabularies and online columns no two values share a row."""
+    """Returns a schema by form; with vocabularies and online columns no two values share a row."""
     sizes = {name: len(pa.Table.from_batches(table)[name].unique()) for name in CATEGORICAL}
     hashed = {name: ps.Category(max(2, size)) for name, size in sizes.items()}
     online = {name: ps.Category(64 + 5 * n // 4, online=True) for name, n in sizes.items()}
@@ -54,7 +54,7 @@ def schemas(table: list[pa.RecordBatch]) -> dict[str, ps.FeatureSchema]:
 
 
 def encoding(schema: ps.FeatureSchema) -> Work:
-    """Batches to rows of the table; keys are looked up as in training."""
+    """Returns a function that encodes a batch, and looks up keys as in training."""
     columns = OnlineColumns(schema, "online") if schema.is_online else None
 
     def encode(batch: pa.RecordBatch) -> Any:
@@ -65,7 +65,7 @@ def encoding(schema: ps.FeatureSchema) -> Work:
 
 
 def training(schema: ps.FeatureSchema) -> Work:
-    """A step: encode, forward, backward, update."""
+    """Returns a function that does a training step: encode, forward, backward, update."""
     model = ps.models.WideDeep(schema, dim=_DIM, hidden=_HIDDEN)
     optimizer = ps.optimizers.Adagrad(0.02)
 
@@ -78,7 +78,7 @@ def training(schema: ps.FeatureSchema) -> Work:
 
 
 def measure(what: str, forms: dict[str, Work], table: list[pa.RecordBatch], rounds: int) -> None:
-    """All batches once to know them, then in turns; a line for each form."""
+    """Runs all batches once to learn their keys, then in turns; prints a line for each form."""
     seconds: dict[str, list[float]] = {name: [] for name in forms}
     for round_number in range(rounds + 1):
         for batch in table:
@@ -99,12 +99,27 @@ def measure(what: str, forms: dict[str, Work], table: list[pa.RecordBatch], roun
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.online_lookup", description=__doc__)
-    parser.add_argument("--rows", type=int, default=262_144)
-    parser.add_argument("--batch", type=int, default=4_096)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--smoke", action="store_true", help="one round of a few small batches")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.online_lookup",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows", type=int, default=262_144, help="number of rows (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=4_096, help="rows in each batch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     options = parser.parse_args(argv)
     if options.smoke:
         options.rows, options.batch, options.rounds = 2_048, 512, 1

@@ -1,11 +1,11 @@
 """How fast do rows travel to and from a parameter server, and what does a large table take?
 
-`exchange`: one process pulls rows of a table of 2^20 x 16 and pushes as many gradients back,
-through shared memory, over the network and over it as bfloat16 in turn, beside a raw Flight
-exchange of the float32 bytes that does nothing with them. `table`: a table of `--table-rows` x 16
-is made, gets its Adagrad slots and is trained, while another connection pulls rows from the server
-all the time: its memory at rest and at most, and how long those pulls waited. Prints JSON lines,
-and one per ratio. On a network of 1 Gbit/s: `unshare -rn sh -c 'ip link set lo up; tc qdisc add dev
+`exchange`: one process pulls rows of a table of 2^20 x 16 and pushes as many gradients back. Shared
+memory, the network, and the network with bfloat16 take turns with a raw Flight exchange of the same
+float32 bytes, which does nothing with them. `table`: a table of `--table-rows` x 16 is made, gets
+its Adagrad slots and is trained, while a thread pulls rows from the server all the time; measured
+are the server's memory at rest and at most, and how long those pulls waited. Prints JSON lines, and
+one per ratio. On a network of 1 Gbit/s: `unshare -rn sh -c 'ip link set lo up; tc qdisc add dev
 lo root tbf rate 1gbit burst 128k latency 100ms; python -m bench.parameters --table-rows 0'`.
 """
 
@@ -80,7 +80,7 @@ def _connected(address: str, session: str, way: str) -> Iterator[RemoteParameter
 
 
 def _echo(_command: dict[str, Any], channel: ServerChannel) -> None:
-    """Answers with as many bytes as the header says, from one buffer."""
+    """Answers each message with as many bytes as its header says, from one buffer."""
     answer = pa.allocate_buffer(0)
     while (message := channel.recv()) is not None:
         size = int(message.header)
@@ -90,7 +90,7 @@ def _echo(_command: dict[str, Any], channel: ServerChannel) -> None:
 
 
 def serve_raw() -> None:
-    """The raw exchange's process, until it is terminated or its parent ends."""
+    """Runs the process of the raw exchange until it is terminated or its parent ends."""
     exit_with_parent()
     keep_freed_memory()
     server = FlightServer("127.0.0.1", 0, token=_TOKEN, exchanges={"echo": _echo}).start()
@@ -102,7 +102,7 @@ def serve_raw() -> None:
 
 
 def measure_exchange(address: str, way: str, rows: int, seconds: float) -> dict[str, Any]:
-    """Pulls and pushes `rows` rows again and again."""
+    """Pulls and pushes `rows` rows for `seconds`; returns the fields of the JSON line."""
     spec = _table(1 << 20)
     random = np.random.default_rng(0)
     ids = [random.permutation(spec.rows)[:rows] for _ in range(4)]
@@ -118,7 +118,7 @@ def measure_exchange(address: str, way: str, rows: int, seconds: float) -> dict[
 
 
 def measure_raw(address: str, rows: int, seconds: float) -> dict[str, Any]:
-    """Messages of the same sizes: ids out, rows in; ids and gradients out, nothing in."""
+    """Exchanges messages of the same sizes: ids for rows, then ids and gradients for nothing."""
     ids, values = np.zeros(rows, np.int64), np.zeros((rows, WIDTH), np.float32)
     push = pa.py_buffer(np.concatenate([ids.view(np.uint8), values.reshape(-1).view(np.uint8)]))
     client = FlightClient(address, token=_TOKEN)
@@ -136,7 +136,7 @@ def measure_raw(address: str, rows: int, seconds: float) -> dict[str, Any]:
 
 
 def _timed(step: Any, way: str, rows: int, seconds: float) -> dict[str, Any]:
-    """`gb_per_s` are of float32 values, however they travel."""
+    """Times `step`; `gb_per_s` counts float32 values, in whatever type they travel."""
     for number in range(3):
         step(number)
     count, began = 0, time.perf_counter()
@@ -156,7 +156,7 @@ def _timed(step: Any, way: str, rows: int, seconds: float) -> dict[str, Any]:
 
 
 def measure_table(rows: int) -> dict[str, Any]:
-    """Makes a table, then its slots with the first push, then pushes; pulls go on meanwhile."""
+    """Makes a table, its slots by a first push, then pushes, while another thread pulls rows."""
     spec = _table(rows)
     random = np.random.default_rng(0)
     with _server() as child:
@@ -196,7 +196,7 @@ def measure_table(rows: int) -> dict[str, Any]:
 
 
 class _Watch:
-    """Looks at the server's memory and pulls rows, all the time, until it is left."""
+    """A context manager that samples the server's memory and pulls rows until its end."""
 
     def __init__(self, process: psutil.Process, parameters: RemoteParameters) -> None:
         self.most_bytes = 0
@@ -230,7 +230,7 @@ class _Watch:
 
 
 def run(options: argparse.Namespace) -> None:
-    """The ways in turn, their ratios, then the table."""
+    """Measures the ways in turn, then their ratios, then the table."""
     speeds: dict[str, list[float]] = {way: [] for way in _WAYS}
     raw = spawn_module("bench.parameters", ["--serve-raw"])
     try:
@@ -259,20 +259,43 @@ def run(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.parameters", description=__doc__)
-    parser.add_argument("--rows", type=int, default=60_000, help="of 16, pulled and pushed")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of one run")
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--table-rows", type=int, default=20_000_000, help="0: no table")
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.parameters",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=60_000,
+        help="rows of 16 values to pull and push at a time (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=4.0, help="seconds of each run (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=2,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--table-rows",
+        type=int,
+        default=20_000_000,
+        help="rows of the large table; 0 leaves it out (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--serve-raw", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.serve_raw:
         serve_raw()
         return
     children.end_with_parent()
-    # As trainers and parameter servers do, and so for both ways.
+    # Trainers and parameter servers do the same, and it holds for all ways.
     keep_freed_memory()
     if options.smoke:
         options.seconds, options.rounds, options.table_rows = 0.1, 1, 100_000

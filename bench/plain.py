@@ -1,10 +1,10 @@
 """The work of the stream benchmark by hand: pyarrow, NumPy and threads in one process.
 
-What somebody writes who has no data service: each thread reads files of its own, a chunk of 65,536
-rows at a time (form "blocks": the 4,096 of a batch, as most do), computes in place where NumPy can,
-and one consumer cuts the chunks into batches of 4,096 rows. Nothing of this project is on the path
-but, as form "function", the loop that its pipelines are given too. Every form gives the rows of
-`bench.transform`.
+This is what one writes without a data service. Each thread reads its own files, a chunk of 65,536
+rows at a time (form "blocks": the 4,096 of a batch, as is most usual), and computes in place where
+NumPy can; one consumer cuts the chunks into batches of 4,096 rows. The path has no code of this
+project, except, in form "function", the compiled function that its pipelines use too. Invariant:
+every form gives the rows of `bench.transform`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GOLDEN, _FIRST, _SECOND = (
     np.uint64(factor) for factor in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
 _MASK = np.uint64(HASH_BUCKETS - 1)
-# Chunks that each thread may be ahead of the consumer.
+# The number of chunks that each thread may be ahead of the consumer.
 _AHEAD = 2
 
 
@@ -44,7 +44,7 @@ def _hash(ids: np.ndarray) -> np.ndarray:
 
 
 def by_numpy(columns: Columns) -> Columns:
-    """The transformation by NumPy alone."""
+    """Does the transformation by NumPy alone."""
     out = {"label": columns["label"]}
     for name in DENSE:
         out[name] = np.log1p(columns[name])
@@ -90,7 +90,7 @@ def _chunks(
 
 
 def _by_threads(sources: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
-    """The chunks of all sources, each advanced by a thread of its own."""
+    """Yields the chunks of all sources; each source is read by its own thread."""
     with contextlib.ExitStack() as stack:
         lanes = [(stack.enter_context(ThreadPoolExecutor(1)), source) for source in sources]
         Lane = tuple[ThreadPoolExecutor, Iterator[pa.RecordBatch]]
@@ -108,9 +108,9 @@ def _by_threads(sources: list[Iterator[pa.RecordBatch]]) -> Iterator[pa.RecordBa
 def batches(
     paths: Sequence[str], form: str, source: str, threads: int, *, epochs: int | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of 4,096 transformed rows of files, `epochs` times or for ever.
+    """Yields batches of 4,096 transformed rows of files, `epochs` times; None: for ever.
 
-    Several threads share the files; one alone is the caller's.
+    Several threads share the files; a single thread is the caller's.
     """
     parts = [_chunks(paths[k::threads], form, source, epochs) for k in range(threads)]
     for chunk in parts[0] if threads == 1 else _by_threads(parts):

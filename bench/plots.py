@@ -1,8 +1,9 @@
 """How do rates change with batch size, number of workers, number of splits? PNG plots of each.
 
-Measures with the means of `bench.stream` and `bench.leases`, one run per point, on Parquet files
-of click rows that are only read and batched. Writes three files into `--out` and prints one JSON
-line per plot with its points. Needs matplotlib (extra `demo`), and says so before it measures.
+Measures as `bench.stream` and `bench.leases` do, one run per point, on Parquet files of click rows
+that are only read and batched. Writes three files into `--out` and prints one JSON line per plot
+with its points. Needs matplotlib (extra `demo`), and ends with a message before it measures if that
+is missing.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _BATCH = 4_096
 
 
 class Plot(NamedTuple):
-    """One plot: the file's name, what its axes are, and the rate at each value."""
+    """One plot: its file's name, its axes' labels, the values, and the rate at a value."""
 
     name: str
     x_label: str
@@ -33,7 +34,7 @@ class Plot(NamedTuple):
 
 
 def rows_per_s(paths: list[str], batch: int, workers: int, options: argparse.Namespace) -> float:
-    """Rate of plain reading through a service of so many workers."""
+    """Returns the rate of plain reading through a service of `workers` workers."""
     with systems.service(workers) as target:
         rows = ds.Dataset.from_parquet(paths).repeat().batch(batch)
         served = rows.distribute(ds.ShardingPolicy.DYNAMIC, target)
@@ -42,7 +43,7 @@ def rows_per_s(paths: list[str], batch: int, workers: int, options: argparse.Nam
 
 
 def plots_of(paths: list[str], options: argparse.Namespace) -> list[Plot]:
-    """All plots; nothing is measured yet."""
+    """Returns all plots; they measure when they are drawn."""
     return [
         Plot(
             "rows-by-batch-size",
@@ -69,8 +70,8 @@ def plots_of(paths: list[str], options: argparse.Namespace) -> list[Plot]:
 
 
 def draw(plot: Plot, rates: list[float], folder: Path) -> Path:
-    """Writes the PNG."""
-    # Not pyplot: it picks a window system, and keeps every figure.
+    """Writes the plot as a PNG file; returns its path."""
+    # Not pyplot, which chooses a window system and keeps every figure.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4), layout="constrained")
@@ -95,13 +96,13 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def need_matplotlib(module: str) -> None:
-    """Ends the program, saying what to install, where there is none."""
+    """Ends the program, saying what to install, if matplotlib is missing."""
     if importlib.util.find_spec("matplotlib") is None:
         raise SystemExit(f"{module} needs matplotlib: pip install 'pstrain[demo]'")
 
 
 def draw_all(plots: list[Plot], out: Path) -> None:
-    """Measures each point and draws each plot; one JSON line per plot."""
+    """Measures each point and draws each plot; prints one JSON line per plot."""
     out.mkdir(parents=True, exist_ok=True)
     for plot in plots:
         rates = [plot.rate_at(value) for value in plot.values]
@@ -111,16 +112,57 @@ def draw_all(plots: list[Plot], out: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("bench/out"), help="folder of the PNGs")
-    parser.add_argument("--rows", type=int, default=1 << 21, help="in the files")
-    parser.add_argument("--batches", type=int, nargs="+", default=[256, 1_024, 4_096, 16_384])
-    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--splits", type=int, nargs="+", default=[1_000, 10_000, 50_000, 200_000])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one run, counted")
-    parser.add_argument("--warm-up-s", type=float, default=1.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that draws all")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bench/out"),
+        help="folder to write the PNG files to (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows", type=int, default=1 << 21, help="rows in the files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[256, 1_024, 4_096, 16_384],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="numbers of data workers to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--splits",
+        type=int,
+        nargs="+",
+        default=[1_000, 10_000, 50_000, 200_000],
+        help="numbers of splits to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="seconds of each run that count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=1.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     options = parser.parse_args(argv)
     need_matplotlib(_MODULE)
     if options.smoke:

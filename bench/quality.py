@@ -1,10 +1,10 @@
-"""How much quality does asynchronous training on servers cost, against one process without any?
+"""How much quality does asynchronous training on servers cost, against one process without them?
 
-The same model over the same rows, in one process without servers and in `async` with 1, 2 and 4
-trainers: test AUC of each, and its distance from the one process. `flights`: the task of `pstrain
-demo`, tested on days that were held out. `clicks`: a Criteo-shaped log whose clicks were drawn from
-a planted model, so the AUC of the truth itself, which is the best that can be reached, is known.
-Prints a Markdown table for each, then one JSON line.
+The same model trains on the same rows, in one process without servers and in `async` with 1, 2 and
+4 trainers; reported are the test AUC of each, and its distance from that of the one process.
+`flights`: the task of `pstrain demo`, tested on days that were held out. `clicks`: a Criteo-shaped
+log whose clicks were drawn from a planted model, so that the best reachable AUC, which is that of
+the planted model itself, is known. Prints a Markdown table for each task, then one JSON line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CLICK_FIELDS = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """Rows of a task, which every run reads in the same batches; ``train`` is a Parquet file."""
+    """A task's rows, which every run reads in the same batches; ``train`` is a Parquet file."""
 
     name: str
     schema: ps.FeatureSchema
@@ -47,7 +47,7 @@ class Task:
     reachable: float = math.nan
 
     def model(self) -> Any:
-        """A compiled model; make it in a scope."""
+        """Returns a compiled model; call this in a strategy's scope, or outside for one process."""
         model = ps.models.WideDeep(self.schema, dim=8, hidden=(32, 16), seed=1)
         optimizer = ps.optimizers.Adagrad(self.rate, initial_accumulator_value=1e-3)
         model.compile(optimizer, metrics=[ps.metrics.AUC()])
@@ -55,7 +55,7 @@ class Task:
 
 
 def flights_task(folder: Path, limit: int | None = None) -> Task:
-    """Which flights leave late: the rows and features of `pstrain demo`."""
+    """Returns the task of late flights: the rows and features of `pstrain demo`."""
     files = flights.prepare()
     numeric = ds.Dataset.from_parquet(files.train, columns=list(flights.NUMERIC)).to_table()
     ranks = features.Ranks.of(numeric)
@@ -76,7 +76,7 @@ def flights_task(folder: Path, limit: int | None = None) -> Task:
 
 
 def clicks_task(folder: Path, rows: int) -> Task:
-    """Clicks drawn from `planted_logit`, of the dense columns and the small fields of the log."""
+    """Returns the task of clicks drawn from `planted_logit` of dense columns and small fields."""
     order = np.argsort(CARDINALITIES)[:_CLICK_FIELDS]
     fields = [CATEGORICAL[k] for k in order]
     columns = data.generate(rows + rows // 4, label_dtype="int64")
@@ -112,14 +112,14 @@ def _written(table: pa.Table, path: Path) -> str:
 
 
 def _logits_of_fields(dense: np.ndarray, ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The planted log-odds as if the other fields' weights were their mean, which is 0."""
+    """Returns the planted log-odds with the weights of other fields at their mean, which is 0."""
     zero = np.full_like(ids, 1 << 23)
     zero[:, kept] = ids[:, kept]
     return data.planted_logit(dense, zero)
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
-    """Area under the ROC curve of scores in any range."""
+    """Returns the area under the ROC curve of scores in any range."""
     metric = ps.metrics.AUC(bins=_BINS)
     chances = (1 / (1 + np.exp(-scores.astype(np.float64)))).astype(np.float32)
     return metric.compute(metric.update(metric.initial_state(), labels, chances))
@@ -138,13 +138,15 @@ def _scores(task: Task, model: Any) -> np.ndarray:
 
 
 def in_one_process(task: Task) -> float:
-    """Test AUC without any server."""
+    """Returns the test AUC of training without any server."""
     return _measured(task, task.model())
 
 
 def on_servers(task: Task, trainers: int, **options: Any) -> float:
-    """Test AUC with as many trainers and two parameter servers; `async` unless `options` of the
-    strategy say otherwise."""
+    """Returns the test AUC with `trainers` trainers and two parameter servers.
+
+    Training is `async` unless `options` of the strategy say otherwise.
+    """
     with ps.LocalCluster(workers=trainers, ps=2, data_workers=0) as cluster:
         partitioner = ps.partitioners.MinSizePartitioner(max_shards=2)
         strategy = ps.ParameterServerStrategy(cluster.resolver, partitioner, **options)
@@ -158,7 +160,7 @@ def on_servers(task: Task, trainers: int, **options: Any) -> float:
 
 
 def measure(task: Task, trainers: Sequence[int], transport_dtype: str) -> dict[str, Any]:
-    """All runs of a task, as a Markdown table and a record."""
+    """Does all runs of a task; prints a Markdown table and returns a record."""
     alone = in_one_process(task)
     served = {n: on_servers(task, n, transport_dtype=transport_dtype) for n in trainers}
     rows = pq.read_metadata(task.train).num_rows
@@ -183,13 +185,42 @@ def measure(task: Task, trainers: Sequence[int], transport_dtype: str) -> dict[s
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.quality", description=__doc__)
-    parser.add_argument("--tasks", nargs="+", choices=("flights", "clicks"), default=None)
-    parser.add_argument("--trainers", type=int, nargs="*", default=(1, 2, 4))
-    parser.add_argument("--rows", type=int, default=400_000, help="clicks to train on")
-    parser.add_argument("--transport-dtype", default="float32", help="of rows and gradients")
-    parser.add_argument("--smoke", action="store_true", help="few rows, one trainer")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.quality",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        choices=("flights", "clicks"),
+        default=None,
+        help="tasks to measure (default: flights clicks)",
+    )
+    parser.add_argument(
+        "--trainers",
+        type=int,
+        nargs="*",
+        default=(1, 2, 4),
+        help="numbers of trainers to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=400_000,
+        help="rows to train on in the task clicks (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--transport-dtype",
+        default="float32",
+        help="type in which rows and gradients travel (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="use one trainer and few rows, to check that the benchmark works",
+    )
     options = parser.parse_args(argv)
     smoke = options.smoke
     for name in options.tasks or (("clicks",) if smoke else ("flights", "clicks")):

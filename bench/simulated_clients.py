@@ -1,11 +1,12 @@
-"""Simulated workers and readers of one dispatcher: their calls, at the intervals it asks for.
+"""Simulated workers and readers of one dispatcher: they call it at the intervals it asks for.
 
 One asyncio thread speaks gRPC for thousands of clients over a few connections. Workers send
-heartbeats, readers sync; some readers are active: a worker leases windows for each of them, and
-they report them as consumed as often as a real reader does. No pipeline runs and no element moves.
-A client whose call fails tries again after a second. All join at once, `_JOINING_AT_ONCE` calls at
-a time. Latency is from the call to the reply as this process sees it; `late` is how far behind its
-own schedule it was, which bounds what of a latency is its own doing.
+heartbeats, readers sync. Some readers are active: a worker leases windows for each of them, and the
+reader reports these windows as consumed, as often as a real reader does. No pipeline runs and no
+element moves. A client whose call fails retries after `RETRY_S`. All clients join at the start,
+`_JOINING_AT_ONCE` calls at a time. A latency is the time from the call to the reply as this process
+sees it; `late` is how far this process was behind its own schedule, which bounds its own share of a
+latency.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 
 OWN_INTERVAL_S = DEFAULT_HEARTBEAT_INTERVAL_MS / 1_000
-# What a client that reaches nobody waits at most between two attempts.
+# The longest pause of a real client between two attempts to reach a dispatcher.
 RETRY_S = MAX_PAUSE_S
 _LEASE_EVERY_S = 1.0
 _WINDOWS_AT_ONCE = 2
@@ -39,24 +40,24 @@ _SETTLE_S = 2.0
 _RECOVERY_S = 60.0
 _OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
-    # A connection of its own for each channel.
+    # Each channel has its own connection.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_reconnect_backoff_ms", 1_000),
 )
 
 
 def _interval_s(reply: Any) -> float:
-    """How long a client that got this reply is silent, if it has no news."""
+    """Returns how long a client without news is silent after this reply."""
     return max(OWN_INTERVAL_S, reply.heartbeat_interval_ms / 1_000)
 
 
 def _next_due_s(due_s: float, interval_s: float) -> float:
-    """The time of the next call; a client that is late does not catch up."""
+    """Returns the time of the next call; a client that is late does not catch up."""
     return max(due_s, time.perf_counter() - interval_s) + interval_s
 
 
 class Meter:
-    """Latencies by method, lateness, and who has had no answer since its last failure."""
+    """Latencies by method, lateness, and the clients with no reply since their last failure."""
 
     def __init__(self) -> None:
         self.latencies: dict[str, list[float]] = {}
@@ -68,11 +69,11 @@ class Meter:
         self.recovered = asyncio.Event()
 
     def start(self) -> None:
-        """Forgets what was seen so far."""
+        """Discards the measurements so far."""
         self.latencies, self.late, self.errors = {}, [], {}
 
     def note(self, method: str, client: str, seconds: float) -> None:
-        """A reply came."""
+        """Records a reply."""
         self.latencies.setdefault(method, []).append(seconds)
         self.failing.discard(client)
         if self.noticed:
@@ -81,19 +82,19 @@ class Meter:
                 self.recovered.set()
 
     def await_restart(self, clients: set[str]) -> None:
-        """From now on: `recovered` once, after a failure, each of these had a reply again."""
+        """Clears `recovered`; it is set once all `clients` have a reply again after a failure."""
         self.failing, self.noticed, self.errors = set(), set(), {}
         self.awaited = clients
         self.recovered.clear()
 
     def note_error(self, client: str, status: str) -> None:
-        """A call failed."""
+        """Records a call that failed."""
         self.errors[status] = self.errors.get(status, 0) + 1
         self.failing.add(client)
         self.noticed.add(client)
 
     def summary(self, seconds: float) -> dict[str, Any]:
-        """Milliseconds, in all and by method."""
+        """Returns rates, errors, and latencies in milliseconds, for all calls and by method."""
         everything = [latency for some in self.latencies.values() for latency in some]
         return {
             "replies_per_s": round(len(everything) / seconds),
@@ -133,7 +134,7 @@ class Clients:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def call(self, number: int, method: str, request: Any) -> Any:
-        """The reply of a method, over the connection of that client."""
+        """Returns the reply of a method, called over the connection of client `number`."""
         key = (number % len(self._channels), method)
         stub = self._calls.get(key)
         if stub is None:
@@ -145,7 +146,7 @@ class Clients:
         return await stub(request, metadata=self._metadata, timeout=_CALL_TIMEOUT_S)
 
     async def join(self) -> None:
-        """Registers all workers, then opens all readers; each begins its calls when it is in."""
+        """Registers all workers, then opens all readers; each then begins its regular calls."""
         options = self._options
         self._workers = await asyncio.gather(*map(self._register, range(options.workers)))
         await asyncio.gather(*map(self._open, range(options.readers)))
@@ -201,7 +202,7 @@ class Clients:
         self.meter.late.append(max(0.0, time.perf_counter() - due_s))
 
     async def _beat(self, number: int, joined: pb.RegisterWorkerReply) -> None:
-        """A worker without streams."""
+        """Sends the heartbeats of a worker without streams."""
         client = f"worker-{number}"
         iteration_id = self._options.iteration_id
         request = pb.WorkerHeartbeatRequest(
@@ -217,7 +218,7 @@ class Clients:
             due_s = _next_due_s(due_s, interval_s)
 
     async def _read(self, number: int, joined: pb.OpenIterationReply, *, is_active: bool) -> None:
-        """A reader; an active one with the worker that leases for it."""
+        """Syncs as a reader; for an active one, also leases windows as the worker it reads from."""
         client = f"reader-{number}"
         interval_s = GROUP_S if is_active else _interval_s(joined)
         turn, turns_per_lease = 0, round(_LEASE_EVERY_S / GROUP_S)
@@ -226,7 +227,7 @@ class Clients:
             iteration_id=joined.iteration_id,
             members_known=joined.members_version,
         )
-        # What active readers say follows their data, which is not in step.
+        # Active readers report as their data comes, each at its own time.
         due_s = time.perf_counter() + interval_s + self._dice.random() * _LEASE_EVERY_S * is_active
         while True:
             await self._pause(due_s)
@@ -245,7 +246,7 @@ class Clients:
     async def _lease(
         self, number: int, joined: pb.OpenIterationReply, sequence: int
     ) -> list[pb.Mark]:
-        """What a reader is soon to say of the windows that it gets now."""
+        """Leases windows; returns the marks by which the reader will report them as consumed."""
         request = pb.LeaseWindowsRequest(
             worker_id=self._workers[number % len(self._workers)],
             iteration_id=joined.iteration_id,
@@ -262,9 +263,9 @@ class Clients:
 
 
 async def play(options: argparse.Namespace) -> None:
-    """Joins, measures for a while, and goes on until a lost dispatcher has answered all active.
+    """Joins and measures, then waits until a restarted dispatcher has answered active readers.
 
-    Or for `_RECOVERY_S`, so that one that cannot is measured too.
+    Waits for `_RECOVERY_S` at most, so that a dispatcher that cannot answer is measured too.
     """
     clients = Clients(options)
     began = time.perf_counter()
@@ -277,7 +278,7 @@ async def play(options: argparse.Namespace) -> None:
     await asyncio.sleep(options.seconds)
     cpu_share = (time.process_time() - cpu_s) / options.seconds
     children.say(**clients.meter.summary(options.seconds), load_cpu_share=round(cpu_share, 2))
-    # The others are silent for so long that hardly any of them notices a quick restart.
+    # Other readers are silent for so long that hardly any of them notices a quick restart.
     clients.meter.await_restart({f"reader-{number}" for number in range(options.active)})
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(clients.meter.recovered.wait(), _RECOVERY_S)
@@ -289,17 +290,32 @@ async def play(options: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line of the process that `bench.dispatcher` starts."""
-    parser = argparse.ArgumentParser(prog="python -m bench.simulated_clients", description=__doc__)
-    parser.add_argument("--target", required=True, help="host:port of the dispatcher")
-    parser.add_argument("--dataset-id", required=True)
-    parser.add_argument("--iteration-id", required=True)
-    parser.add_argument("--job-name", required=True)
-    parser.add_argument("--workers", type=int, required=True)
-    parser.add_argument("--readers", type=int, required=True)
-    parser.add_argument("--active", type=int, required=True, help="readers that consume windows")
-    parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--seconds", type=float, required=True, help="of measuring")
+    """Runs the command line of the process that `bench.dispatcher` starts."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.simulated_clients",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--target", required=True, help="address of the dispatcher, host:port")
+    parser.add_argument("--dataset-id", required=True, help="id of the dataset that the job reads")
+    parser.add_argument(
+        "--iteration-id", required=True, help="id of the iteration that the readers join"
+    )
+    parser.add_argument("--job-name", required=True, help="name of the job")
+    parser.add_argument("--workers", type=int, required=True, help="number of workers")
+    parser.add_argument("--readers", type=int, required=True, help="number of readers")
+    parser.add_argument(
+        "--active", type=int, required=True, help="number of readers that consume windows"
+    )
+    parser.add_argument(
+        "--connections",
+        type=int,
+        default=8,
+        help="number of gRPC connections that all clients share (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, required=True, help="seconds to measure replies for"
+    )
     options = parser.parse_args(argv)
     children.end_with_parent()
     asyncio.run(play(options))

@@ -1,16 +1,16 @@
 """How fast does the data service deliver click-log rows, read, transformed and batched?
 
 Real processes on loopback: a dispatcher, the data workers, and this process as the reader; in one
-more system the data worker lives in this process too (`--own-worker`). DYNAMIC
-sharding over Parquet or Arrow IPC files that repeat without end; a worker makes batches of 4,096
-rows with log1p dense columns and ids hashed into 2^20. Without the service run in this process the
-same pipeline, and the same work by hand (`bench.plain`), on one thread and on as many as there are
-cores, each with files of its own. Each gives one epoch first, which must be the same rows. Then all
-of them, open at once, take turns of about a second, so that a machine whose speed drifts drifts for
-all: a ratio is the median of the turns' ratios, to the better number of threads.
-`--peer` runs tf.data service (`bench.peers.tfdata_service`) on the same rows between our own runs.
-Prints JSON lines: one per run, with the CPU seconds that a million rows cost each kind of process,
-and one per ratio.
+more system the data worker is in this process too (`--own-worker`). DYNAMIC sharding over Parquet
+or Arrow IPC files that repeat without end; a worker makes batches of 4,096 rows with log1p dense
+columns and ids hashed into 2^20. Two systems run in this process without the service: the same
+pipeline, and the same work by hand (`bench.plain`); both on one thread and on as many as there are
+cores, each thread with its own files. First each system gives one epoch; all must give the same
+rows. Then all systems stay open and take turns of about a second, so that a change of the machine's
+speed affects all of them. A ratio is the median of the turns' ratios, to the better number of
+threads. `--peer` runs tf.data service (`bench.peers.tfdata_service`) on the same rows between our
+own runs. Prints JSON lines: one per run, with the CPU seconds that a million rows cost each kind of
+process, and one per ratio.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bench.systems import ALONE, SERVED, System, open_systems
 _FILES = 8
 _FORMATS = {"parquet": "parquet", "ipc": "arrow"}
 _TURN_S = 1.0
-# Until what a service has in store when its turn begins is read.
+# How long it takes to read the rows that a service has buffered when its turn begins.
 _REFILL_S = 0.3
 _PEER_FORMS = {"example": "tfrecord", "packed": "packed"}
 
 
 def measure(paths: list[str], options: argparse.Namespace) -> tuple[list[System], list[System]]:
-    """One run of all systems, which take turns."""
+    """Runs all systems once, in turns; returns those without the service, and those with it."""
     with contextlib.ExitStack() as stack:
         alone, served = open_systems(stack, paths, options)
         check_equal(alone + served)
@@ -51,7 +51,7 @@ def measure(paths: list[str], options: argparse.Namespace) -> tuple[list[System]
 
 
 def check_equal(systems: list[System]) -> None:
-    """Ends the program unless all give the same rows."""
+    """Ends the program unless all systems give the same rows."""
     found = [system.checksum() for system in systems]
     if len(set(found)) > 1:
         listed = zip((system.name for system in systems), found, strict=True)
@@ -60,7 +60,7 @@ def check_equal(systems: list[System]) -> None:
 
 
 def measure_peer(files: str, form: str, workers: int, options: argparse.Namespace) -> Any:
-    """One run of tf.data service on rows of the same seed."""
+    """Runs tf.data service once on rows of the same seed."""
     arguments = ["--files", files, "--form", form, "--workers", str(workers)]
     arguments += ["--seconds", str(options.seconds), "--warm-up-s", str(options.warm_up_s)]
     return children.run_peer(
@@ -69,7 +69,7 @@ def measure_peer(files: str, form: str, workers: int, options: argparse.Namespac
 
 
 def prepare(folder: Path, rows: int, file_format: str) -> list[str]:
-    """Paths of the files of a format under `folder`, written now unless they are there."""
+    """Returns the paths of a format's files under `folder`; writes them if they are missing."""
     target = folder / f"{file_format}-{rows}"
     suffix = data.WRITERS[file_format][0]
     found = sorted(target.glob(f"*{suffix}"))
@@ -79,7 +79,7 @@ def prepare(folder: Path, rows: int, file_format: str) -> list[str]:
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    """All runs in rounds, ours and theirs in turn, then the medians of the ratios."""
+    """Does all runs in rounds, ours and theirs in turn, then prints the medians of the ratios."""
     files = prepare(folder, options.rows, _FORMATS[options.format])
     forms = options.peer_forms if options.peer else []
     globs = {
@@ -108,7 +108,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def against(system: System, alone: list[System]) -> list[float]:
-    """The ratio of each turn to the turn beside it of the best of `alone`."""
+    """Returns the ratio of each turn to the same turn of the fastest system in `alone`."""
     if not alone:
         return []
     best = max(alone, key=lambda other: other.rate)
@@ -118,7 +118,7 @@ def against(system: System, alone: list[System]) -> list[float]:
 
 
 def line_of(system: System, options: argparse.Namespace) -> dict[str, Any]:
-    """What is printed of a run."""
+    """Returns the fields of the JSON line of a run."""
     return {
         "bench": "stream",
         "system": system.name,
@@ -134,7 +134,7 @@ def line_of(system: System, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def say_ratio(name: str, form: str, workers: int, ratios: list[float]) -> None:
-    """One JSON line with the median, and the least and the largest."""
+    """Prints one JSON line with the median, least and largest of the ratios."""
     children.say(
         bench="stream",
         system=name,
@@ -148,41 +148,91 @@ def say_ratio(name: str, form: str, workers: int, ratios: list[float]) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.stream", description=__doc__)
-    parser.add_argument("--rows", type=int, default=1 << 21, help="in the files")
-    parser.add_argument("--data-dir", type=Path, help="kept and reused; default: a temporary one")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.stream",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
-        "--workers", type=int, nargs="+", default=[0, 1, 2], help="0: without the service"
+        "--rows", type=int, default=1 << 21, help="rows in the files (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        help="folder for the files, which are kept and used again (default: a temporary one)",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        nargs="+",
+        default=[0, 1, 2],
+        help="numbers of data workers to measure; 0 is without the service (default: %(default)s)",
     )
     parser.add_argument(
         "--own-worker",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="besides, a data worker in the reader's process",
+        help="also measure a data worker in the reader's process (default: %(default)s)",
     )
     parser.add_argument(
         "--alone",
         nargs="+",
         choices=sorted(ALONE),
         default=["pipeline", "numpy"],
-        help="what runs without the service: the same pipeline, or by hand with pyarrow and NumPy, "
-        "in large chunks or in the blocks of a batch, or pyarrow and the pipeline's function",
+        help="what to measure without the service: pipeline (the same pipeline), numpy or blocks "
+        "(pyarrow and NumPy by hand, in large chunks or one batch at a time), or function "
+        "(pyarrow and the pipeline's function) (default: %(default)s)",
     )
-    parser.add_argument("--form", choices=sorted(transform.FORMS), default="function")
-    parser.add_argument("--format", choices=sorted(_FORMATS), default="parquet")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of one run, counted")
-    parser.add_argument("--warm-up-s", type=float, default=3.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts rows")
-    parser.add_argument("--peer", action="store_true", help="run tf.data service too, and compare")
     parser.add_argument(
-        "--peer-forms", nargs="+", choices=sorted(_PEER_FORMS), default=["example", "packed"]
+        "--form",
+        choices=sorted(transform.FORMS),
+        default="function",
+        help="how the transformation is written (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=sorted(_FORMATS),
+        default="parquet",
+        help="format of the files (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="seconds of each run that count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=3.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure tf.data service, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-forms",
+        nargs="+",
+        choices=sorted(_PEER_FORMS),
+        default=["example", "packed"],
+        help="forms of the rows that tf.data service reads: tf.train.Example, or rows packed by "
+        "hand (default: %(default)s)",
     )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     if options.smoke:

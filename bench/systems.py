@@ -1,8 +1,8 @@
 """Ways to get the rows of a click log, with the data service and without, to be timed in turns.
 
-Responsible for starting them, and for counting rows and CPU seconds of a turn. Knows nothing of how
-they are compared or told. Invariant: what a turn counts is read by iterators that stay open, so no
-turn pays for a start.
+Responsible for starting the systems, and for counting the rows and CPU seconds of a turn. Knows
+nothing of how systems are compared or printed. Invariant: a turn reads from iterators that stay
+open, so no turn pays for a start.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from bench import plain, transform
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.process import spawn_module
 
-# Given a number of epochs, None for no end, opens the batches of one thread; they can be closed.
+# Takes a number of epochs (None: no end); opens the batches of one thread, which can be closed.
 Open = Callable[[int | None], Any]
 _READY_S = 60.0
-# What runs without the service, by option.
+# The names of the systems without the service, by the value of the option `--alone`.
 ALONE = {
     "pipeline": "one process, no service",
     "numpy": "one process, pyarrow and NumPy by hand",
@@ -39,7 +39,7 @@ OWN = "dataservice, worker in the reader's process"
 
 
 class Slice(NamedTuple):
-    """What one turn counted; CPU seconds by kind of process."""
+    """The counts of one turn; CPU seconds by kind of process."""
 
     rows: int
     seconds: float
@@ -47,14 +47,14 @@ class Slice(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Rows per second."""
+        """The rows per second."""
         return self.rows / self.seconds
 
 
 def start_service(stack: contextlib.ExitStack, workers: int) -> tuple[str, dict[str, list[int]]]:
     """Starts a dispatcher and data workers that end with `stack`.
 
-    The dispatcher's address, and the process ids by kind.
+    Returns the dispatcher's address, and the process ids by kind.
     """
 
     def start(*arguments: str) -> tuple[str, int]:
@@ -70,19 +70,19 @@ def start_service(stack: contextlib.ExitStack, workers: int) -> tuple[str, dict[
 
 @contextlib.contextmanager
 def service(workers: int) -> Iterator[str]:
-    """A dispatcher and data workers as processes; the dispatcher's address."""
+    """Runs a dispatcher and data workers as processes; yields the dispatcher's address."""
     with contextlib.ExitStack() as stack:
         yield start_service(stack, workers)[0]
 
 
 def _cpu_s(pids: list[int]) -> float:
-    """CPU seconds that these processes have used; Linux only."""
+    """Returns the CPU seconds that these processes have used; Linux only."""
     stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
     return sum(int(stat[11]) + int(stat[12]) for stat in stats) / os.sysconf("SC_CLK_TCK")
 
 
 class System:
-    """One way to get the rows: iterators that stay open, each read by a thread of its own."""
+    """One way to get the rows: iterators that stay open, each read by its own thread."""
 
     def __init__(
         self,
@@ -92,7 +92,7 @@ class System:
         threads: int,
         pids: dict[str, list[int]],
     ) -> None:
-        """`threads` is how many work for it in this process."""
+        """Opens the iterators. `threads`: how many threads work for the system in this process."""
         self.name = name
         self.threads = threads
         self.slices: list[Slice] = []
@@ -103,18 +103,18 @@ class System:
         self._pool = stack.enter_context(ThreadPoolExecutor(len(opened)))
 
     def checksum(self) -> tuple[int, int]:
-        """Rows of one epoch, and their checksum."""
+        """Returns the number of rows of one epoch, and their checksum."""
         with contextlib.ExitStack() as stack:
             parts = [stack.enter_context(contextlib.closing(begin(1))) for begin in self._opened]
             return transform.checksum(itertools.chain.from_iterable(parts))
 
     @property
     def rate(self) -> float:
-        """Median of its turns."""
+        """The median rate of the turns."""
         return statistics.median(turn.rate for turn in self.slices)
 
     def take_turn(self, warm_up_s: float, seconds: float) -> None:
-        """Reads, and counts what comes after `warm_up_s`."""
+        """Reads for `warm_up_s`, then reads and counts for `seconds`."""
         list(self._pool.map(lambda rows: count_slice(rows, warm_up_s), self._iterators))
         began = {kind: _cpu_s(pids) for kind, pids in self._pids.items()}
         counted = list(self._pool.map(lambda rows: count_slice(rows, seconds), self._iterators))
@@ -123,7 +123,7 @@ class System:
         self.slices.append(Slice(rows, max(took for _, took in counted), cpu_s))
 
     def cpu_per_million_rows(self) -> dict[str, float]:
-        """CPU seconds by kind of process, over all turns."""
+        """Returns the CPU seconds per million rows by kind of process, over all turns."""
         millions = sum(turn.rows for turn in self.slices) / 1e6
         return {
             kind: round(sum(turn.cpu_s[kind] for turn in self.slices) / millions, 4)
@@ -132,7 +132,7 @@ class System:
 
 
 def count_slice(batches: Iterator[Any], seconds: float) -> tuple[int, float]:
-    """Rows that an iterator gives in about `seconds`, and the exact time."""
+    """Returns the rows that an iterator gives in about `seconds`, and the exact time."""
     rows, began = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - began) < seconds:
         rows += next(batches).num_rows
@@ -140,7 +140,7 @@ def count_slice(batches: Iterator[Any], seconds: float) -> tuple[int, float]:
 
 
 def count_rows(dataset: ds.Dataset, warm_up_s: float, seconds: float) -> tuple[int, float]:
-    """Rows that came in about `seconds`, and the exact time; nothing before `warm_up_s` counts."""
+    """Returns the rows that come in about `seconds` after `warm_up_s`, and the exact time."""
     with iter(dataset) as batches:
         next(batches)
         count_slice(batches, warm_up_s)
@@ -150,7 +150,10 @@ def count_rows(dataset: ds.Dataset, warm_up_s: float, seconds: float) -> tuple[i
 def open_systems(
     stack: contextlib.ExitStack, paths: list[str], options: argparse.Namespace
 ) -> tuple[list[System], list[System]]:
-    """Without the service, on one thread and on several; and with it. Open until `stack` ends."""
+    """Opens systems until `stack` ends; returns those without the service, and those with it.
+
+    A system without the service is opened on one thread and on several.
+    """
 
     def pipeline(part: list[str], epochs: int | None) -> ds.Dataset:
         return transform.dataset(part, options.form, epochs=epochs, source=options.format)

@@ -1,10 +1,10 @@
 """How fast do trainers and parameter servers train a click model with one large embedding table?
 
-Real processes on loopback: this one as the coordinator, trainers, parameter servers. The table,
-2^20 rows of 16, is cut over the parameter servers; 26 fields look up in it; a 64-32-1 network
-follows; Adagrad, sparse on the table. Batches come from memory, so nothing but training is
-measured, once it runs steadily. `bench.peers.tf_parameter_server` does the same work; `--peer` runs
-it between our own runs, so that a busy machine slows both; `--network`: by TCP, as between hosts.
+Real processes on loopback: this one is the coordinator, beside trainers and parameter servers. The
+table, 2^20 rows of 16, is cut over the parameter servers; 26 fields look up in it, and a 64-32-1
+network follows. The optimizer is Adagrad, sparse on the table. Batches come from memory, so nothing
+but steady training is measured. `bench.peers.tf_parameter_server` does the same work; `--peer` runs
+it between our own runs, so that a busy machine slows both. `--network` uses TCP, as between hosts.
 Prints JSON lines: one per run, and with `--peer` one per ratio.
 """
 
@@ -27,12 +27,12 @@ from pstrain.config import ParameterConfig
 from pstrain.partition import MinSizePartitioner
 
 _PEER_FORMS = ("tuned", "usual")
-# What CPU time is counted in.
+# The resolution of CPU time in /proc.
 _TICK_S = 0.01
 
 
 def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One run with that many trainers and servers; 0: one process, without either."""
+    """Runs once with `processes` trainers and as many servers; 0: one process without either."""
     if processes:
         examples, seconds, cpu_s = train_cluster(processes, batch, options)
     else:
@@ -77,7 +77,7 @@ def _train_alone(batch: int, options: argparse.Namespace) -> tuple[int, float, f
 def train_cluster(
     processes: int, batch: int, options: argparse.Namespace
 ) -> tuple[int, float, float]:
-    """Examples, seconds and CPU seconds of a run with so many trainers and servers."""
+    """Returns examples, seconds and CPU seconds of a run with `processes` trainers and servers."""
     with cluster_training(processes, batch, options) as training:
         training.warm_up(options.warm_up_s)
         return training.train_for(options.seconds)
@@ -87,7 +87,7 @@ def train_cluster(
 def cluster_training(
     processes: int, batch: int, options: argparse.Namespace
 ) -> Iterator[ClusterTraining]:
-    """So many trainers and servers, with the model and its data."""
+    """Yields the training on `processes` trainers and servers, with the model and its data."""
     with ps.LocalCluster(workers=processes, ps=processes, data_workers=0) as cluster:
         partitioner = MinSizePartitioner(min_shard_bytes=1 << 20, max_shards=processes)
         strategy = ps.ParameterServerStrategy(
@@ -102,7 +102,7 @@ def cluster_training(
 
 
 class ClusterTraining:
-    """Schedules steps on the trainers of a cluster, whose processes are ``pids``."""
+    """A training by steps that are scheduled on a cluster's trainers; ``pids``: its processes."""
 
     def __init__(
         self,
@@ -129,14 +129,14 @@ class ClusterTraining:
         self._train_steps = train_steps
 
     def warm_up(self, seconds: float) -> None:
-        """Trains for about so long, and finds out how fast."""
+        """Trains for about `seconds`, and finds out how fast."""
         trial = 16 * self._coordinator.num_trainers * self._steps_each
         self._train(trial // 2)
         self._train(max(int(trial / self._train(trial) * seconds), 1))
         self._rate = trial / self._train(trial)
 
     def train_for(self, seconds: float) -> tuple[int, float, float]:
-        """Examples, seconds and CPU seconds of all processes; for about so long."""
+        """Trains for about `seconds`; returns examples, seconds and all processes' CPU seconds."""
         steps = max(int(self._rate * seconds), 4)
         steps += -steps % self._steps_each
         cpu_s = _cpu_s(self._pids)
@@ -156,7 +156,7 @@ class ClusterTraining:
 
 
 def _cpu_s(pids: list[int]) -> float:
-    """CPU time that these processes have used so far, by /proc."""
+    """Returns the CPU seconds that these processes have used so far, from /proc."""
     ticks = 0
     for pid in pids:
         with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
@@ -171,7 +171,7 @@ def check_loss(loss: float) -> None:
 
 
 def measure_peer(processes: int, batch: int, form: str, options: argparse.Namespace) -> Any:
-    """One run of ParameterServerStrategy on the same model and rows."""
+    """Runs ParameterServerStrategy once on the same model and rows."""
     arguments = ["--workers", str(processes), "--ps", str(processes), "--batch", str(batch)]
     arguments += ["--form", form, "--seconds", str(options.seconds)]
     return children.run_peer(
@@ -180,7 +180,7 @@ def measure_peer(processes: int, batch: int, form: str, options: argparse.Namesp
 
 
 def run(options: argparse.Namespace) -> None:
-    """All runs in rounds, ours and theirs in turn, then the ratios of the medians."""
+    """Does all runs in rounds, ours and theirs in turn, then prints the ratios of the medians."""
     forms = options.peer_forms if options.peer else []
     rates: dict[tuple[str, int, int], list[int]] = {}
     runs = itertools.product(range(options.rounds), options.batches, options.processes)
@@ -198,7 +198,7 @@ def run(options: argparse.Namespace) -> None:
 
 
 def say_ratio(form: str, processes: int, batch: int, ours: list[int], theirs: list[int]) -> None:
-    """One JSON line with both medians and their ratio."""
+    """Prints one JSON line with both medians and their ratio."""
     mine, other = statistics.median(ours), statistics.median(theirs)
     children.say(
         bench="train",
@@ -214,32 +214,91 @@ def say_ratio(form: str, processes: int, batch: int, ours: list[int], theirs: li
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.train", description=__doc__)
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--processes",
         type=int,
         nargs="+",
         default=[0, 1, 2],
-        help="trainers, and as many servers; 0: one process without servers",
+        help="numbers of trainers to measure, each with as many parameter servers; 0 is one "
+        "process without servers (default: %(default)s)",
     )
-    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
-    parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
-    parser.add_argument("--width", type=int, default=click_model.WIDTH, help="of an embedding")
-    parser.add_argument("--rounds", type=int, default=1)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of one run, about")
-    parser.add_argument("--warm-up-s", type=float, default=2.0)
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that trains")
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[1_024, 4_096],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=click_model.ROWS_IN_MEMORY,
+        help="rows in memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--width",
+        type=int,
+        default=click_model.WIDTH,
+        help="size of an embedding (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=1,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="approximate seconds of each run that count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=2.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
-    parser.add_argument("--network", action="store_true", help="no shared memory with servers")
-    parser.add_argument("--steps-per-execution", type=int, default=1, help="of one closure")
-    parser.add_argument("--peer", action="store_true", help="run TensorFlow too, and compare")
-    parser.add_argument("--peer-forms", nargs="+", choices=_PEER_FORMS, default=["tuned"])
+    parser.add_argument(
+        "--network", action="store_true", help="use TCP with the servers instead of shared memory"
+    )
+    parser.add_argument(
+        "--steps-per-execution",
+        type=int,
+        default=1,
+        help="training steps in each closure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-forms",
+        nargs="+",
+        choices=_PEER_FORMS,
+        default=["tuned"],
+        help="ways in which the TensorFlow program is written (default: %(default)s)",
+    )
     parser.add_argument(
         "--peer-python",
         default=os.environ.get("PEER_PYTHON"),
-        help="an interpreter with TensorFlow; default: $PEER_PYTHON, else this one",
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
     )
     options = parser.parse_args(argv)
     children.end_with_parent()
@@ -247,7 +306,7 @@ def main(argv: list[str] | None = None) -> None:
         examples, seconds, cpu_s = _train_alone(options.alone, options)
         children.say(examples=examples, seconds=seconds, cpu_s=cpu_s)
         return
-    # The one process alone inherits it, so that BLAS computes on one core as in a trainer.
+    # The process without servers inherits it, so that BLAS uses one core, as in a trainer.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if options.smoke:
         options.seconds, options.warm_up_s = 0.3, 0.1

@@ -1,10 +1,10 @@
 """How much does a core train in a cluster, against one process with the same kernels, no servers?
 
-The work of `bench.train`. The one process and the cluster take turns of a second, so that a machine
-whose speed drifts drifts for both: the ratio of a turn is that of the examples for each CPU second
-(of coordinator, trainers and servers together), and the figure is the median of the turns. Prints
-JSON lines: one for each number of trainers and servers, and batch. A closure is one step unless
-``--steps-per-execution`` says more; ``Model.fit`` gives it eight.
+The work is that of `bench.train`. The process without servers and the cluster take turns of a
+second, so that a change of the machine's speed affects both. The ratio of a turn compares the
+examples per CPU second (of coordinator, trainers and servers together); the figure is the median of
+the turns. Prints JSON lines: one for each number of trainers and servers and each batch size. A
+closure is one step unless ``--steps-per-execution`` says more; ``Model.fit`` gives it eight.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from typing import Any
 from bench import click_model, train
 from bench.peers import children
 
-# What CPU time is counted in, by /proc.
+# The resolution of CPU time in /proc.
 _TICK_S = 0.01
 
 
 class Alone:
-    """A process that trains without servers while it is told to."""
+    """A process that trains without servers, one turn at a time, when it is told to."""
 
     def __init__(self, group: children.Children, batch: int, options: argparse.Namespace) -> None:
         arguments = ["--alone", str(batch), "--rows", str(options.rows)]
         self._child = group.start("bench.train_cores", arguments)
 
     def train_for(self, seconds: float) -> tuple[int, float, float]:
-        """Examples, seconds and CPU seconds."""
+        """Lets it train for `seconds`; returns examples, seconds and CPU seconds."""
         self._child.tell(str(seconds))
         result = self._child.line()
         return result["examples"], result["seconds"], result["cpu_s"]
 
 
 def serve_turns(batch: int, rows: int) -> None:
-    """In the process of its own: one line in, how long to train; one out, what that gave."""
+    """Serves turns in the other process: reads how long to train, prints what that gave."""
     model, rule = click_model.ClickModel(), click_model.optimizer()
     data = click_model.batches(batch, rows)
     for line in sys.stdin:
@@ -54,7 +54,7 @@ def serve_turns(batch: int, rows: int) -> None:
 
 
 def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Turns of one process and of so many trainers and servers."""
+    """Measures turns of the one process and of a cluster of `processes` trainers and servers."""
     with (
         children.Children(options.deadline_s) as group,
         train.cluster_training(processes, batch, options) as training,
@@ -86,31 +86,79 @@ def measure(processes: int, batch: int, options: argparse.Namespace) -> dict[str
 
 
 def per_cpu_s(result: tuple[int, float, float]) -> float:
-    """Examples for each CPU second."""
+    """Returns the examples per CPU second."""
     examples, _, cpu_s = result
     return examples / max(cpu_s, _TICK_S)
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.train_cores", description=__doc__)
-    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--batches", type=int, nargs="+", default=[1_024, 4_096])
-    parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
-    parser.add_argument("--turns", type=int, default=15)
-    parser.add_argument("--turn-s", type=float, default=1.0)
-    parser.add_argument("--warm-up-s", type=float, default=2.0)
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--network", action="store_true", help="no shared memory with servers")
-    parser.add_argument("--steps-per-execution", type=int, default=1, help="of one closure")
-    parser.add_argument("--smoke", action="store_true", help="the shortest turns that train")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.train_cores",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        nargs="+",
+        default=[1, 2],
+        help="numbers of trainers to measure, each with as many parameter servers (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[1_024, 4_096],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=click_model.ROWS_IN_MEMORY,
+        help="rows in memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--turns",
+        type=int,
+        default=15,
+        help="number of turns that each side takes (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--turn-s", type=float, default=1.0, help="seconds of each turn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=2.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--network", action="store_true", help="use TCP with the servers instead of shared memory"
+    )
+    parser.add_argument(
+        "--steps-per-execution",
+        type=int,
+        default=1,
+        help="training steps in each closure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     options.width = click_model.WIDTH
     if options.alone:
         serve_turns(options.alone, options.rows)
         return
-    # The one process alone inherits it, so that BLAS computes on one core as in a trainer.
+    # The process without servers inherits it, so that BLAS uses one core, as in a trainer.
     os.environ["OPENBLAS_NUM_THREADS"] = "1"
     if options.smoke:
         options.turns, options.turn_s, options.warm_up_s = 2, 0.2, 0.1

@@ -1,8 +1,8 @@
 """How does the rate of training change with batch size, trainers and embedding size? PNG plots.
 
-Measures with the means of `bench.train`, one run per point, with as many parameter servers as
-trainers. Writes three files into `--out` and prints one JSON line per plot with its points. Needs
-matplotlib (extra `demo`), and says so before it measures.
+Measures as `bench.train` does, one run per point, with as many parameter servers as trainers.
+Writes three files into `--out` and prints one JSON line per plot with its points. Needs matplotlib
+(extra `demo`), and ends with a message before it measures if that is missing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _BATCH = 4_096
 
 
 def plots_of(options: argparse.Namespace) -> list[plots.Plot]:
-    """All plots; nothing is measured yet, and no point twice."""
+    """Returns all plots; they measure when they are drawn, and no point twice."""
 
     @functools.cache
     def rate(trainers: int, batch: int, width: int) -> float:
@@ -58,17 +58,67 @@ def plots_of(options: argparse.Namespace) -> list[plots.Plot]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("bench/out"), help="folder of the PNGs")
-    parser.add_argument("--rows", type=int, default=click_model.ROWS_IN_MEMORY, help="in memory")
-    parser.add_argument("--batches", type=int, nargs="+", default=[256, 1_024, 4_096, 16_384])
-    parser.add_argument("--trainers", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--widths", type=int, nargs="+", default=[8, 16, 32, 64])
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one run, about")
-    parser.add_argument("--warm-up-s", type=float, default=1.0)
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that draws all")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path("bench/out"),
+        help="folder to write the PNG files to (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=click_model.ROWS_IN_MEMORY,
+        help="rows in memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--batches",
+        type=int,
+        nargs="+",
+        default=[256, 1_024, 4_096, 16_384],
+        help="batch sizes to measure, in rows (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--trainers",
+        type=int,
+        nargs="+",
+        default=[1, 2, 4],
+        help="numbers of trainers to measure, each with as many parameter servers (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--widths",
+        type=int,
+        nargs="+",
+        default=[8, 16, 32, 64],
+        help="sizes of an embedding to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=3.0,
+        help="approximate seconds of each run that count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=1.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     options = parser.parse_args(argv)
     plots.need_matplotlib(_MODULE)
     os.environ["OPENBLAS_NUM_THREADS"] = "1"

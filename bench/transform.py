@@ -1,7 +1,7 @@
 """The work of the stream benchmark as pipelines of this project: log1p, hashing, batches.
 
-Every form gives the same rows in the same columns, `label`, `i0..i12` and `c0..c25`, all equal to
-`expected`. Knows nothing of where a pipeline runs.
+Knows nothing of where a pipeline runs. Invariant: every form gives the same rows in the same
+columns, `label`, `i0..i12` and `c0..c25`, all equal to `expected`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MASK = np.uint64(HASH_BUCKETS - 1)
 
 @njit(nogil=True, cache=True)
 def _hash_into(ids: np.ndarray, out: np.ndarray) -> None:
-    """`bench.data.hash_ids` into 2^20 buckets, one pass; ids and out int64 (n,)."""
+    """Does `bench.data.hash_ids` into 2^20 buckets in one pass; ids and out int64 (n,)."""
     for i in range(ids.size):
         z = np.uint64(ids[i]) + np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -30,7 +30,7 @@ def _hash_into(ids: np.ndarray, out: np.ndarray) -> None:
 
 
 def compiled(columns: Columns) -> Columns:
-    """A user's function: NumPy for the dense columns, a compiled loop for the hashes."""
+    """Transforms like a user's function: NumPy for dense columns, a compiled loop for hashes."""
     out = {"label": columns["label"]}
     for name in DENSE:
         out[name] = np.log1p(columns[name])
@@ -42,21 +42,21 @@ def compiled(columns: Columns) -> Columns:
 
 
 def expected(columns: Columns) -> Columns:
-    """What every form must give for `bench.data.generate` rows, by plain NumPy."""
+    """Returns, by plain NumPy, what every form must give for rows of `bench.data.generate`."""
     dense = {name: np.log1p(columns[name]) for name in DENSE}
     return {"label": columns["label"], **dense} | {c: hash_ids(columns[c]) for c in CATEGORICAL}
 
 
 @njit(nogil=True, cache=True)
 def _mix_into(row_sums: np.ndarray, values: np.ndarray) -> None:
-    """Carries a column into each row's checksum; row_sums and values uint64 (n,)."""
+    """Adds a column to each row's checksum; row_sums and values uint64 (n,)."""
     for i in range(values.size):
         z = row_sums[i] * np.uint64(0xBF58476D1CE4E5B9) + values[i]
         row_sums[i] = z ^ (z >> np.uint64(29))
 
 
 def checksum(batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
-    """Number of rows and a sum over them, the same in whatever order they come."""
+    """Returns the number of rows and a checksum that does not depend on their order."""
     rows, total = 0, 0
     for batch in batches:
         row_sums = np.ones(batch.num_rows, np.uint64)
@@ -95,6 +95,6 @@ SOURCES: dict[str, Callable[[list[str]], ds.Dataset]] = {
 def dataset(
     paths: Sequence[str], form: str, *, epochs: int | None = None, source: str = "parquet"
 ) -> ds.Dataset:
-    """Batches of 4,096 transformed rows of files, `epochs` times or for ever."""
+    """Returns batches of 4,096 transformed rows of files, `epochs` times; None: for ever."""
     rows = FORMS[form](SOURCES[source](list(paths)))
     return rows.repeat(epochs).batch(BLOCK_ROWS)

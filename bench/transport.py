@@ -1,7 +1,7 @@
 """How much faster do batches reach a reader through shared memory than through Flight?
 
 Two questions, each answered for both protocols in turn within one run. `channel`: one process sends
-the same batch of 4,096 rows (640 KiB) again and again, this one receives and decodes. `service`:
+the same batch of 4,096 rows (640 KiB) repeatedly, and this one receives and decodes it. `service`:
 a data worker reads an Arrow IPC file without any transform, and this process iterates over the
 rows, which is the whole path. Prints a JSON line per run, and one per ratio of the medians.
 """
@@ -41,7 +41,7 @@ _SILENCE_S = 30.0
 
 
 def numbers(rows: int) -> pa.RecordBatch:
-    """Rows of 20 int64 columns, 160 bytes each."""
+    """Returns rows of 20 int64 columns, 160 bytes each."""
     values = np.arange(rows, dtype=np.int64)
     return pa.RecordBatch.from_pydict({f"c{k}": values + k for k in range(_COLUMNS)})
 
@@ -56,7 +56,7 @@ def _send(command: dict[str, Any], channel: Channel) -> None:
 
 
 def serve() -> None:
-    """The sending process: both listeners, until it is terminated or its parent ends."""
+    """Runs the sending process, with both listeners, until it is terminated or its parent ends."""
     exit_with_parent()
     exchanges = {"batches": _send}
     flight = FlightServer("127.0.0.1", 0, token=_TOKEN, exchanges=exchanges).start()
@@ -70,7 +70,7 @@ def serve() -> None:
 
 
 def measure_channel(address: str, protocol: str, rows: int, count: int) -> dict[str, Any]:
-    """Receives `count` batches and checks and decodes them as a reader does."""
+    """Receives `count` batches, and checks and decodes them as a reader does."""
     schema = numbers(1).schema
     command = {"exchange": "batches", "rows": rows, "count": count + count // 10}
     with open_exchange(
@@ -90,7 +90,7 @@ def measure_channel(address: str, protocol: str, rows: int, count: int) -> dict[
 
 
 def measure_service(path: str, protocol: str, rows: int, seconds: float) -> dict[str, Any]:
-    """Rows that come from a data worker to an iterator of this process."""
+    """Measures rows that come from a data worker to an iterator of this process."""
     pipeline = ds.Dataset.from_ipc(path).repeat().batch(rows)
     with systems.service(1) as target:
         remote = pipeline.distribute(
@@ -114,7 +114,7 @@ def _result(level: str, protocol: str, batches: int, rows: int, seconds: float) 
 
 
 def run(options: argparse.Namespace, folder: Path) -> None:
-    """Both levels, the protocols in turn, then their ratios."""
+    """Measures both levels, with the protocols in turn, then prints their ratios."""
     path = folder / "numbers.arrow"
     batch = numbers(options.file_rows)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
@@ -142,14 +142,45 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.transport", description=__doc__)
-    parser.add_argument("--batch", type=int, default=_ROWS, help="rows of 160 bytes in a batch")
-    parser.add_argument("--count", type=int, default=4_000, help="batches of a run of the channel")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of a run of the service")
-    parser.add_argument("--file-rows", type=int, default=1 << 19, help="in the worker's file")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts")
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.transport",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--batch",
+        type=int,
+        default=_ROWS,
+        help="rows of 160 bytes in each batch (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--count",
+        type=int,
+        default=4_000,
+        help="batches in each run of `channel` (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=4.0,
+        help="seconds of each run of `service` (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--file-rows",
+        type=int,
+        default=1 << 19,
+        help="rows in the worker's file (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=3,
+        help="number of times that each measurement is repeated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.serve:

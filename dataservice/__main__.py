@@ -86,15 +86,16 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dataservice",
         allow_abbrev=False,
-        description="A distributed input service: one dispatcher, many data workers.",
-        epilog="Servers and clients of one user find their token by themselves; across users or "
-        "machines, set DATASERVICE_TOKEN or DATASERVICE_TOKEN_FILE.",
+        description="A distributed input service: one dispatcher and any number of data workers.",
+        epilog="Servers and clients share a secret token. Those of one user on one machine find it "
+        "by themselves; across users or machines, set DATASERVICE_TOKEN or DATASERVICE_TOKEN_FILE. "
+        "`dataservice COMMAND --help` describes the options of a command.",
     )
     parser.add_argument(
         "--log-level",
         default="info",
         choices=["debug", "info", "warning", "error"],
-        help="least severity of what is logged (info)",
+        help="least severity of messages that are logged (default: info)",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

@@ -184,7 +184,11 @@ def divided(splits: Sequence[Split], target_elements: int) -> list[Split]:
 
 
 def tail_target_rows(target_rows: int, buffer_size: int) -> int:
-    """Returns the rows of a window near the end of an epoch; they still fill a shuffle buffer."""
+    """Returns the rows of a window near the end of an epoch: a quarter of `target_rows`.
+
+    If `buffer_size` rows are more, returns these, but at most `target_rows`: no shuffle buffer gets
+    fewer rows than in earlier windows.
+    """
     return max(-(-target_rows // TAIL_PARTS), min(buffer_size, target_rows))
 
 

@@ -1,4 +1,4 @@
-"""Public names of parameter-server training. Each is imported when it is first used."""
+"""Public names of parameter-server training. Each name is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -124,8 +124,8 @@ _MODULES = {
     "v1": "pstrain.v1",
 }
 
-# Those that need packages which may not be there are no part of ``__all__``, which is a list of
-# literals for type checkers.
+# Modules that need a package which may not be installed. They are left out of ``__all__``, which
+# has to be a list of literals for type checkers.
 _EXTRAS = {"torch": "pstrain.torch"}
 
 __all__ = [

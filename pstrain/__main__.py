@@ -1,4 +1,4 @@
-"""Command line of pstrain: picks a command and turns errors into one line and an exit code."""
+"""The command line of pstrain: runs a command and turns errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dataservice.errors import (
 
 COMMANDS = ("demo", "train", "evaluate", "predict", "server", "launch")
 
-# What the user can put right: arguments, files, columns, tokens, ports.
+# Errors that the user can correct: arguments, files, columns, tokens, ports.
 _WRONG_INPUT = (
     ValueError,
     FileNotFoundError,
@@ -34,7 +34,7 @@ _WRONG_INPUT = (
 
 
 class _Version(argparse.Action):
-    """Looks the version up only when asked, so that a tree that is not installed runs too."""
+    """An option that looks up the version only on use, so that an uninstalled tree runs too."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         print(_version_line())
@@ -52,15 +52,19 @@ def _version_line() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="pstrain", description="Parameter-server training for click and tabular models."
+        prog="pstrain",
+        description="Parameter-server training for click and tabular models.",
+        epilog="`pstrain COMMAND --help` describes the options of a command.",
     )
-    parser.add_argument("--verbose", action="store_true", help="log every change of state")
+    parser.add_argument(
+        "--verbose", action="store_true", help="log every change of state (default: warnings only)"
+    )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         importlib.import_module(f"pstrain.commands.{name}").add_parser(commands)
     for command in commands.choices.values():
-        # Modules describe themselves, with marks that a terminal does not show.
+        # Descriptions are module docstrings, whose double backticks a terminal does not render.
         command.description = (command.description or "").replace("``", "")
     return parser
 
@@ -69,7 +73,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = _parser()
     args, more = parser.parse_known_args(argv)
     if more:
-        # A shell puts the files in the place of a glob that is not in quotes.
+        # A shell expands a glob that is not in quotes, so its files arrive as extra arguments.
         files = " (put globs in quotes, and name other files by a glob or their folder)"
         hint = files if any(os.path.exists(each) for each in more) else ""
         parser.error(f"unrecognized arguments: {' '.join(more)}{hint}")
@@ -77,13 +81,16 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Exit codes: 0 done, 1 failed on the way, 2 bad arguments or input, 130 interrupted."""
+    """Runs the command line and returns the exit code.
+
+    0: done; 1: failed on the way; 2: bad arguments or input; 130: interrupted.
+    """
     command = ""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # Names of columns and files may have letters that the terminal has not.
+        # Names of columns and files may have characters that the terminal cannot encode.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        # Commands are imported here: an interrupt meanwhile ends as quietly as later.
+        # Commands are imported inside the try block, so that an interrupt ends quietly here too.
         args = _parsed(argv)
         command = args.command
         logging.basicConfig(
@@ -91,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
         status = int(args.run(args) or 0)
-        # Else what is left would be written at the exit, where nobody tells its errors.
+        # Flushes here: a write error at interpreter exit would not be reported.
         print(end="", flush=True)
         return status
     except KeyboardInterrupt:

@@ -1,8 +1,9 @@
-"""Large arrays of a step, reused by the thread that made them.
+"""A pool of memory for the large arrays of a step, reused by the thread that allocated it.
 
-Fresh memory costs a page fault per 4 KB: 8 of 18 ms of a step at batch 4,096. Invariant: memory
-is handed out again only when no array refers to it any more, so reuse cannot be seen; each thread
-has its own, at most ``LIMIT_BYTES`` of it. It begins with a cache line.
+Fresh memory costs a page fault per 4 KB: 8 of 18 ms of a step at batch 4,096. Knows nothing of what
+arrays hold. Invariant: memory is handed out again only when no array refers to it any more, so
+reuse cannot be observed; each thread has a pool of its own, of at most ``LIMIT_BYTES``. Blocks are
+aligned to a cache line.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from pstrain.kernels.prefetch import aligned_empty
 LIMIT_BYTES = 128 << 20
 SMALLEST_BYTES = 64 << 10
 
-# Sizes that differ by less are looked for in the same blocks first.
+# Sizes with the same leading bits share a class, whose blocks are searched first.
 _CLASS_BITS = 4
 
 
 class _Kept(threading.local):
-    """Blocks of one thread, oldest first, and which of them served sizes of a class."""
+    """The blocks of one thread, oldest first, and the indices of those that served each class."""
 
     def __init__(self) -> None:
         self.blocks: list[NDArray[np.float32]] = []
@@ -37,27 +38,27 @@ _kept = _Kept()
 
 
 def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """An uninitialised float32 array of ``shape``, which the caller may keep as long as it likes.
+    """Returns an uninitialised float32 array, which the caller may keep as long as it likes.
 
-    Arrays below ``SMALLEST_BYTES`` come from the allocator, which keeps those at hand itself.
+    Arrays below ``SMALLEST_BYTES`` come from the allocator, which caches small ones itself.
     """
     size = math.prod(shape)
     if size * 4 < SMALLEST_BYTES:
         return np.empty(shape, dtype=np.float32)
     blocks = _kept.blocks
-    # To look through all blocks, some tens of times a step, took a sixth of its calls.
+    # A search through all blocks, some tens of times per step, made a sixth of a step's calls.
     bits = size.bit_length()
     known = _kept.by_class[bits << _CLASS_BITS | size >> bits - _CLASS_BITS]
     for _ in range(len(known)):
-        # The one that was given out longest ago has come back most likely.
+        # The block that was handed out longest ago is the most likely to be free.
         index = known[0]
         known.rotate(-1)
         if _is_free(blocks[index], size):
             return blocks[index][:size].reshape(shape)
-    for index, each in enumerate(blocks):
-        if _is_free(each, size):
+    for index, kept in enumerate(blocks):
+        if _is_free(kept, size):
             known.append(index)
-            return each[:size].reshape(shape)
+            return kept[:size].reshape(shape)
     block = aligned_empty((size + size // 16,), "float32")
     _make_room(block.nbytes)
     if block.nbytes <= LIMIT_BYTES:
@@ -66,39 +67,39 @@ def empty(shape: tuple[int, ...]) -> NDArray[np.float32]:
 
 
 def zeros(shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Like :func:`empty`, filled with 0."""
+    """Returns an array like :func:`empty`, filled with 0."""
     array = empty(shape)
     array.fill(0)
     return array
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """A view that cannot be written to: a kernel is compiled once for what anybody may own."""
+    """Returns a read-only view, so that a kernel is compiled once, whoever owns the array."""
     view = array.view()
     view.flags.writeable = False
     return view
 
 
 def held_bytes() -> int:
-    """Bytes that this thread keeps, in use or not."""
+    """Returns the bytes that this thread's pool keeps, in use or not."""
     return sum(block.nbytes for block in _kept.blocks)
 
 
 def _is_free(block: NDArray[np.float32], size: int) -> bool:
-    """Whether a block fits and nobody holds any of it."""
-    # Every array cut out of a block refers to the memory that the block is cut out of.
+    """True if ``size`` values fit the block and no array refers to it."""
+    # An array cut out of a block refers to the block's own base memory.
     return size <= block.size <= 2 * size and sys.getrefcount(block.base) == _UNREFERENCED
 
 
-# What memory that only its block refers to counts, which depends on the interpreter.
+# The reference count of memory that only its block refers to; it depends on the interpreter.
 _UNUSED = aligned_empty((1,), "float32")
 _UNREFERENCED = sys.getrefcount(_UNUSED.base)
 
 
 def _make_room(wanted_bytes: int) -> None:
-    """Lets go of the oldest blocks; those in use live on until their arrays die."""
+    """Drops the oldest blocks from the pool; blocks in use live on until their arrays die."""
     blocks = _kept.blocks
     held = sum(block.nbytes for block in blocks)
     while blocks and held + wanted_bytes > LIMIT_BYTES:
         held -= blocks.pop(0).nbytes
-        _kept.by_class.clear()  # their numbers have changed
+        _kept.by_class.clear()  # indices of blocks have changed

@@ -1,8 +1,8 @@
-"""Who is in a training cluster: jobs, tasks, addresses, and which task this process is.
+"""The members of a training cluster: jobs, tasks, addresses, and which task this process is.
 
-Knows nothing of connections or processes. The names and forms are those of TF_CONFIG, so that
-launchers which set it work unchanged: jobs ``chief`` (the coordinator), ``worker`` (a trainer),
-``ps`` and ``evaluator``. Invariant: a ClusterSpec never changes once made.
+Knows nothing of connections or processes. Names and forms are those of TF_CONFIG, so that
+launchers which set TF_CONFIG work unchanged: jobs ``chief`` (the coordinator), ``worker`` (a
+trainer), ``ps`` and ``evaluator``. Invariant: a ClusterSpec never changes once made.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Tasks = Mapping[int, str] | Sequence[str]
 
 
 class ClusterSpec:
-    """Jobs and the addresses of their tasks.
+    """The jobs of a cluster and the addresses of their tasks.
 
     Made from ``{"worker": ["host:port", ...], "ps": {0: "host:port", 3: ...}}`` or another
-    ClusterSpec. A job given as a dict may have holes. Wrong types raise TypeError, an unknown job
-    or task ValueError.
+    ClusterSpec. A job given as a dict may skip task indices. Wrong types raise TypeError, an
+    unknown job or task ValueError.
     """
 
     def __init__(self, cluster: Mapping[str, Tasks] | ClusterSpec) -> None:
@@ -44,14 +44,14 @@ class ClusterSpec:
         return sorted(self._jobs)
 
     def as_dict(self) -> dict[str, list[str] | dict[int, str]]:
-        """Dense jobs as lists, jobs with holes as dicts."""
+        """Returns addresses by job: a dict by task index if a job skips indices, else a list."""
         return {
             job: list(tasks.values()) if list(tasks) == list(range(len(tasks))) else dict(tasks)
             for job, tasks in self._jobs.items()
         }
 
     def as_cluster_def(self) -> ClusterSpec:
-        """What ``Server`` takes: the spec itself, for there is no message of it here."""
+        """Returns the spec itself, which ``Server`` takes: there is no protocol message for it."""
         return self
 
     def num_tasks(self, job_name: str) -> int:
@@ -69,7 +69,7 @@ class ClusterSpec:
         return tasks[task_index]
 
     def job_tasks(self, job_name: str) -> list[str | None]:
-        """Addresses by task index; None where the job has a hole."""
+        """Returns the addresses in order of task index, with None for each skipped index."""
         tasks = self._job(job_name)
         return [tasks.get(index) for index in range(max(tasks, default=-1) + 1)]
 
@@ -115,7 +115,7 @@ def _tasks(job: str, tasks: object) -> dict[int, str]:
 
 
 class ClusterResolver:
-    """Tells a program the cluster and its own place in it."""
+    """The source from which a program learns its cluster and which task of it this process is."""
 
     def __init__(
         self, spec: ClusterSpec, task_type: str | None, task_id: int | None, rpc_layer: str | None
@@ -135,7 +135,10 @@ class ClusterResolver:
         self._accelerators: dict[str, int] = {}
 
     def note_strategy(self, strategy: Any) -> None:
-        """A strategy of this process uses the cluster."""
+        """Called with each strategy of this process that uses the cluster; does nothing here."""
+
+    def check_open(self) -> None:
+        """Raises FailedPreconditionError if the cluster has ended for good."""
 
     def cluster_spec(self) -> ClusterSpec:
         return self._spec
@@ -146,9 +149,9 @@ class ClusterResolver:
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Address of a task (this one unless told), or "" where the cluster names none.
+        """Returns the address of a task, by default this one, or "" if no task is known.
 
-        ``rpc_layer``, or the resolver's own, stands before the address: ``grpc://host:port``.
+        ``rpc_layer``, or else the resolver's own, is put before the address: ``grpc://host:port``.
         """
         spec = self.cluster_spec()
         task_type = task_type if task_type is not None else self.task_type
@@ -163,9 +166,9 @@ class ClusterResolver:
         task_id: int | None = None,  # noqa: ARG002
         config_proto: Any = None,  # noqa: ARG002
     ) -> dict[str, int]:
-        """Accelerators of each task by kind; none, unless a resolver was told of some.
+        """Returns the number of accelerators of a task by kind; the same for all tasks.
 
-        All tasks have as many.
+        Empty unless the resolver was given numbers.
         """
         return dict(self._accelerators)
 
@@ -179,7 +182,7 @@ class ClusterResolver:
 
 
 class SimpleClusterResolver(ClusterResolver):
-    """A resolver of values given by the program itself."""
+    """A resolver whose values are given by the program itself."""
 
     def __init__(
         self,
@@ -215,7 +218,7 @@ class SimpleClusterResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Address of the task that both arguments name, else the ``master`` it was made with."""
+        """Returns the address of the task that both arguments name, or else the ``master``."""
         if task_type is not None and task_id is not None:
             return self._url(self.cluster_spec().task_address(task_type, task_id), rpc_layer)
         return self._url(self._master, rpc_layer)
@@ -224,8 +227,8 @@ class SimpleClusterResolver(ClusterResolver):
 def check_training_cluster(spec: ClusterSpec, task_type: str | None, task_id: int | None) -> None:
     """Raises ValueError unless a coordinator can train on this cluster.
 
-    The evaluator is no part of the training cluster: it is allowed in the spec and never waited
-    for.
+    The spec may contain an evaluator, which is not part of the training cluster: nothing waits
+    for it.
     """
     if not spec:
         raise InvalidArgumentError(
@@ -246,8 +249,7 @@ def check_training_cluster(spec: ClusterSpec, task_type: str | None, task_id: in
 
 
 def check_addresses(spec: ClusterSpec) -> None:
-    """Raises ValueError for a trainer or parameter server at what is no HOST:PORT, or at that of
-    another one."""
+    """Raises ValueError unless trainers and parameter servers have distinct HOST:PORT addresses."""
     tasks: dict[str, str] = {}
     for job in ("worker", "ps"):
         for index in spec.task_indices(job) if job in spec.jobs else ():

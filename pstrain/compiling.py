@@ -1,7 +1,7 @@
-"""Compiles the kernels ahead of the first step: once on a machine, and on all of its cores.
+"""Compiles the kernels ahead of the first step: once per machine, and on all of its cores.
 
-Knows Numba's cache and processes, nothing of what kernels compute. Invariant: other processes only
-fill the cache; whatever they could not do is compiled here, where its error shows.
+Knows Numba's cache and processes, nothing of what kernels compute. Invariant: child processes only
+fill the cache; whatever they could not compile is compiled in this process, where its error shows.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Final
 
+from dataservice.runtime.compile_notice import notice
 from dataservice.runtime.cores import available_cores
 from dataservice.runtime.process import exit_with_parent, spawn_module
 from pstrain import kernels
@@ -21,7 +22,7 @@ from pstrain.errors import DataServiceError
 
 logger = logging.getLogger(__name__)
 
-# Each takes a quarter of a gigabyte of memory.
+# Each process takes a quarter of a gigabyte of memory.
 _PROCESSES_MAX: Final = 4
 _TIMEOUT_S: Final = 300.0
 
@@ -29,18 +30,20 @@ _TIMEOUT_S: Final = 300.0
 def compile_kernels(
     report: Callable[[str], None] | None = None, modules: Sequence[str] | None = None
 ) -> None:
-    """Compiles what Numba's cache lacks of the kernels of ``modules`` (None: all).
+    """Compiles those kernels of ``modules`` (None: all) that Numba's cache lacks; blocks.
 
-    Those in it are not loaded: each is by its first call, which takes milliseconds. All of them
-    take 40 seconds of one core where none was compiled before: run it in one process before
-    starting others that share the cache. ``report`` is told each module as it is done. Blocks.
+    Kernels in the cache are not loaded: the first call of each loads it, in milliseconds. With an
+    empty cache all kernels take 40 seconds of one core, so call this in one process before
+    starting others that share the cache. ``report`` is called with a line for each compiled module.
     """
-    left = _smallest_first(modules)
+    left = [name for name in _smallest_first(modules) if not kernels.is_compiled(name)]
     has_shared = False
     while left:
         name = left.pop(0)
         if not kernels.is_compiled(name) and kernels.warm_up(name) and not has_shared:
             missing = [other for other in left if not kernels.is_compiled(other)]
+            if report is None and len(missing) > 1:
+                notice.tell()
             _fill_cache(missing, min(available_cores(), _PROCESSES_MAX))
             has_shared = True
         if report is not None:
@@ -48,9 +51,10 @@ def compile_kernels(
 
 
 def prepare_kernels(modules: Sequence[str] | None = None) -> None:
-    """``compile_kernels`` for a process that will call them: loads the smallest module too.
+    """Runs :func:`compile_kernels` and loads the smallest module, for a process that calls kernels.
 
-    The first kernel that is loaded takes a tenth of a second, for the rest of Numba.
+    The first kernel that a process loads takes a tenth of a second, because it loads Numba's
+    run-time parts too.
     """
     compile_kernels(modules=modules)
     kernels.warm_up(_smallest_first(modules)[0])
@@ -77,7 +81,7 @@ def _fill_cache(names: Sequence[str], processes: int) -> None:
 
 
 def shares(names: Sequence[str], count: int) -> list[list[str]]:
-    """At most ``count`` groups of modules whose sources are about as long; none is empty."""
+    """Splits modules into at most ``count`` non-empty groups of about equal source length."""
     groups: list[list[str]] = [[] for _ in range(min(count, len(names)))]
     lengths = [0] * len(groups)
     for name in sorted(names, key=_size_bytes, reverse=True):
@@ -88,13 +92,13 @@ def shares(names: Sequence[str], count: int) -> list[list[str]]:
 
 
 def _size_bytes(name: str) -> int:
-    """Length of a module's source, which its compilation takes time by."""
+    """Returns the size of a module's source, to which its compile time is about proportional."""
     (folder,) = kernels.__path__
     return os.path.getsize(os.path.join(folder, f"{name}.py"))
 
 
 def main(names: Sequence[str]) -> None:
-    """In a process of its own: compiles these modules."""
+    """Compiles these modules; the entry point of a child process."""
     exit_with_parent()
     for name in names:
         kernels.warm_up(name)

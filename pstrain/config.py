@@ -1,6 +1,6 @@
-"""Defaults of training's connections, and why they are what they are.
+"""Defaults of training's connections, with the reasons for their values.
 
-Standard library only. Invariant: a configuration is checked when it is made.
+Knows nothing of connections. Invariant: a configuration is checked when it is made.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Final
 
 from dataservice.runtime.arguments import integer_at_least, positive
 
-# How long a server that ends with its coordinator waits for one to come back.
+# How long a server that ends with its coordinator waits for a coordinator to return.
 COORDINATOR_GRACE_S: Final = 30.0
 
 
@@ -20,9 +20,9 @@ class ParameterConfig:
 
     ``request_timeout_s``: pulls and pushes take milliseconds, so this long means a frozen host.
     ``start_timeout_s``: clusters start their tasks in any order and pull images first.
-    ``transfer_timeout_s``: a server writing or reading its part of a checkpoint.
+    ``transfer_timeout_s``: for a server that writes or reads its part of a checkpoint.
     ``chunk_bytes``: large variables travel in pieces, so that neither side holds two copies.
-    ``share_memory``: with servers of this host and user; False for TCP also there.
+    ``share_memory``: uses shared memory with servers of the same host and user; False: TCP.
     """
 
     request_timeout_s: float = 30.0

@@ -1,9 +1,9 @@
-"""How far trainers may be apart: asynchronous, stale synchronous, or in rounds.
+"""Consistency rules, for how far trainers may run apart: async, stale synchronous or in rounds.
 
-Pure: rules and the arithmetic of when a closure may start and when a round is full; who schedules
-asks here. Knows no trainer by name, no clock, no server. Invariant: whatever the rule, some live
-trainer may always go on: the slowest is never ahead of itself, and a round never needs more
-closures than there are.
+Pure: decides when a closure may start and when a round is full; the scheduler asks. Knows no
+trainer by name, no clock, no server. Invariant: under every rule some live trainer may always go
+on: the slowest trainer is never ahead of itself, and a round never needs more closures than there
+are trainers.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["ASYNC", "Async", "Consistency", "Ssp", "Sync", "consistency_of", "ss
 
 @dataclass(frozen=True, slots=True)
 class Async:
-    """Every trainer goes as fast as it can; each closure's changes are made as it ends."""
+    """Asynchronous: trainers run as fast as they can; a closure's changes apply when it ends."""
 
     name: ClassVar[str] = "async"
 
     def replicas_in_sync(self, trainers: int) -> int:  # noqa: ARG002
-        """How many closures' gradients make one step."""
+        """Returns the number of closures whose gradients make one step."""
         return 1
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for checkpoints."""
+        """Returns the JSON form that checkpoints save."""
         return {"name": self.name, **asdict(self)}
 
     def __str__(self) -> str:
@@ -37,10 +37,10 @@ class Async:
 
 @dataclass(frozen=True, slots=True)
 class Ssp:
-    """Stale synchronous parallel: nobody is more than ``staleness`` closures ahead of the slowest.
+    """Stale synchronous parallel: no trainer is over ``staleness`` closures ahead of the slowest.
 
-    A trainer's clock is the number of closures that it finished; one that joins starts at the
-    slowest's (Ho et al., NIPS 2013).
+    A trainer's clock is the number of closures that it has finished; a trainer that joins starts
+    with the clock of the slowest (Ho et al., NIPS 2013).
     """
 
     staleness: int
@@ -50,15 +50,15 @@ class Ssp:
         _check_count("staleness", self.staleness)
 
     def may_start(self, finished: int, running: int, slowest: int) -> bool:
-        """Whether a trainer may start one more; ``slowest``: the least that any live one did."""
+        """True if a trainer may start one more closure; ``slowest``: the lowest live clock."""
         return finished + running - slowest <= self.staleness
 
     def replicas_in_sync(self, trainers: int) -> int:  # noqa: ARG002
-        """How many closures' gradients make one step."""
+        """Returns the number of closures whose gradients make one step."""
         return 1
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for checkpoints."""
+        """Returns the JSON form that checkpoints save."""
         return {"name": self.name, **asdict(self)}
 
     def __str__(self) -> str:
@@ -67,10 +67,11 @@ class Ssp:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """Rounds: a closure on each trainer, one step with the mean of their gradients.
+    """Rounds: one closure per trainer, then one step with the mean of their gradients.
 
-    The first to be ready are taken, all but ``backup_workers``; the others run again, on the same
-    elements, in a later round (Chen et al., 2016).
+    A round takes the closures that are ready first, as many as there are trainers less
+    ``backup_workers``; the others run again, on the same elements, in a later round (Chen et al.,
+    2016).
     """
 
     backup_workers: int = 0
@@ -80,15 +81,15 @@ class Sync:
         _check_count("backup_workers", self.backup_workers)
 
     def full(self, trainers: int) -> int:
-        """How many closures a round takes, of a cluster with so many trainers."""
+        """Returns how many closures a round takes in a cluster with this many trainers."""
         return max(1, trainers - self.backup_workers)
 
     def replicas_in_sync(self, trainers: int) -> int:
-        """How many closures' gradients make one step: as many as a round takes."""
+        """Returns the number of closures whose gradients make one step: those of one round."""
         return self.full(trainers)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, for checkpoints."""
+        """Returns the JSON form that checkpoints save."""
         return {"name": self.name, **asdict(self)}
 
     def __str__(self) -> str:
@@ -101,17 +102,23 @@ ASYNC = Async()
 
 
 def ssp(staleness: int) -> Ssp:
-    """Trainers at most ``staleness`` closures ahead of the slowest one; 0: in step."""
+    """Returns the rule by which trainers are at most ``staleness`` closures ahead of the slowest.
+
+    0: all trainers are in step.
+    """
     return Ssp(staleness)
 
 
 def sync(backup_workers: int = 0) -> Sync:
-    """One step per round of all trainers, without waiting for the last ``backup_workers``."""
+    """Returns the rule of one step per round, without waiting for the last ``backup_workers``."""
     return Sync(backup_workers)
 
 
 def consistency_of(value: Any, trainers: int) -> Consistency:
-    """The rule that a program asked for; InvalidArgumentError where ``trainers`` cannot obey it."""
+    """Returns the rule that a program asked for.
+
+    InvalidArgumentError for an unknown rule, or one that leaves none of ``trainers`` in a round.
+    """
     match value:
         case Async() | Ssp():
             return value

@@ -1,8 +1,8 @@
-"""The end of a program, told to the servers of its cluster that are to end with it.
+"""Tells the servers of a cluster that the program has ended, so that they may end with it.
 
-Knows addresses and a session, not what was trained. Invariant: servers hear of an end that came
-without an uncaught exception, and with the status 0 where it came by `sys.exit`, only; after any
-other a program may be started again, and finds them.
+Knows addresses and a session, not what was trained. Invariant: servers are told only of an end
+without an uncaught exception and, if it came by `sys.exit`, with status 0. After any other end the
+servers stay, and a program that is started again finds them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,17 @@ _TOTAL_S = 5.0
 
 
 class _Departure:
-    """Of one cluster, which has one session at a time."""
+    """The notification of one cluster's servers; the cluster has one session at a time."""
 
     def __init__(self, spec: ClusterSpec, token: str, tls: TlsConfig | None) -> None:
         self.session = ""
         self._spec, self._token, self._tls = spec, token, tls
 
     def tell(self) -> None:
-        """All that can be reached; who is not told ends when nobody has come for a while."""
+        """Tells all servers that can be reached, within ``_TOTAL_S``.
+
+        A server that is not told ends after a grace period without clients.
+        """
         if failed():
             return
         give_up_at_s = time.monotonic() + _TOTAL_S
@@ -66,12 +69,12 @@ class _Departure:
         client.action("leave", body, timeout_s=_TIMEOUT_S)
 
 
-# Kept here: a strategy may be gone before its program ends.
+# Kept here because a strategy may be garbage-collected before its program ends.
 _departures: dict[ClusterSpec, _Departure] = {}
 
 
 def tell_at_end(resolver: ClusterResolver, session: str, tls: TlsConfig | None) -> None:
-    """When the program ends, the cluster's servers are told, of its newest session."""
+    """Has the cluster's servers told when the program ends, in the name of its newest session."""
     spec = resolver.cluster_spec()
     departure = _departures.get(spec)
     if departure is None:
@@ -83,9 +86,9 @@ def tell_at_end(resolver: ClusterResolver, session: str, tls: TlsConfig | None) 
 
 
 def failed() -> bool:
-    """Whether an exception has ended the program, or, at a prompt, a statement of it.
+    """True if an uncaught exception has ended the program, or a statement at an interactive prompt.
 
-    So does what was given to `sys.exit` last, where it is a status other than 0, or a message.
+    Also true if the last argument of `sys.exit` was a status other than 0, or a message.
     """
     last: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     status = getattr(sys.exit, "status", None)
@@ -93,9 +96,10 @@ def failed() -> bool:
 
 
 def _note_statuses() -> None:
-    """`sys.exit` keeps what the main thread gives it: of a SystemExit Python tells nobody.
+    """Wraps `sys.exit` to keep the main thread's status: Python records no SystemExit.
 
-    One that the program raises by itself, or takes `sys.exit` from before, is not seen.
+    A SystemExit that the program raises itself is not seen, nor is a call of a reference to
+    `sys.exit` that was taken before.
     """
     given = sys.exit
     if hasattr(given, "status"):

@@ -1,7 +1,7 @@
-"""A dataset's elements by number, so that whoever reads a range, and how often, reads the same.
+"""Reads a dataset's elements by number, so that every reading of a range gives the same elements.
 
-Knows nothing of who deals ranges. Invariant: range ``[start, start + length)`` is those elements of
-one pass over the dataset, on whatever process it is read, as far as the dataset is repeatable.
+Knows nothing of how ranges are assigned. Invariant: range ``[start, start + length)`` is the same
+elements of one pass over the dataset in every process, as far as the dataset is repeatable.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from pstrain.trainer.resources import open_dataset
 
 # Threads ask for neighbouring ranges in any order, and ranges of a lost trainer are read again.
 _KEPT_BYTES = 64 << 20
-# What an element counts at least, so that there is a bound on their number too.
+# Each element counts as this many bytes at least, which bounds the number of elements as well.
 _SMALLEST_BYTES = 1 << 10
-# A bookmark travels with each range; a position that holds rows is no such thing.
+# A bookmark travels with each range, so a position that contains rows is too large for one.
 _BOOKMARK_BYTES: Final = 16 << 10
-# To take one may cost as much as some elements do: a fiftieth of the time at most.
+# Taking a bookmark may cost as much as some elements do: at most a fiftieth of the time goes there.
 _BOOKMARK_EVERY_S: Final = 0.05
 _BOOKMARK_SHARE: Final = 50
-# To open files anew, and start again what runs ahead, is not for less.
+# Reopening the files and restarting the read-ahead does not pay below this.
 _FAR_S: Final = 1.0
 
 
 class Bookmark(NamedTuple):
-    """Where a pass stands before element ``at``: its position, as JSON text."""
+    """The position of a pass before element ``at``, as JSON text."""
 
     at: int
     position: str
 
 
 class RangeReader:
-    """Reads ranges of one pass, best in ascending order. Thread-safe.
+    """A reader of ranges of one pass, fastest in ascending order. Thread-safe.
 
-    Goes through the data once; elements that nobody asks for are passed over. A range that lies
-    further back than what is kept makes it begin again: at a bookmark before it, at the start
-    without any. ``bookmark`` is the newest of its own, for other readers of the pass; None where
-    positions are not known, or too large. As an iterator it gives itself for ever.
+    Reads the data once and skips elements that no range asks for. A range that starts before the
+    oldest kept element makes it reopen the data, at the given bookmark or, without one, at the
+    start. ``bookmark`` is the newest bookmark that it took, for other readers of the pass; None if
+    the data has no positions, or only too large ones. As an iterator it yields itself without end.
     """
 
     def __init__(self, dataset: Any, epoch: int = 0) -> None:
@@ -58,7 +58,7 @@ class RangeReader:
         self._sizes, self._pace = _Sizes(), _Pace()
         self.bookmark: Bookmark | None = None
         self._bookmark_due_s = 0.0
-        # A cache is made by who reads all.
+        # Only a reader that starts at the first element fills a cache, so none is given a bookmark.
         self._takes_bookmarks = not getattr(dataset, "has_cache", False)
 
     def __iter__(self) -> RangeReader:
@@ -68,20 +68,24 @@ class RangeReader:
         return self
 
     def read(self, start: int, length: int, near: Bookmark | None = None) -> list[Any]:
-        """Those elements; fewer where the data end before. CancelledError once it is closed.
+        """Returns the elements of a range; fewer if the data ends before its end.
 
-        ``near``: a bookmark at ``start`` or before, for where what lies before it is to be read.
+        ``near``: a bookmark at or before ``start``, at which reading begins if the data has to be
+        opened, or if the bookmark is far ahead of this reader. CancelledError if it is closed.
         """
         try:
             with self._lock:
                 return self._read(start, length, near)
         finally:
-            # Whoever closed it while the lock was held, if only just still, has left it to this.
+            # close() does not wait for the lock: if it was held, this thread stops the reading.
             if self._is_closed:
                 self._stop_if_idle()
 
     def close(self) -> None:
-        """Ends reading for good. Idempotent; never waits for a thread that reads, which ends it."""
+        """Ends reading for good. Idempotent; never waits for a thread that reads.
+
+        If another thread reads, that thread closes the data after its range.
+        """
         self._is_closed = True
         self._stop_if_idle()
 
@@ -103,13 +107,13 @@ class RangeReader:
                 self._take_bookmark()
             return found
         except BaseException:
-            # What goes on after an error is not known to go on where it was.
+            # An iterator that failed may not continue where it was.
             self._stop()
             raise
 
     @property
     def _first(self) -> int:
-        """Of the elements that are kept, or the next one."""
+        """The number of the oldest kept element, or of the next element if none is kept."""
         return self._next - len(self._kept)
 
     def _is_far_before(self, near: Bookmark | None) -> bool:
@@ -141,7 +145,7 @@ class RangeReader:
     def _open(self, near: Bookmark | None) -> None:
         self._stop()
         if self._is_closed:
-            raise CancelledError("these ranges are read no more: their pass is over")
+            raise CancelledError("these ranges cannot be read any longer: their pass is over")
         elements: Any = open_dataset(self._dataset, self._epoch, InputContext())
         self._elements = elements
         if near is not None:
@@ -158,7 +162,7 @@ class RangeReader:
 
 
 class _Sizes:
-    """About how large elements are: to ask each takes longer than to make it."""
+    """Estimates sizes of elements from the first: asking each would take longer than making it."""
 
     def __init__(self) -> None:
         self._row_bytes = 0.0
@@ -171,28 +175,28 @@ class _Sizes:
 
 
 class _Pace:
-    """How long elements take, of one that was opened: its first ones tell what opening takes."""
+    """Times per element of one opened iterator; its first read gives the cost of opening."""
 
     def __init__(self) -> None:
         self._opening_s: float | None = None
         self._elements, self._took_s = 0, 0.0
 
     def note(self, elements: int, took_s: float) -> None:
-        """So many were read in that time."""
+        """Records that ``elements`` were read in ``took_s``."""
         if self._opening_s is None:
             self._opening_s = took_s
         else:
             self._elements, self._took_s = self._elements + elements, self._took_s + took_s
 
     def is_far(self, elements: int) -> bool:
-        """Whether to pass over so many takes longer than to open the data anew behind them."""
+        """True if skipping so many elements takes longer than reopening the data after them."""
         if self._opening_s is None or not self._elements:
             return False
         return elements * self._took_s / self._elements > max(_FAR_S, self._opening_s)
 
 
 class RangeSource:
-    """A dataset function whose epochs are RangeReaders."""
+    """A dataset function; each epoch of its dataset is a :class:`RangeReader`."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset
@@ -202,7 +206,7 @@ class RangeSource:
 
 
 class Ranges:
-    """What can be opened at an epoch."""
+    """A dataset whose iterator of each epoch is a :class:`RangeReader`."""
 
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset

@@ -1,21 +1,21 @@
 """The errors of training: those of the data service under the same names, and training's own.
 
-What both packages can meet has one class, so an ``except`` here also catches what the shared
-runtime raises. Training's own derive from the nearest built-in too::
+Errors that both packages can raise have one class, so an ``except`` here also catches what the
+shared runtime raises. Training's own errors derive from the nearest built-in exception as well::
 
     DataServiceError
     ├── (dataservice.errors: InvalidArgumentError, UnavailableError, CancelledError, ...)
     │   ├── UnavailableError
     │   │   └── ServerLostError                     a parameter server is gone
     │   ├── FailedPreconditionError
-    │   │   └── ServerRestartedError                a parameter server has nothing of this session
+    │   │   └── ServerRestartedError                a parameter server restarted in this session
     │   └── InvalidArgumentError
-    │       └── NoAxisError         IndexError      a scalar that was to be cut along an axis
+    │       └── NoAxisError         IndexError      a scalar cannot be cut along an axis
     └── PSTrainError
         ├── DataError               ValueError      rows that cannot be trained on
         ├── ClosureInputError       RuntimeError    an argument of a closure failed elsewhere
         ├── AbortedError            RuntimeError    given up after too many retries, or fenced
-        │   └── RolledBackError                     given up because all went back to a checkpoint
+        │   └── RolledBackError                     undone: training went back to a checkpoint
         ├── OutOfRangeError         RuntimeError    an iterator inside a closure ended
         └── RemoteError             RuntimeError    an exception class unknown on this side
 
@@ -75,63 +75,63 @@ __all__ = [
 ]
 
 
-# As TensorFlow calls them: the base of all, and what nobody may do without the token.
+# TensorFlow's names, for the base of all errors and for a request without a valid token.
 OpError = DataServiceError
 PermissionDeniedError = UnauthenticatedError
 
 
 @register_error
 class ServerLostError(UnavailableError):
-    """A parameter server does not answer any more; what it held is gone with it."""
+    """A parameter server has stopped answering; the values that it held are lost."""
 
     code = "SERVER_LOST"
 
 
 @register_error
 class ServerRestartedError(FailedPreconditionError):
-    """A parameter server was started after the session began, and holds nothing of it."""
+    """A parameter server was started after the session began, so it has none of its variables."""
 
     code = "SERVER_RESTARTED"
 
 
 @register_error
 class NoAxisError(InvalidArgumentError, IndexError):
-    """A scalar was to be cut along an axis."""
+    """A partitioner was asked to cut a scalar, which has no axis."""
 
     code = "NO_AXIS"
 
 
 @register_error
 class PSTrainError(DataServiceError):
-    """Base of the errors that only training has."""
+    """The base class of the errors that only training has."""
 
     code = "PSTRAIN"
 
 
 @register_error
 class DataError(PSTrainError, ValueError):
-    """Rows that cannot be trained on; names the column, the value and the remedy."""
+    """Some rows cannot be trained on; the message names the column, the value and the remedy."""
 
     code = "DATA"
 
 
 @register_error
 class ClosureInputError(PSTrainError, RuntimeError):
-    """A closure could not run because making one of its arguments failed; see ``__cause__``."""
+    """A closure could not run because creating one of its arguments failed; see ``__cause__``."""
 
     code = "CLOSURE_INPUT"
 
 
 @register_error
 class AbortedError(PSTrainError, RuntimeError):
-    """Given up: too many retries, or another coordinator took the cluster over."""
+    """An operation was given up: too many retries, or another coordinator took the cluster over."""
 
     code = "ABORTED"
 
 
 @register_error
 class RolledBackError(AbortedError):
-    """A lost parameter server took everything back to a checkpoint; what came later is undone."""
+    """A lost parameter server rolled all state back to a checkpoint; later changes are undone."""
 
     code = "ROLLED_BACK"
 
@@ -140,7 +140,7 @@ class RolledBackError(AbortedError):
 class OutOfRangeError(PSTrainError, RuntimeError):
     """A closure's iterator has no more elements.
 
-    It does not derive from StopIteration, which would end a surrounding generator in silence.
+    It does not derive from StopIteration, which would silently end a surrounding generator.
     """
 
     code = "OUT_OF_RANGE"
@@ -148,11 +148,11 @@ class OutOfRangeError(PSTrainError, RuntimeError):
 
 @register_error
 class RemoteError(PSTrainError, RuntimeError):
-    """A closure raised an exception whose class is not known on this side.
+    """A closure raised an exception whose class is not known in this process.
 
-    It is an instance of the nearest class above that is, too: of a ValueError where the class
-    derives from that. ``remote_class`` is the class's qualified name there, ``remote_traceback``
-    the user's frames.
+    The error is also an instance of that class's nearest base class that is known here: of
+    ValueError if the unknown class derives from ValueError. ``remote_class`` is the qualified name
+    of the class on the trainer, ``remote_traceback`` the traceback from there.
     """
 
     code = "REMOTE"
@@ -166,5 +166,5 @@ class RemoteError(PSTrainError, RuntimeError):
         self.remote_class = remote_class
 
 
-# As TensorFlow calls an error that its runtime knows no name for.
+# TensorFlow's name for an error of a kind that its runtime does not know.
 UnknownError = RemoteError

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -63,15 +64,16 @@ def evaluate(
     step = EvaluateSteps(model, metrics, weighted, Weighting(column))
     source = as_source(data, batch_size)
     check_end(source, steps, "steps=")
-    for report in executor.run_once(step, source, steps, steps_per_execution):
-        examples += report["examples"]
-        states = [
-            metric.merge(mine, theirs)
-            for metric, mine, theirs in zip(metrics, states, report["states"], strict=True)
-        ]
-        before, done = done, done + report["steps"]
-        if done > before:
-            calls.test_batch(before, done, {"examples": float(examples)})
+    with closing(executor.run_once(step, source, steps, steps_per_execution)) as reports:
+        for report in reports:
+            examples += report["examples"]
+            states = [
+                metric.merge(mine, theirs)
+                for metric, mine, theirs in zip(metrics, states, report["states"], strict=True)
+            ]
+            before, done = done, done + report["steps"]
+            if done > before:
+                calls.test_batch(before, done, {"examples": float(examples)})
     if not examples:
         raise DataError("there were no rows to evaluate on: the dataset is empty")
     if steps is not None and done < steps:
@@ -142,11 +144,13 @@ def predict(
     calls.predict_begin()
     parts: list[NDArray[np.float32]] = []
     step = PredictSteps(model)
-    for report in executor.run_once(step, source, steps, steps_per_execution, is_in_order=True):
-        before = len(parts)
-        parts += report["predictions"]
-        if len(parts) > before:
-            calls.predict_batch(before, len(parts), {})
+    run = executor.run_once(step, source, steps, steps_per_execution, is_in_order=True)
+    with closing(run) as reports:
+        for report in reports:
+            before = len(parts)
+            parts += report["predictions"]
+            if len(parts) > before:
+                calls.predict_batch(before, len(parts), {})
     calls.predict_end({})
     if steps is not None and len(parts) < steps:
         warn_of_end("predict", len(parts), f"steps={steps}", "these were predicted")

@@ -1,7 +1,7 @@
-"""Places at which a test can have a process killed.
+"""Fail points: places in the code at which a test can have the process killed.
 
-PSTRAIN_KILL_AT="place:n" kills the process when it reaches the place for the nth time. Costs a
-look at a constant where nobody asks for it. Invariant: without the variable nothing happens.
+PSTRAIN_KILL_AT="place:n" kills the process when it reaches the place for the nth time. Without
+the variable a fail point costs one comparison. Invariant: without the variable nothing happens.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ _count = itertools.count(1)
 
 
 def reached(place: str) -> None:
-    """The process is at ``place``."""
+    """Marks fail point ``place``; kills the process if the environment says so."""
     if _place == place and next(_count) == int(_number):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""Folders of this machine that commands write their results into.
+"""Checks of the local folders that commands write their results into.
 
-Knows nothing of what is written. Invariant: a folder that nothing can be written into is an error
-that names the option it came from, before any work is done for it.
+Knows nothing of what is written. Invariant: a folder that cannot be written to raises an error
+that names the option it came from, before any work is done.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pstrain.errors import InvalidArgumentError
 
 
 def make_folder(option: str, folder: Path) -> None:
-    """Makes the folder that ``option`` names; InvalidArgumentError where files cannot be in it."""
+    """Makes the folder that ``option`` names; InvalidArgumentError if it cannot be written to."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
@@ -26,9 +26,9 @@ def make_folder(option: str, folder: Path) -> None:
 
 
 def check_writable(option: str, folder: Path) -> None:
-    """InvalidArgumentError where no file can be made in the folder, which is there."""
+    """Raises InvalidArgumentError if no file can be made in the existing folder."""
     try:
-        # Modes do not tell: of a file system that is mounted for reading they allow all.
+        # Permission bits are not enough: on a read-only file system they may still allow writing.
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

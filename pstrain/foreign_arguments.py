@@ -1,7 +1,7 @@
-"""Arguments that programs written for TensorFlow and Keras give, and what to write here instead.
+"""Arguments that programs written for TensorFlow and Keras pass, and what to write here instead.
 
-Only words for errors, and the way to say them. Invariant: no argument here is one that the callable
-takes.
+Holds only texts of errors, and the decorator that raises them. Invariant: no argument listed here
+is one that the callable takes.
 """
 
 from __future__ import annotations
@@ -195,9 +195,10 @@ INPUT_OPTIONS: Final = {
 def instead_of(
     what: str, remedies: Mapping[str, str], *, beyond: str = ""
 ) -> Callable[[Called], Called]:
-    """Has a callable, which is called ``what``, say what to write instead of these arguments.
+    """Returns a decorator: the callable ``what`` raises InvalidTypeError for these arguments.
 
-    ``beyond``: the one that arguments without names are, where there are more than it takes.
+    ``remedies``: what to write instead, by argument. ``beyond``: the argument that is reported if
+    there are more positional arguments than the callable takes.
     """
 
     def tell(function: Called) -> Called:

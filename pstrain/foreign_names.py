@@ -1,7 +1,7 @@
-"""Names that programs written for TensorFlow and Keras look up, and what stands for them here.
+"""Names that programs written for TensorFlow and Keras look up, and what to use here instead.
 
-Only words for errors, and the ways to say them. Invariant: no name here is one that the module or
-class has.
+Holds only texts of errors, and the hooks that raise them. Invariant: no name listed here is one
+that the module or class has.
 """
 
 from __future__ import annotations
@@ -230,13 +230,13 @@ STRATEGY: Final = {
 
 
 def no_attribute(what: str, name: str, remedies: Mapping[str, str], owner: Any) -> NoReturn:
-    """Raises the AttributeError of ``what``, which has no ``name``."""
+    """Raises AttributeError for attribute ``name`` of ``what``, with the remedy if there is one."""
     hint = f": {remedies[name]}" if name in remedies else ""
     raise AttributeError(f"{what} has no attribute {name!r}{hint}", name=name, obj=owner)
 
 
 def module_getattr(module: str, remedies: Mapping[str, str]) -> Callable[[str], NoReturn]:
-    """The ``__getattr__`` of a module that tells what stands for these names."""
+    """Returns a ``__getattr__`` for a module, whose errors name the remedies for these names."""
 
     def __getattr__(name: str) -> NoReturn:
         no_attribute(f"module {module!r}", name, remedies, sys.modules.get(module))
@@ -245,11 +245,11 @@ def module_getattr(module: str, remedies: Mapping[str, str]) -> Callable[[str], 
 
 
 class Telling:
-    """Base of classes that tell what stands for the names in ``_foreign``."""
+    """A base class whose AttributeErrors name the remedies for the names in ``_foreign``."""
 
     _foreign: ClassVar[Mapping[str, str]] = {}
 
-    if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+    if not TYPE_CHECKING:  # type checkers still report unknown names
 
         def __getattr__(self, name: str) -> NoReturn:
             no_attribute(f"{type(self).__name__!r} object", name, self._foreign, self)

@@ -1,6 +1,7 @@
-"""Names the ways a variable can start; the servers fill their own rows accordingly.
+"""Initializers: descriptions of a variable's first values, from which servers fill their rows.
 
-Invariant: a spec is plain data, so that it travels to a server of any number of shards.
+Knows no server and computes no values. Invariant: an initializer is plain data, so it can be sent
+to the servers of a variable with any number of shards.
 """
 
 from __future__ import annotations
@@ -14,29 +15,29 @@ from pstrain import foreign_names
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.vocabulary import InitializerSpec
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.INITIALIZERS)
 
 
 def zeros() -> InitializerSpec:
-    """All values 0."""
+    """Initializes all values to 0."""
     return constant(0.0)
 
 
 def ones() -> InitializerSpec:
-    """All values 1."""
+    """Initializes all values to 1."""
     return constant(1.0)
 
 
 def constant(value: float) -> InitializerSpec:
-    """All values ``value``."""
+    """Initializes all values to ``value``."""
     return InitializerSpec(name="constant", parameters=_numbers(value=value))
 
 
 def uniform(
     low: float = -0.05, high: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
-    """Values in ``[low, high)``; the first ``zero_columns`` values of a row are 0."""
+    """Draws values from ``[low, high)``; the first ``zero_columns`` values of a row are 0."""
     parameters = _numbers(low=low, high=high, zero_columns=zero_columns)
     if low > high:
         raise InvalidArgumentError(f"low must not be above high, got low={low} and high={high}")
@@ -46,7 +47,7 @@ def uniform(
 def normal(
     mean: float = 0.0, stddev: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
-    """Normally distributed values; the first ``zero_columns`` values of a row are 0."""
+    """Draws normally distributed values; the first ``zero_columns`` values of a row are 0."""
     non_negative(stddev, "stddev")
     parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
     return InitializerSpec(name="normal", parameters=parameters, seed=_whole(seed))
@@ -55,20 +56,20 @@ def normal(
 def truncated_normal(
     mean: float = 0.0, stddev: float = 0.05, *, seed: int = 0, zero_columns: int = 0
 ) -> InitializerSpec:
-    """Like :func:`normal`, within two standard deviations of the mean."""
+    """Draws values like :func:`normal`, but within two standard deviations of the mean."""
     non_negative(stddev, "stddev")
     parameters = _numbers(mean=mean, stddev=stddev, zero_columns=zero_columns)
     return InitializerSpec(name="truncated_normal", parameters=parameters, seed=_whole(seed))
 
 
 def glorot_uniform(fan_in: int, fan_out: int, *, seed: int = 0) -> InitializerSpec:
-    """Uniform with limit sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
+    """Draws uniform values up to +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010)."""
     limit = math.sqrt(6.0 / (fan_in + fan_out))
     return uniform(-limit, limit, seed=seed)
 
 
 def seed_for(name: str, seed: int = 0) -> int:
-    """A seed that differs between variables of different names and is the same in each process."""
+    """Returns a seed that differs between variable names and is the same in every process."""
     return zlib.crc32(name.encode()) ^ (_whole(seed) * 0x9E3779B1 & 0x7FFFFFFF)
 
 

@@ -1,7 +1,7 @@
-"""Datasets of which every trainer reads its own share, and functions that make one per trainer.
+"""Distributed datasets: each trainer reads a share of one dataset, or makes one of its own.
 
-Knows policies, not how files are read: the data service's package divides a dataset. Invariant:
-under every policy but OFF the shares of all trainers are disjoint and together the whole.
+Knows policies, not how files are read: package ``dataservice`` divides a dataset. Invariant: under
+every policy but OFF the trainers' shares are disjoint and together make up the whole dataset.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ logger = logging.getLogger(__name__)
 class AutoShardPolicy(enum.IntEnum, metaclass=Choices):
     """How ``experimental_distribute_dataset`` divides a dataset among trainers.
 
-    OFF: every trainer reads all of it. FILE: trainer i of N reads files i, i + N, ... of every
-    file source. DATA: everyone reads everything and keeps elements i, i + N, ... (batches after
-    ``batch``). AUTO: FILE, or DATA where a source has no files or fewer than there are trainers;
-    a dataset that the data service reads is one job for all trainers.
+    OFF: every trainer reads the whole dataset. FILE: trainer i of N reads files i, i + N, ... of
+    every file source. DATA: every trainer reads everything and keeps elements i, i + N, ...
+    (batches after ``batch``). AUTO: FILE, or DATA if a source has no files or fewer files than
+    there are trainers. Under AUTO and DATA, a dataset that the data service reads is one job
+    shared by all trainers.
     """
 
     OFF = -1
@@ -44,21 +45,21 @@ _STATIC = {AutoShardPolicy.FILE: ShardingPolicy.FILE, AutoShardPolicy.DATA: Shar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputOptions:
-    """Options of a distributed dataset."""
+    """The options of a distributed dataset."""
 
     auto_shard_policy: AutoShardPolicy = AutoShardPolicy.AUTO
 
 
-# The constructor is the dataclass's; it can be wrapped only once it is there.
+# The dataclass decorator generates the constructor, so it can be wrapped only afterwards.
 _told = instead_of("InputOptions", foreign_arguments.INPUT_OPTIONS)
 InputOptions.__init__ = _told(InputOptions.__init__)  # type: ignore[method-assign]
 
 
 class DistributedDataset:
-    """A dataset, divided; ``create_per_worker_dataset`` makes of it one dataset per trainer.
+    """A dataset divided among trainers; ``create_per_worker_dataset`` makes one for each trainer.
 
-    ``trainers``: among how many, where that is known; a dataset that cannot be divided among them
-    raises then, otherwise on the trainers. Files must stay the same while it is in use.
+    ``trainers``: their number, if it is known: a dataset that cannot be divided among so many
+    raises at once, otherwise only on the trainers. Files must not change while it is in use.
     """
 
     def __init__(self, dataset: Any, options: Any = None, trainers: int | None = None) -> None:
@@ -80,16 +81,16 @@ class DistributedDataset:
 
     @property
     def divides_elements(self) -> bool:
-        """Whether every trainer reads everything and keeps its own; ``trainers`` must be known."""
+        """True if each trainer reads everything and keeps its share; ``trainers`` must be known."""
         return self._policy is AutoShardPolicy.DATA
 
     @property
     def element_spec(self) -> Any:
-        """The Arrow schema of its elements."""
+        """The Arrow schema of the elements."""
         return self._dataset.schema
 
     def __call__(self, context: InputContext) -> dataservice.Dataset:
-        """The share of one trainer."""
+        """Returns the share of the trainer that ``context`` describes."""
         count, index = context.num_input_pipelines, context.input_pipeline_id
         policy, listing = self._policy, self._listing
         if not listing:
@@ -112,27 +113,28 @@ class DistributedDataset:
 
 
 def own_share(dataset: Any, options: Any, context: InputContext) -> dataservice.Dataset:
-    """What one of several programs reads that make the dataset each by itself.
+    """Returns one program's share of a dataset that several programs each make for themselves.
 
-    They agree on what is written in it, and on nothing that one of them draws.
+    The programs agree only on what is written in the dataset, not on values that each draws, such
+    as seeds and job names. InvalidArgumentError if each would get a job, and all rows, of its own.
     """
     trainers = context.num_input_pipelines
     divided = DistributedDataset(dataset, options, trainers)
     is_off = divided.auto_shard_policy is AutoShardPolicy.OFF
     if trainers > 1 and not is_off and dataset.has_private_job:
         raise InvalidArgumentError(
-            "each worker would have a job of its own, and read all rows: give distribute() a "
-            "job_name, by which workers find each other's job, or use AutoShardPolicy.OFF where "
-            "each is to read all"
+            "each worker would have a job of its own and read all rows: give distribute() a "
+            "job_name so that the workers share one job, or use AutoShardPolicy.OFF if each "
+            "worker has to read all rows"
         )
     if trainers > 1 and divided.divides_elements:
-        # Else each would shuffle by a seed of its own, and take elements that others take too.
+        # Otherwise each program would shuffle by its own seed, and the shares would overlap.
         divided = DistributedDataset(dataset.settled(), AutoShardPolicy.DATA, trainers)
     return divided(context)
 
 
 class DistributedDatasetFunction:
-    """A function that makes a trainer's dataset of an InputContext."""
+    """A function that makes a trainer's dataset from an InputContext."""
 
     def __init__(self, dataset_fn: Callable[..., Any]) -> None:
         if not callable(dataset_fn):
@@ -144,7 +146,7 @@ class DistributedDatasetFunction:
 
     @property
     def element_spec(self) -> Any:
-        """The Arrow schema of the elements: of the dataset that the function makes here."""
+        """The Arrow schema of the elements, taken from a dataset that the function makes here."""
         return self(InputContext()).schema
 
     def __call__(self, context: InputContext) -> Any:
@@ -161,7 +163,11 @@ _NOT_HERE = (
 
 
 def policy_of(options: Any) -> AutoShardPolicy:
-    """Of an ``AutoShardPolicy``, ``InputOptions``, or options as ``tf.data.Options`` has them."""
+    """Returns the policy that ``options`` names; AUTO for None.
+
+    ``options``: an ``AutoShardPolicy``, its name, ``InputOptions``, or options with the attributes
+    of ``tf.data.Options``. InvalidArgumentError for anything else.
+    """
     found = options
     if options is None:
         found = AutoShardPolicy.AUTO
@@ -182,7 +188,7 @@ def policy_of(options: Any) -> AutoShardPolicy:
 def _division(
     dataset: dataservice.Dataset, policy: AutoShardPolicy, trainers: int
 ) -> tuple[AutoShardPolicy, str]:
-    """FILE, DATA or OFF, and what stands for the files that are divided."""
+    """Returns the policy to apply (FILE, DATA or OFF), and the listing of the divided files."""
     if policy in (AutoShardPolicy.OFF, AutoShardPolicy.DATA):
         return policy, ""
     try:

@@ -1,6 +1,7 @@
-"""Classes by name, as far as this process has them.
+"""Looks up classes by name, among those that this process has loaded.
 
-For what comes from other processes. Invariant: nothing is imported, and no code of a module runs.
+Serves decoders of data from other processes. Invariant: nothing is imported, and no code of a
+module runs.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 
 def class_here(module: str, qualname: str) -> type[Any] | None:
-    """The class of this name, or None."""
+    """Returns the class of this name, or None if this process has not loaded it."""
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         if not isinstance(found, ModuleType | type):

@@ -1,4 +1,4 @@
-"""Loss functions: from what a model puts out and labels to one scalar to be minimised."""
+"""Loss functions: turn a model's outputs and the labels into one scalar to be minimised."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pstrain.gradients.recording import record, recording
 from pstrain.gradients.tensor import Tensor, as_tensor
 from pstrain.kernels import losses as kernels
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LOSSES)
 
-# The mean has these names in Keras as well.
+# Keras accepts several names for the mean.
 _REDUCTIONS = ("mean", "sum_over_batch_size", "auto", "none")
 _EPSILON = 1e-7
 
@@ -27,14 +27,14 @@ Float64 = NDArray[np.float64]
 
 
 class BinaryCrossentropy:
-    """Mean log loss of binary labels, of probabilities unless told otherwise, as in Keras.
+    """The mean log loss of binary labels; predictions are probabilities by default, as in Keras.
 
-    What models and layers here put out are logits: give ``from_logits=True`` for those, which is
-    the stable way too. Values outside of [0, 1] are no probabilities, nor labels:
-    InvalidArgumentError. Call with labels [n] and predictions [n]; gives a float32 scalar Tensor.
-    With ``sample_weight`` [n], or one number, each loss counts so many times in the sum, which is
-    divided by n. An empty batch has loss 0. ``reduction="none"``: the loss of each example, float32
-    [n], of which a step makes its own scalar.
+    Models and layers of this package output logits, which need ``from_logits=True``; that is also
+    the numerically stable form. Labels and probabilities outside [0, 1] raise
+    InvalidArgumentError. Call it with labels [n] and predictions [n]; it returns a float32 scalar
+    Tensor. With ``sample_weight``, [n] or one number, each loss is multiplied by its weight before
+    the sum is divided by n. An empty batch has loss 0. ``reduction="none"`` returns the loss of
+    each example, float32 [n], from which a step computes its own scalar.
     """
 
     @instead_of("BinaryCrossentropy", foreign_arguments.BINARY_CROSSENTROPY)
@@ -60,33 +60,33 @@ class BinaryCrossentropy:
         weights = None if sample_weight is None else _weights(sample_weight, len(values))
         if self.from_logits and self.reduction == "mean":
             return _with_slopes(*_mean_of_logits(targets, values, weights), tensor)
-        each, slopes = (_of_logits if self.from_logits else _of_probabilities)(targets, values)
+        losses, slopes = (_of_logits if self.from_logits else _of_probabilities)(targets, values)
         if weights is not None:
-            each, slopes = each * weights, slopes * weights
+            losses, slopes = losses * weights, slopes * weights
         if self.reduction == "none":
-            return _with_slopes(each.astype(np.float32), slopes, tensor)
-        size = max(len(each), 1)
-        return _with_slopes(np.float32(each.sum() / size), slopes / size, tensor)
+            return _with_slopes(losses.astype(np.float32), slopes, tensor)
+        size = max(len(losses), 1)
+        return _with_slopes(np.float32(losses.sum() / size), slopes / size, tensor)
 
     def __repr__(self) -> str:
         return f"BinaryCrossentropy(from_logits={self.from_logits}, reduction={self.reduction!r})"
 
 
 def _weights(given: ArrayLike, count: int) -> NDArray[np.float32]:
-    """One for each of ``count`` examples."""
+    """Returns ``given`` as one weight for each of ``count`` examples."""
     weights = vector("sample_weight", given)
     if np.ndim(given) == 0:
         weights = np.repeat(weights, count)
     if len(weights) != count:
         raise InvalidArgumentError(f"{len(weights)} weights for {count} predictions")
-    # Kernels are compiled for arrays that can be written to.
+    # Kernels are compiled for writable arrays.
     return np.require(weights, np.float32, ("C", "W"))
 
 
 def _mean_of_logits(
     labels: NDArray[np.float32], logits: NDArray[np.float32], weights: NDArray[np.float32] | None
 ) -> tuple[np.float32, NDArray[np.float32]]:
-    """The mean loss, and its slopes."""
+    """Returns the mean loss and its derivative with respect to each logit."""
     gradient = np.empty_like(logits)
     if weights is None:
         return np.float32(kernels.cross_entropy(logits, labels, gradient)), gradient
@@ -95,7 +95,7 @@ def _mean_of_logits(
 
 
 def _with_slopes(loss: Any, slopes: NDArray[Any], predictions: Tensor) -> Tensor:
-    """A loss, or one for each prediction, that changes by ``slopes`` with the predictions."""
+    """Returns ``loss``, scalar or per prediction, recorded with its derivatives ``slopes``."""
     shape = predictions.shape
 
     def backward(upstream: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -105,19 +105,19 @@ def _with_slopes(loss: Any, slopes: NDArray[Any], predictions: Tensor) -> Tensor
 
 
 def _of_logits(labels: NDArray[np.float32], logits: NDArray[np.float32]) -> tuple[Float64, Float64]:
-    """The loss of each logit, and its slope."""
+    """Returns the loss of each logit and its derivative."""
     z = logits.astype(np.float64)
     decay = np.exp(-np.abs(z))
-    each = np.maximum(z, 0) - z * labels + np.log1p(decay)
-    return each, np.where(z >= 0, 1, decay) / (1 + decay) - labels
+    losses = np.maximum(z, 0) - z * labels + np.log1p(decay)
+    return losses, np.where(z >= 0, 1, decay) / (1 + decay) - labels
 
 
 def _of_probabilities(
     labels: NDArray[np.float32], probabilities: NDArray[np.float32]
 ) -> tuple[Float64, Float64]:
-    """The loss of each probability, and its slope; 0 where it was clipped."""
-    each = np.empty(len(labels), dtype=np.float64)
-    if kernels.log_losses(labels, probabilities, _EPSILON, each):
+    """Returns the loss of each probability and its derivative, which is 0 where it was clipped."""
+    losses = np.empty(len(labels), dtype=np.float64)
+    if kernels.log_losses(labels, probabilities, _EPSILON, losses):
         outside = ~((probabilities >= 0) & (probabilities <= 1))
         raise InvalidArgumentError(
             f"BinaryCrossentropy() takes probabilities, got {probabilities[outside][0]:g}: for "
@@ -126,13 +126,13 @@ def _of_probabilities(
         )
     p = np.clip(probabilities.astype(np.float64), _EPSILON, 1 - _EPSILON)
     inside = (probabilities >= _EPSILON) & (probabilities <= 1 - _EPSILON)
-    return each, np.where(inside, (p - labels) / (p * (1 - p)), 0)
+    return losses, np.where(inside, (p - labels) / (p * (1 - p)), 0)
 
 
 def sigmoid(logits: Any) -> Any:
-    """Probabilities from logits, float32 of the same shape.
+    """Returns probabilities for logits, float32 of the same shape.
 
-    An array; under a GradientTape that knows how the logits depend on a variable, a tensor.
+    Returns an array, or a Tensor if an active GradientTape has recorded the logits.
     """
     tensor = as_tensor(logits)
     values = np.ascontiguousarray(tensor.value, dtype=np.float32)

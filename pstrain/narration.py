@@ -1,7 +1,7 @@
-"""What a command says while it works: one line per thing it does, with the time since its start.
+"""The progress lines of a command: one per thing it does, with the time since its start.
 
-Knows nothing of what is done. Invariant: standard output carries results only; with ``--json``
-that is one line.
+Knows nothing of what the command does. Invariant: with ``--json``, standard output carries only
+the result, which is one line.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 
 class Narrator:
-    """Tells on standard output, or on standard error where the result is JSON."""
+    """A writer of progress, to standard output, or to standard error if the result is JSON."""
 
     def __init__(self, *, as_json: bool = False) -> None:
         self.as_json = as_json
@@ -27,15 +27,15 @@ class Narrator:
         return time.monotonic() - self._started_s
 
     def say(self, text: str) -> None:
-        """One line, stamped."""
+        """Prints one line with a time stamp."""
         print(f"[{self.elapsed_s:6.1f} s] {text}", file=self._stream, flush=True)
 
     def show(self, text: str = "") -> None:
-        """Text as it is."""
+        """Prints text as it is."""
         print(text, file=self._stream, flush=True)
 
     def table(self, title: str, rows: Sequence[Sequence[str]]) -> None:
-        """Columns side by side, as wide as they need to be."""
+        """Prints ``title`` and ``rows`` in aligned columns."""
         widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
         self.show(f"\n{title}")
         for row in rows:
@@ -43,9 +43,9 @@ class Narrator:
             self.show(("  " + "  ".join(cells)).rstrip())
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """The closing line of JSON, on standard output, where it was asked for.
+        """Prints the result as one line of JSON to standard output, if JSON was asked for.
 
-        Numbers that JSON does not have, as an AUC over one class, are null.
+        Numbers that JSON cannot express, such as the AUC over one class (NaN), become null.
         """
         if self.as_json:
             print(json.dumps({name: _in_json(value) for name, value in result.items()}), flush=True)

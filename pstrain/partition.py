@@ -1,4 +1,4 @@
-"""How variables are cut along their first axis, and where the cuts fall.
+"""Partitioners: how many shards a variable is cut into, and which rows each shard has.
 
 Pure arithmetic: knows nothing of servers or values. Invariant: only axis 0 is ever divided, and
 the shards of a variable cover its rows in order without gaps ("div" layout: the first
@@ -22,9 +22,10 @@ PartitionFunction = Callable[..., Sequence[int]]
 
 
 def split_rows(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
-    """Row ranges ``(start, stop)`` of ``shards`` shards: 10 rows in 4 give 3, 3, 2, 2.
+    """Returns the row ranges ``(start, stop)`` of shards: 10 rows in 4 shards give 3, 3, 2, 2.
 
-    No rows are one shard without any.
+    0 rows give one empty shard. InvalidArgumentError for less than one shard, or for more
+    shards than rows.
     """
     if shards < 1 or max(1, rows) < shards:
         raise InvalidArgumentError(f"cannot cut {rows} rows into {shards} shards of a row or more")
@@ -34,8 +35,10 @@ def split_rows(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
 
 
 def split_rows_at(cuts: Sequence[int], rows: int, shards: int) -> tuple[tuple[int, int], ...]:
-    """Row ranges as of :func:`split_rows`, each begun at the nearest of ``cuts``, which are
-    ascending; fewer shards where there are not cuts enough."""
+    """Returns row ranges like :func:`split_rows`, but each starts at the nearest of ``cuts``.
+
+    ``cuts`` are ascending. Returns fewer ranges if there are not enough cuts.
+    """
     if not cuts:
         return ((0, rows),)
     starts = {0}
@@ -46,10 +49,10 @@ def split_rows_at(cuts: Sequence[int], rows: int, shards: int) -> tuple[tuple[in
 
 
 class Partitioner:
-    """Decides the number of shards per axis from a shape and a dtype."""
+    """Base of partitioners, which decide the number of shards per axis from a shape and a dtype."""
 
     def __call__(self, shape: Sequence[int], dtype: Any, axis: int = 0) -> list[int]:
-        """Shards per axis; 1 for every axis except ``axis``."""
+        """Returns the number of shards per axis; 1 for every axis except ``axis``."""
         raise NotImplementedError("a partitioner must define __call__(shape, dtype, axis)")
 
     def __repr__(self) -> str:
@@ -58,7 +61,7 @@ class Partitioner:
 
 
 class FixedShardsPartitioner(Partitioner):
-    """``num_shards`` shards, or one per row where the variable has fewer rows."""
+    """Cuts variables into ``num_shards`` shards, or one per row if there are fewer rows."""
 
     def __init__(self, num_shards: int) -> None:
         self.num_shards = integer_at_least(num_shards, 1, "num_shards")
@@ -68,7 +71,7 @@ class FixedShardsPartitioner(Partitioner):
 
 
 class MinSizePartitioner(Partitioner):
-    """As many shards as keep each near ``min_shard_bytes`` or above, at most ``max_shards``."""
+    """Cuts into the most shards of about ``min_shard_bytes`` or more, up to ``max_shards``."""
 
     def __init__(
         self, min_shard_bytes: int = 256 << 10, max_shards: int = 1, bytes_per_string: int = 16
@@ -84,7 +87,7 @@ class MinSizePartitioner(Partitioner):
 
 
 class MaxSizePartitioner(Partitioner):
-    """As few shards as keep each at ``max_shard_bytes`` or below, at most ``max_shards``."""
+    """Cuts into the fewest shards of up to ``max_shard_bytes`` each, but at most ``max_shards``."""
 
     def __init__(
         self, max_shard_bytes: int, max_shards: int | None = None, bytes_per_string: int = 16
@@ -104,11 +107,11 @@ class MaxSizePartitioner(Partitioner):
 
 
 def shard_count(partitioner: PartitionFunction | None, shape: tuple[int, ...], dtype: str) -> int:
-    """How many shards ``partitioner`` wants for a variable; 1 for scalars, without rows and without
-    one.
+    """Returns the number of shards that ``partitioner`` asks for; at most one per row.
 
-    Raises InvalidArgumentError when it answers nothing, 0, or cuts an axis other than the first, or
-    what are no whole numbers.
+    1 for a scalar, for a variable without rows, and without a partitioner. InvalidArgumentError if
+    the partitioner does not answer one whole number per axis, at least 1 for the first axis and 1
+    for every other.
     """
     if partitioner is None or not shape or not shape[0]:
         return 1
@@ -128,7 +131,7 @@ def shard_count(partitioner: PartitionFunction | None, shape: tuple[int, ...], d
 
 
 def _whole_numbers(answer: Any) -> list[int]:
-    """As a list, which is empty where the answer is something else."""
+    """Returns ``answer`` as a list of integers; empty if it is anything else."""
     try:
         given = list(answer)
         counts = [int(count) for count in given]

@@ -1,7 +1,7 @@
-"""Presence of clients, for servers that end when their coordinator has left.
+"""Counts a server's clients, so that it can end when its coordinator has left.
 
-Counts open streams; knows nothing of what they carry. Invariant: a server that nobody has used
-yet is not over, however long it waits; one whose program has said that it ended is, at once.
+Counts open streams; knows nothing of what they carry. Invariant: a server that has had no client
+yet does not end, however long it waits; a server whose program has reported its end ends at once.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ T = TypeVar("T")
 
 
 class Presence:
-    """A context manager that each user of a server is inside of. Thread-safe.
+    """The presence of a server's clients: each is inside this context manager. Thread-safe.
 
-    ``decides_end``: whether the server ends by it, so that its program shall say when it has.
+    ``decides_end``: True if the server ends once :meth:`is_over`; the program then has to tell
+    the server when it ends.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -40,12 +41,12 @@ class Presence:
             self._left_at_s = self._clock()
 
     def dismiss(self) -> None:
-        """The program that used the server has ended, and nobody else is awaited."""
+        """Records that the program that used the server has ended: no other client is awaited."""
         with self._lock:
             self._is_dismissed = True
 
     def during(self, call: Callable[P, T]) -> Callable[P, T]:
-        """``call``, whose every run counts as somebody's presence."""
+        """Wraps ``call`` so that a client counts as present while it runs."""
 
         def present(*args: P.args, **kwargs: P.kwargs) -> T:
             with self:
@@ -54,7 +55,7 @@ class Presence:
         return present
 
     def is_over(self, grace_s: float) -> bool:
-        """Whether all who came have left, at least ``grace_s`` seconds ago, or for good."""
+        """True if the last client left at least ``grace_s`` ago, or the program has ended."""
         with self._lock:
             if self._is_dismissed:
                 return True

@@ -1,7 +1,7 @@
-"""How far the rows of a trainer's readers count, as was last said, for when it is lost.
+"""The last reported high-water marks of a trainer's readers, needed if the trainer is lost.
 
-Knows nothing of who keeps them. Invariant: each epoch has readers of its own, and what is kept does
-not grow with their number.
+A mark says up to which row a reader's rows count as trained. Knows nothing of where marks are
+stored. Invariant: although each epoch has readers of its own, the number of marks kept is bounded.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 READERS_KEPT: Final = 256
-"""More than a trainer reads from at a time: how older ones ended the dispatcher knows by then."""
+"""More readers than a trainer has at a time; the dispatcher knows by then how older ones ended."""
 
 Marks = dict[str, dict[str, Any]]
 """Marks of readers, by reader: {"service": target, "reader": id, "marks": [[window, ...], ...]}."""
 
 
 def note_marks(known: Marks, rows: Sequence[dict[str, Any]]) -> None:
-    """Replaces what ``known`` has of these readers, and drops those not heard of for longest."""
+    """Replaces the marks of these readers in ``known``, and drops the longest unreported ones."""
     for mark in rows:
         reader = str(mark["reader"])
         known.pop(reader, None)

@@ -1,8 +1,8 @@
-"""What a closure raised, as text that cannot run code when it is read.
+"""Encodes an exception that a closure raised as text that cannot run code when it is decoded.
 
-Classes travel as names, arguments and attributes as far as they are of the kinds that closures may
-return. Imports nothing and unpickles nothing. Invariant: whatever was raised, the other side gets
-an exception whose text and notes tell of it.
+Classes travel as names; arguments and attributes travel if they are of types that closures may
+return. Imports nothing and unpickles nothing. Invariant: whatever was raised, the receiver gets an
+exception whose text and notes describe it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ClassName: TypeAlias = "tuple[str, str]"
 
 
 def encode(error: BaseException, where: str) -> str:
-    """JSON of an error; ``where`` names the process. End of data becomes OutOfRangeError."""
+    """Encodes an error as JSON, StopIteration as OutOfRangeError; ``where`` names the process."""
     trace = "".join(traceback.format_exception(error))
     if isinstance(error, StopIteration):
         error = OutOfRangeError(f"the dataset is exhausted ({where})")
@@ -47,21 +47,22 @@ def encode(error: BaseException, where: str) -> str:
 
 
 def decode(text: str) -> Exception:
-    """The error as its own class where this process has it: ours, a built-in, one of the program.
+    """Returns the error as an instance of its own class, if this process has loaded that class.
 
-    Else a RemoteError, which is also an instance of the nearest class above that is known here.
-    The traceback of the process where it was raised is a note of the exception.
+    If it has not, or cannot rebuild the error, returns a RemoteError that is also an instance of
+    the nearest base class known here. The traceback of the process that raised the error is added
+    as a note.
     """
     value = json.loads(text)
-    error = _of_users(value) if "classes" in value else error_from_dict(value["ours"])
+    error = _user_error(value) if "classes" in value else error_from_dict(value["ours"])
     error.add_note(f"Raised remotely:\n{value['traceback'].rstrip()}")
     return error
 
 
-def _of_users(value: Mapping[str, Any]) -> Exception:
+def _user_error(value: Mapping[str, Any]) -> Exception:
     own, *above = value["classes"]
     cls = _class_here(own)
-    error = None if cls is None else _made_again(cls, value)
+    error = None if cls is None else _rebuilt(cls, value)
     if error is not None:
         return error
     if "ours" in value:
@@ -79,10 +80,11 @@ def _class_here(name: _ClassName) -> type[Exception] | None:
     return found if found is not None and issubclass(found, Exception) else None
 
 
-def _made_again(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None:
-    """As unpickling would, without the class's own ``__init__``, which may want other arguments.
+def _rebuilt(cls: type[Exception], value: Mapping[str, Any]) -> Exception | None:
+    """Rebuilds an error as unpickling would, without calling ``__init__`` of the class itself.
 
-    None where that does not read as the original did.
+    That may take other arguments than ``args``. None if the text of the rebuilt error differs from
+    the original text.
     """
     base = _built_in_base(cls)
     args = _arguments_here(value)
@@ -104,19 +106,19 @@ def _arguments_here(value: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _remote_class(known: type[Exception]) -> type[RemoteError]:
-    """RemoteErrors that ``except known`` catches too, where Python can make such a class."""
+    """Returns a subclass of RemoteError and ``known``, or of its nearest base that allows one."""
     if issubclass(RemoteError, known):
         return RemoteError
     try:
         made = type(f"Remote{known.__name__}", (RemoteError, known), {"__module__": __name__})
         made("")
-    except TypeError:  # layouts that do not go together, arguments that cannot be left out
+    except TypeError:  # incompatible memory layouts, or a constructor with required arguments
         return _remote_class(known.__base__)  # type: ignore[arg-type]
     return made
 
 
 def _built_in_base(cls: type[BaseException]) -> type[BaseException]:
-    """Whose memory the class's instances have."""
+    """Returns the nearest built-in base, whose memory layout the instances of ``cls`` have."""
     base: Any = cls
     while base.__module__ != "builtins":
         base = base.__base__
@@ -124,15 +126,15 @@ def _built_in_base(cls: type[BaseException]) -> type[BaseException]:
 
 
 def _arguments(error: BaseException) -> tuple[Any, ...]:
-    """With those that ``args`` leaves out, such as the file name of an OSError."""
+    """Returns all arguments, also those that ``args`` omits, such as an OSError's file name."""
     return _built_in_base(type(error)).__reduce__(error)[1]  # type: ignore[return-value]
 
 
 def _packed(value: Any) -> str | None:
-    """None where it cannot travel, or is too large for a part of an error."""
+    """Returns ``value`` encoded, or None if its type cannot travel or it is too large."""
     try:
         encoded = results.encode(value)
-    except Exception:  # of whatever kind: it must not take the place of the error that is told
+    except Exception:  # of any kind: it must not replace the error that is being reported
         return None
     return base64.b64encode(encoded).decode() if len(encoded) <= _DETAIL_MAX_BYTES else None
 
@@ -144,5 +146,5 @@ def _unpacked(text: str) -> Any:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception as failure:  # of the user's __str__
+    except Exception as failure:  # raised by the user's __str__
         return f"<its text could not be made: {failure!r}>"

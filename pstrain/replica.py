@@ -1,7 +1,7 @@
-"""What a strategy offers a trainer, which has one replica: calls, reductions, datasets for all.
+"""The part of a strategy that trainers have too: ``run``, reductions and distributed datasets.
 
-The same object in the program and on trainers; it knows nothing of servers. Invariant: inside of
-``run`` a function is in replica context, where reductions over replicas have no meaning.
+Each trainer has one replica. Knows nothing of servers. Invariant: inside ``run`` a function is in
+replica context, where a strategy's reductions over replicas are refused.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ from pstrain.vocabulary import Update
 
 
 class ReduceOp(enum.Enum, metaclass=Choices):
-    """How values become one."""
+    """How values are combined into one."""
 
     SUM = "SUM"
     MEAN = "MEAN"
 
     @classmethod
     def of(cls, value: Any) -> ReduceOp:
-        """The operation itself or its name, in any case; InvalidArgumentError for another."""
+        """Returns the operation for itself or its name, in upper or lower case.
+
+        InvalidArgumentError for anything else.
+        """
         name = str(getattr(value, "name", value)).rpartition(".")[2].upper()
         if name not in cls.__members__:
             raise InvalidArgumentError(f"reduce_op must be SUM or MEAN, got {value!r}")
@@ -51,20 +54,21 @@ class ReduceOp(enum.Enum, metaclass=Choices):
 
 @dataclass(frozen=True, slots=True)
 class ValueContext:
-    """Which replica a value is made for."""
+    """The replica that a value is made for."""
 
     replica_id_in_sync_group: int = 0
     num_replicas_in_sync: int = 1
 
 
 class ReplicaContext:
-    """What a function called by ``run`` can ask of its replica, the only one of its trainer.
+    """The replica that a function called by ``run`` is in, the only one of its trainer.
 
-    ``num_replicas_in_sync``: the strategy's. ``replica_id_in_sync_group``: 0, but in rounds (sync)
-    the trainer's place among all trainers: with ``backup_workers`` it may be as large as
-    ``num_replicas_in_sync`` or larger, because which closures make a step is only known once they
-    have come; ids stay different, so that seeds and file names made of them are. Reductions are
-    over the trainer's own replica: gradients of a round meet at the parameter servers.
+    ``num_replicas_in_sync``: that of the strategy. ``replica_id_in_sync_group``: 0, except in
+    rounds (sync): there it is the trainer's position among all trainers. With ``backup_workers`` it
+    may be ``num_replicas_in_sync`` or larger, because the closures that make a step are only known
+    once they are ready; ids are distinct, so seeds and file names made from them are too.
+    Reductions cover only the trainer's own replica: the gradients of a round are combined on the
+    parameter servers.
     """
 
     def __init__(self, strategy: Replica) -> None:
@@ -73,18 +77,18 @@ class ReplicaContext:
         self.replica_id_in_sync_group = _replica_id(strategy)
 
     def all_reduce(self, reduce_op: Any, value: Any) -> Any:
-        """The value itself: there is nothing to add to it."""
+        """Returns ``value`` unchanged: the trainer has no other replica."""
         ReduceOp.of(reduce_op)
         return value
 
     def all_gather(self, value: Any, axis: int) -> Any:
-        """The value itself, as :meth:`Replica.gather`."""
+        """Returns the value as an array, like :meth:`Replica.gather`."""
         return _gathered(value, axis)
 
     def merge_call(
         self, merge_fn: Callable[..., Any], args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Calls ``merge_fn(strategy, *args)`` outside of the replica's context."""
+        """Calls ``merge_fn(strategy, *args)`` outside the replica context."""
         reset = _replica.set(None)
         try:
             return merge_fn(self.strategy, *args, **(kwargs or {}))
@@ -93,14 +97,15 @@ class ReplicaContext:
 
 
 _OUTSIDE: Final = object()
-# None inside of merge_call, which has left the replica.
+# None inside merge_call, which leaves the replica context.
 _replica: ContextVar[Any] = ContextVar("replica", default=_OUTSIDE)
 
 
 def get_replica_context() -> ReplicaContext | None:
-    """Of the function that ``strategy.run`` calls; None elsewhere inside of a strategy's scope.
+    """Returns the context of the replica whose function ``strategy.run`` is calling.
 
-    Outside of any scope this process is the only replica.
+    None elsewhere inside a strategy's scope or a scheduled function. Outside both, returns a
+    context in which this process is the only replica.
     """
     context = _replica.get()
     if context is not _OUTSIDE:
@@ -109,8 +114,10 @@ def get_replica_context() -> ReplicaContext | None:
 
 
 def in_cross_replica_context() -> bool:
-    """Whether what is called here is for all replicas: inside of a strategy's scope, or of a
-    scheduled function, but not inside of ``strategy.run``."""
+    """True inside a strategy's scope or a scheduled function, but not inside ``strategy.run``.
+
+    In this context calls are made on behalf of all replicas.
+    """
     return get_replica_context() is None
 
 
@@ -128,7 +135,10 @@ def _replica_id(strategy: Replica) -> int:
 
 
 def call_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """For ``fn(*args, **kwargs)``; InvalidTypeError for what is no tuple or list, or no dict."""
+    """Returns the arguments for ``fn(*args, **kwargs)``.
+
+    InvalidTypeError unless ``args`` is a tuple, list or None and ``kwargs`` a dict or None.
+    """
     if not isinstance(args, tuple | list | None):
         raise InvalidTypeError(
             f"args must be a tuple or list, got {type(args).__name__}: for a single argument "
@@ -140,7 +150,7 @@ def call_arguments(args: Any, kwargs: Any) -> tuple[tuple[Any, ...], dict[str, A
 
 
 class Replica(Telling):
-    """What a strategy offers, in the program and on trainers, each of which has one replica."""
+    """The part of a strategy that both the program and trainers have; one replica per process."""
 
     _replicas = 1
     _foreign = foreign_names.STRATEGY
@@ -150,16 +160,16 @@ class Replica(Telling):
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Closures whose gradients make one step: 1 where trainers work asynchronously."""
+        """The number of closures whose gradients make one step: 1 if trainers are asynchronous."""
         return self._replicas
 
     @property
     def num_input_pipelines(self) -> int | None:
-        """Trainers that read datasets side by side; None where only the coordinator knows."""
+        """The number of trainers that read datasets; None if only the coordinator knows it."""
         return None
 
     def scope(self) -> Any:
-        """Only the program's strategy has one: FailedPreconditionError on trainers."""
+        """Raises FailedPreconditionError: only the strategy in the program has a scope."""
         raise FailedPreconditionError(
             "a scheduled function makes no variables on parameter servers: make them in the "
             "program, inside strategy.scope(), and use them here"
@@ -172,42 +182,42 @@ class Replica(Telling):
         kwargs: dict[str, Any] | None = None,
         options: Any = None,  # noqa: ARG002
     ) -> Any:
-        """Calls ``fn`` once, for the only replica; meant for functions given to ``schedule``."""
+        """Calls ``fn`` once, for the only replica; for use inside scheduled functions."""
         check_callable("the function that run calls", fn)
         positional, named = call_arguments(args, kwargs)
         with _replica_scope(ReplicaContext(self)):
             return fn(*positional, **named)
 
     def reduce(self, reduce_op: Any, value: Any, axis: int | None = None) -> Any:
-        """``SUM`` or ``MEAN`` over the only replica, and over ``axis`` where one is given.
+        """Reduces ``value`` of the only replica, over ``axis`` if one is given.
 
-        ``value``: a number, an array, a Tensor or a list of numbers, or a tuple, list or dict of
-        them.
+        ``reduce_op``: SUM or MEAN. ``value``: a number, an array, a Tensor or a list of numbers, or
+        a tuple, list or dict of these.
         """
         op = ReduceOp.of(reduce_op)
         _refuse_in_replica("reduce")
         return _mapped(value, lambda leaf: _reduced(op, leaf, axis))
 
     def gather(self, value: Any, axis: int) -> Any:
-        """The values of all replicas one after the other along ``axis``: that of the only one."""
+        """Concatenates the values of all replicas along ``axis``: returns that of the only one."""
         _refuse_in_replica("gather")
         return _mapped(value, lambda leaf: _gathered(leaf, axis))
 
     def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
-        """The values of the only replica, as a tuple."""
+        """Returns the only replica's value in a tuple."""
         return (value,)
 
     def experimental_distribute_values_from_function(
         self, value_fn: Callable[[ValueContext], Any]
     ) -> Any:
-        """``value_fn(ValueContext(...))``, for the only replica of this process."""
+        """Returns ``value_fn(ValueContext(...))`` for the only replica of this process."""
         return value_fn(ValueContext(_replica_id(self), self.num_replicas_in_sync))
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """The dataset, of which each trainer reads its own share.
+        """Returns a distributed dataset, of which each trainer reads its own share.
 
-        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without. Read it
-        through ``coordinator.create_per_worker_dataset``.
+        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO by default. Pass the
+        result to ``coordinator.create_per_worker_dataset``.
         """
         return DistributedDataset(dataset, options, self.num_input_pipelines)
 
@@ -216,16 +226,17 @@ class Replica(Telling):
         dataset_fn: Callable[..., Any],
         options: Any = None,  # noqa: ARG002
     ) -> Any:
-        """One dataset per trainer, made there by ``dataset_fn(InputContext)``, as it makes it.
+        """Returns a distributed dataset: each trainer's is made there by ``dataset_fn(context)``.
 
-        Give it to ``coordinator.create_per_worker_dataset``.
+        The datasets are read as ``dataset_fn`` makes them, without further division. ``context`` is
+        an InputContext. Pass the result to ``coordinator.create_per_worker_dataset``.
         """
         return DistributedDatasetFunction(dataset_fn)
 
     def experimental_distribute_datasets_from_function(
         self, dataset_fn: Callable[..., Any], options: Any = None
     ) -> Any:
-        """The older name of :meth:`distribute_datasets_from_function`."""
+        """Calls :meth:`distribute_datasets_from_function`, of which this is the older name."""
         return self.distribute_datasets_from_function(dataset_fn, options)
 
 

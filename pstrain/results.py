@@ -1,7 +1,7 @@
-"""What a closure returns, as bytes that cannot run code when they are read.
+"""Encodes what a closure returns as bytes that cannot run code when they are decoded.
 
-Structures of None, bool, int, float, str, bytes, list, tuple, named tuple, dict, NumPy arrays and
-scalars and Arrow batches. Knows nothing of how the bytes travel. Invariant:
+Takes structures of None, bool, int, float, str, bytes, list, tuple, named tuple, dict, NumPy
+arrays and scalars, and Arrow batches and tables. Knows nothing of how the bytes travel. Invariant:
 ``decode(encode(value))`` equals the value, NumPy scalars included.
 """
 
@@ -23,9 +23,10 @@ from pstrain.known_classes import class_here
 _LENGTH = struct.Struct("<I")
 _PLAIN = (type(None), bool, int, float, str)
 _COMPRESSED_FROM_BYTES = 16 << 10
-_LZ4_TIMES_MAX = 255  # a byte says so many more at most
-# NumPy reads descriptions of dtypes as Python does; a stream may have no batch, or an unknown type.
-_OF_DAMAGE = (
+_LZ4_TIMES_MAX = 255  # one byte of LZ4 stands for at most so many bytes
+# What decoding damaged bytes can raise. NumPy parses dtype descriptions as Python expressions; an
+# Arrow stream may have no batch, or an unknown type.
+_DECODING_ERRORS = (
     struct.error,
     ValueError,
     LookupError,
@@ -39,7 +40,7 @@ _OF_DAMAGE = (
 
 
 def encode(value: Any) -> bytes:
-    """Raises InvalidArgumentError (a ValueError) that names the type that can't travel."""
+    """Encodes ``value``; InvalidArgumentError (a ValueError) names a type that cannot travel."""
     if value is None:
         return b""
     buffers: list[bytes] = []
@@ -55,7 +56,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes) -> Any:
-    """Inverse of :func:`encode`; damaged bytes raise InvalidArgumentError."""
+    """Decodes the bytes of :func:`encode`; InvalidArgumentError if they are damaged."""
     if not data:
         return None
     try:
@@ -67,7 +68,7 @@ def decode(data: bytes) -> Any:
             parts.append(memoryview(data)[position : position + size])
             position += size
         return _unpack(json.loads(bytes(parts[0])), dict(enumerate(parts[1:])))
-    except _OF_DAMAGE as error:
+    except _DECODING_ERRORS as error:
         raise InvalidArgumentError(f"not an encoded result: {error}") from error
 
 
@@ -93,7 +94,7 @@ def _pack(value: Any, buffers: list[bytes]) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         _check_array(value)
         array = np.asarray(value)
-        # Counts of metrics are what large results are made of.
+        # Large results are mostly the counts of metrics, in which most values are 0.
         sparse = sparse_arrays.packed(array)
         if sparse is not None:
             buffers[index] = sparse.data
@@ -136,7 +137,10 @@ def _check_array(value: Any) -> None:
 
 
 def _named_tuple(name: tuple[str, str, list[str]], values: list[Any]) -> Any:
-    """Of the class itself where this process has it, else of one with its name and fields."""
+    """Returns a tuple of the named class, or of a new class with its name and fields.
+
+    The new class is used if this process has not loaded the class, or with other fields.
+    """
     module, qualname, fields = name
     cls: Any = class_here(module, qualname)
     if cls is None or not issubclass(cls, tuple) or list(getattr(cls, "_fields", ())) != fields:
@@ -146,7 +150,10 @@ def _named_tuple(name: tuple[str, str, list[str]], values: list[Any]) -> Any:
 
 
 def _unpack(tree: Any, buffers: dict[int, memoryview]) -> Any:
-    """Takes its buffers away: one that many arrays were made of would be as many times as large."""
+    """Rebuilds a value from its tree, and removes from ``buffers`` each buffer that it uses.
+
+    A buffer can be used only once, so that small damaged input cannot decode to many large arrays.
+    """
     if not isinstance(tree, list):
         return tree
     kind, *rest = tree
@@ -176,7 +183,10 @@ def _unpack(tree: Any, buffers: dict[int, memoryview]) -> Any:
 
 
 def _compressed(data: bytes) -> bytes:
-    """LZ4 where that at least halves the bytes; those of full length are the data themselves."""
+    """Compresses by LZ4 if that at least halves the bytes.
+
+    Data of full length is therefore known to be uncompressed.
+    """
     if len(data) < _COMPRESSED_FROM_BYTES:
         return data
     small: bytes = pa.compress(data, codec="lz4", asbytes=True)
@@ -186,8 +196,8 @@ def _compressed(data: bytes) -> bytes:
 def _decompressed(data: memoryview, size: int) -> bytearray:
     if len(data) == size:
         return bytearray(data)
-    # What a peer says of its sizes is only believed as far as the data can reach: the stream makes
-    # room for all that is asked of it.
+    # A size claimed by a peer is believed only if the data can decompress to it, because reading
+    # from the stream allocates the whole size in advance.
     if size > _LZ4_TIMES_MAX * len(data):
         raise ValueError(f"{len(data)} bytes cannot be {size}")
     with pa.input_stream(pa.py_buffer(data), compression="lz4") as stream:

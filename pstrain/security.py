@@ -1,6 +1,7 @@
-"""Which certificates training shows and trusts.
+"""Which TLS certificates training's servers present and which its clients trust.
 
-Reads the environment, opens no connection. Invariant: who was told to use TLS never speaks without.
+Reads the environment, opens no connection. Invariant: a process that was told to use TLS never
+communicates without it.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from dataservice.runtime.auth import TlsConfig
 from pstrain.errors import InvalidArgumentError, MissingFileError
 
 TLS_CA_ENV: Final = "PSTRAIN_TLS_CA"
-# What was said of a whole cluster when it was launched, for servers in programs of their own.
+# Options of a whole cluster, passed by `pstrain launch` to servers that user programs start.
 TLS_CERT_ENV: Final = "PSTRAIN_TLS_CERT"
 TLS_KEY_ENV: Final = "PSTRAIN_TLS_KEY"
 INSECURE_NETWORK_ENV: Final = "PSTRAIN_INSECURE_NETWORK"
 
 
 def client_tls(ca_path: str | None) -> TlsConfig | None:
-    """Towards servers that the file vouches for; None: that in PSTRAIN_TLS_CA, or no TLS."""
+    """Returns the TLS configuration of a client that trusts the CA file; None: no TLS.
+
+    ``ca_path`` None: the file in PSTRAIN_TLS_CA, if set. MissingFileError if the file is missing.
+    """
     path = ca_path if ca_path is not None else os.environ.get(TLS_CA_ENV)
     if path is None:
         return None
@@ -33,9 +37,10 @@ def client_tls(ca_path: str | None) -> TlsConfig | None:
 def server_tls(
     cert_path: str | None, key_path: str | None, ca_path: str | None
 ) -> TlsConfig | None:
-    """Of a server that shows the certificate; None without any path.
+    """Returns the TLS configuration of a server that presents this certificate; None: no TLS.
 
-    Without both, those in PSTRAIN_TLS_CERT and PSTRAIN_TLS_KEY.
+    Without ``cert_path`` and ``key_path``, those in PSTRAIN_TLS_CERT and PSTRAIN_TLS_KEY are used.
+    InvalidArgumentError for a CA file without a certificate.
     """
     if cert_path is None and key_path is None:
         cert_path, key_path = os.environ.get(TLS_CERT_ENV), os.environ.get(TLS_KEY_ENV)
@@ -55,9 +60,9 @@ def server_tls(
 
 
 def check_one_way(insecure_network: bool, paths: Mapping[str, str | None]) -> None:
-    """InvalidArgumentError where both were asked for: certificates, and traffic without any.
+    """Raises InvalidArgumentError if both certificates and unencrypted traffic were asked for.
 
-    ``paths``, by the name of the option that gave each.
+    ``paths``: paths of certificates, by the option that gave them.
     """
     given = [f"{name} {path}" for name, path in paths.items() if path is not None]
     if insecure_network and given:
@@ -68,5 +73,5 @@ def check_one_way(insecure_network: bool, paths: Mapping[str, str | None]) -> No
 
 
 def may_expose(insecure_network: bool) -> bool:
-    """Whether a server may be reached by other hosts without TLS: it was typed out somewhere."""
+    """True if other hosts may reach a server without TLS, by argument or by the environment."""
     return insecure_network or os.environ.get(INSECURE_NETWORK_ENV) == "1"

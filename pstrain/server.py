@@ -1,7 +1,7 @@
-"""A task's standard server: a trainer for job ``worker``, a parameter server for job ``ps``.
+"""The standard server of a task: a trainer for job ``worker``, a parameter server for job ``ps``.
 
-Knows which server a task runs and where it listens, not what it serves. Invariant: nothing
-listens on an address other hosts can reach unless the user said so.
+Knows which server a task runs and where it listens, not what it serves. Invariant: a server
+listens on an address that other hosts can reach only if it has TLS or the user allowed it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pstrain.security import check_one_way, may_expose, server_tls
 
 logger = logging.getLogger(__name__)
 
-# Programs make the servers of a cluster in their own process and keep only its addresses.
+# Keeps servers alive: some programs start a cluster's servers themselves and keep only addresses.
 _serving: set[Server] = set()
 
 _LOOK_S = 0.2
@@ -39,22 +39,22 @@ class _Role(Protocol):
 
 
 class Server:
-    """Serves one task of a cluster until it is stopped; the coordinator drives it.
+    """The server of one task of a cluster, driven by the coordinator, until it is stopped.
 
-    The address to listen on is the task's own in the cluster spec, unless ``host`` or ``port``
-    say otherwise. An address that other hosts can reach needs TLS, or ``insecure_network=True``
-    where its traffic may travel unencrypted. ``tls_cert_path`` and ``tls_key_path``: what it shows
-    those who connect; ``tls_ca_path``: whom a trainer trusts as parameter servers, where it is not
-    the file in PSTRAIN_TLS_CA; all servers of a cluster have TLS or none. What `pstrain launch`
-    was told of these it sets in the environment.
-    ``token`` None: the user's own. A server whose coordinator has left stays, idle, for the next
-    one. With ``exit_with_coordinator`` it stops, and :meth:`join` returns, when the coordinator's
-    program has ended without an uncaught exception, or by ``sys.exit(0)``; where it ended
-    otherwise, when nobody has been connected for 30 s, or the number of seconds given: time enough
-    for a program that is started again. Parameter servers count trainers too, so give it to all of
-    a cluster's servers. ``protocol`` is "grpc", which programs written for TensorFlow say; of their
-    ``config`` there is nothing to set here. Serves on, as TensorFlow's does, where the program
-    keeps no reference to it.
+    It listens on the task's address in the cluster spec, unless ``host`` or ``port`` override it.
+    An address that other hosts can reach needs TLS, or ``insecure_network=True`` if its traffic may
+    travel unencrypted. ``tls_cert_path`` and ``tls_key_path``: the certificate that it presents to
+    clients; ``tls_ca_path``: the CA file by which a trainer verifies parameter servers, by default
+    the file in PSTRAIN_TLS_CA. Either all servers of a cluster have TLS or none. `pstrain launch`
+    passes its own options for these in the environment. ``token`` None: the user's own token.
+
+    A server whose coordinator has left stays idle for the next one. With ``exit_with_coordinator``
+    it stops, and :meth:`join` returns, when the coordinator's program has ended without an uncaught
+    exception or by ``sys.exit(0)``. After any other end it stops once no client has been connected
+    for 30 s, or for the number of seconds given, which leaves time to start the program again.
+    Parameter servers count trainers as clients, so set it on all of a cluster's servers.
+    ``protocol`` may only be "grpc" and ``config`` only None; both exist for programs written for
+    TensorFlow. Like TensorFlow's, the server goes on if the program keeps no reference to it.
     """
 
     def __init__(
@@ -103,17 +103,17 @@ class Server:
 
     @staticmethod
     def create_local_server(config: None = None, start: bool = True) -> Server:
-        """A trainer on a free port of this host, the only task of its cluster."""
+        """Makes a trainer on a free port of this host, the only task of its cluster."""
         return Server({"worker": ["127.0.0.1:0"]}, "worker", 0, config=config, start=start)
 
     @property
     def address(self) -> str:
-        """``host:port`` it listens on."""
+        """The ``host:port`` that the server listens on."""
         return self._role.address
 
     @property
     def target(self) -> str:
-        """The address as a URL, ``grpc://host:port``."""
+        """The server's address as a URL, ``grpc://host:port``."""
         return f"grpc://{self.address}"
 
     def start(self) -> None:
@@ -132,15 +132,15 @@ class Server:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether :meth:`stop` was called, or the coordinator has left."""
+        """True once :meth:`stop` was called, or the server stopped because its coordinator left."""
         return self._stopping.is_set()
 
     def join(self) -> None:
-        """Blocks until :meth:`stop`."""
+        """Blocks until the server has stopped."""
         self._role.join()
 
     def stop(self) -> None:
-        """Frees the port. Idempotent."""
+        """Stops the server and frees its port. Idempotent."""
         self._stopping.set()
         _serving.discard(self)
         self._role.stop()
@@ -168,7 +168,7 @@ class Server:
 
 
 def _role_of(job: str) -> Callable[..., _Role]:
-    # Of what the other role imports a process has no use.
+    # Imported here, so that a process loads the modules of its own role only.
     if job == "worker":
         from pstrain.trainer.server import TrainerServer
 
@@ -209,7 +209,7 @@ def _resolver(value: ClusterResolver | ClusterSpec | dict[str, list[str]]) -> Cl
 def _task(
     resolver: ClusterResolver, job_name: str | None, task_index: int | None
 ) -> tuple[str, int]:
-    """The only task there is, unless the arguments or the resolver name one."""
+    """Returns the task that the arguments or the resolver name, or else the cluster's only task."""
     spec = resolver.cluster_spec()
     job = job_name or resolver.task_type or (spec.jobs[0] if len(spec.jobs) == 1 else None)
     if job is None:

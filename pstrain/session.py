@@ -1,8 +1,9 @@
-"""Pickling of functions and models whose handles come alive where they arrive.
+"""Pickles functions and models, in which handles travel as keys and are resolved on arrival.
 
-Objects that stand for something in the process (parameters, iterators of a trainer) travel as
-keys: ``dumps`` asks the sender for an object's key, ``loads`` asks the receiver for the object of
-a key. No registry: both sides pass their own. Bytes live as long as a session, never in a file.
+Handles are objects bound to a process, such as parameters and a trainer's iterators: ``dumps`` asks
+the sender for the key of an object, ``loads`` asks the receiver for the object of a key. Knows no
+registry of handles: both sides pass their own. Invariant: pickled bytes are never written to a
+file, and are used within one session only.
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ _generation = 0
 
 
 def generation() -> int:
-    """Grows whenever something changes that functions which were sent before may have captured."""
+    """Returns a number that grows whenever objects that sent functions may have captured change."""
     return _generation
 
 
 def captured_changed() -> None:
-    """Functions scheduled from now on are sent anew, with what they capture as it is by then."""
+    """Has functions that are scheduled later sent again, with the then current captured values."""
     global _generation
     _generation = next(_changes)
 
 
 def dumps(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
-    """Pickles ``value``; objects for which ``persistent`` answers a key travel as that key.
+    """Pickles ``value``; objects for which ``persistent`` returns a key travel as that key.
 
-    Raises InvalidArgumentError naming what in ``value`` cannot be pickled, and the reason.
+    InvalidArgumentError, which names the part that cannot be pickled, and the reason.
     """
     try:
         return _pickled(value, persistent)
@@ -65,13 +66,16 @@ def _name_of(value: Any) -> str:
 
 
 def dumps_function(value: Any, persistent: Callable[[Any], Key | None]) -> bytes:
-    """As :func:`dumps`, with the code of the user's own modules, which trainers can't import."""
+    """Pickles like :func:`dumps`, with the code of user modules, which trainers cannot import."""
     with users_code_by_value():
         return dumps(value, persistent)
 
 
 def loads(data: bytes, resolve: Callable[[Key], Any]) -> Any:
-    """Inverse of :func:`dumps`; runs code from ``data``, so only in trainers, from their peer."""
+    """Unpickles the bytes of :func:`dumps`.
+
+    Runs code from ``data``: only trainers may call it, on bytes from their coordinator.
+    """
     unpickler = _Unpickler(io.BytesIO(data))
     unpickler.resolve = resolve
     return unpickler.load()

@@ -1,7 +1,7 @@
 """SidecarEvaluator: evaluates the checkpoints that a training program writes, as they appear.
 
-Sees nothing of the cluster: only a directory. Invariant: every line that it writes is the result
-of one whole checkpoint, and what it read is of that one alone.
+Knows nothing of the cluster, only a directory. Invariant: every line that it writes is the result
+of one complete checkpoint; no values of two checkpoints are mixed.
 """
 
 from __future__ import annotations
@@ -40,23 +40,26 @@ _BEST = "best.json"
 
 
 class SidecarEvaluator:
-    """Evaluates ``model`` on ``data`` for each new checkpoint in ``checkpoint_dir``.
+    """An evaluator of ``model`` on ``data`` for each new checkpoint in ``checkpoint_dir``.
 
-    The checkpoints hold ``model`` (``Checkpoint(model=..., optimizer=...)``); the model here is of
-    the same structure, made outside of any strategy, compiled with the metrics. It evaluates the
-    newest checkpoint, passing over those that came and went meanwhile; with ``every=True`` each
-    one, in order. :meth:`start` ends after ``max_evaluations`` evaluations, which it counts itself
-    (TensorFlow's ends at the checkpoint of that number), or when the training has made
-    ``last_step`` steps (those of ``optimizer`` in the checkpoint, whatever the model here was
-    compiled with; InvalidArgumentError where it has none), or when no checkpoint has come
-    for ``timeout`` seconds and ``timeout_fn``, if given, does not answer False, or by :meth:`stop`;
-    with none of these it follows the directory for good.
+    The checkpoints contain the model (``Checkpoint(model=..., optimizer=...)``). ``model`` has the
+    same structure, is made outside any strategy, and is compiled with the metrics. The evaluator
+    takes the newest checkpoint and skips those that appeared in between; with ``every=True`` it
+    takes each one, in order. :meth:`start` follows the directory until one of these cases occurs:
+
+    - it has made ``max_evaluations`` evaluations (TensorFlow's ends at the checkpoint of that
+      number instead);
+    - training has made ``last_step`` steps, by the checkpoint's ``optimizer``, whatever ``model``
+      was compiled with (InvalidArgumentError if the checkpoint has no optimizer);
+    - no checkpoint has appeared for ``timeout`` seconds (30 if only ``timeout_fn`` is given), and
+      ``timeout_fn``, if given, returns a true value;
+    - :meth:`stop` was called.
 
     ``steps``: batches of each evaluation (None: all of ``data``). Results go to ``results_dir``, by
-    default ``<checkpoint_dir>/evaluation``: a line per evaluation in ``metrics.jsonl``, and in
-    ``best.json`` the best by ``monitor`` (``mode`` "min", "max" or "auto"), which an evaluator that
-    starts again goes on from. ``callbacks`` are called as by ``evaluate``, and ``sample_weight``
-    weighs the loss as there.
+    default ``<checkpoint_dir>/evaluation``: ``metrics.jsonl`` has a line per evaluation,
+    ``best.json`` the best evaluation by ``monitor`` (``mode`` "min", "max" or "auto"), from which
+    an evaluator that is started again continues. ``callbacks`` are called and ``sample_weight``
+    weighs the loss as in ``evaluate``.
     """
 
     def __init__(
@@ -113,11 +116,11 @@ class SidecarEvaluator:
         )
 
     def start(self) -> list[dict[str, Any]]:
-        """Evaluates until a condition to stop holds; what it has found, one dict per evaluation.
+        """Evaluates until one of the conditions to stop holds; returns one dict per evaluation.
 
-        Each has ``checkpoint``, ``step`` and ``metrics``. Raises what makes every checkpoint
-        useless, such as a model of another structure; a checkpoint that is removed while it is
-        read is passed over.
+        Each dict has ``checkpoint``, ``step`` and ``metrics``. Raises errors that concern every
+        checkpoint, such as a model of another structure; skips a checkpoint that is removed while
+        it is read.
         """
         self._monitor.best = self._known_best()
         for path in checkpoints_iterator(
@@ -134,7 +137,7 @@ class SidecarEvaluator:
         return self.results
 
     def stop(self) -> None:
-        """Ends :meth:`start` after the evaluation under way; from any thread."""
+        """Ends :meth:`start` after the evaluation in progress; may be called from any thread."""
         self._stop.set()
 
     def _has_ended(self) -> bool:
@@ -150,7 +153,7 @@ class SidecarEvaluator:
         return self._last_step is not None and step is not None and step >= self._last_step
 
     def _evaluate(self, path: str) -> dict[str, Any] | None:
-        """The result of one checkpoint; None where it was removed before it could be read."""
+        """Evaluates one checkpoint; None if the checkpoint was removed before it could be read."""
         try:
             step = self._restore(path)
         except (NotFoundError, DataLossError, FileNotFoundError):
@@ -189,7 +192,7 @@ class SidecarEvaluator:
         return None if optimizer is None else int(optimizer.iterations)
 
     def _optimizer_of(self, saved: dict[str, Any]) -> Any:
-        """The model's; where it has none, one that counts the steps of what was saved."""
+        """Returns the model's optimizer, or else one that can only restore the saved step count."""
         if self.model.optimizer is not None:
             return self.model.optimizer
         if self._step_count is None:
@@ -206,7 +209,7 @@ class SidecarEvaluator:
             manifest.write_file(self.results_dir, _BEST, json.dumps(best, indent=1))
 
     def _known_best(self) -> float | None:
-        """The best value of an earlier life of this evaluator."""
+        """Returns the best value that an earlier run of this evaluator saved, or None."""
         try:
             with open(os.path.join(self.results_dir, _BEST), encoding="utf-8") as stream:
                 best = json.load(stream)
@@ -214,12 +217,12 @@ class SidecarEvaluator:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
-            logger.warning("%s in %s is of no use: %s", _BEST, self.results_dir, error)
+            logger.warning("cannot use %s in %s: %s", _BEST, self.results_dir, error)
             return None
 
 
 class _StepCount:
-    """What a checkpoint has of an optimizer of this name, without its rule."""
+    """The step count of a checkpoint's optimizer of this name, without its update rule."""
 
     def __init__(self, name: str) -> None:
         self.iterations = Variable(0, name=f"{name}/iterations", trainable=False)
@@ -227,7 +230,7 @@ class _StepCount:
 
 
 def _plain(result: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN."""
+    """Replaces metrics that are not finite by None: JSON has no NaN."""
     metrics: Logs = result["metrics"]
     kept = {name: v if math.isfinite(v) else None for name, v in metrics.items()}
     return {**result, "metrics": kept}

@@ -1,7 +1,7 @@
-"""Arrays of numbers that are mostly zeros, as bytes: the others, and how far these are apart.
+"""Packs arrays that are mostly zeros as bytes: the other values, and the gaps between their places.
 
-Knows nothing of messages. Invariant: what comes back equals what was packed, bit by bit, and is no
-larger than ``MOST_BYTES``, whatever its packed form says of itself.
+Knows nothing of messages. Invariant: unpacking returns bit for bit what was packed, and never an
+array larger than ``MOST_BYTES``, whatever the packed form claims.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEAST_BYTES: Final = 16 << 10
-"""Of less there is little to gain."""
+"""Packing smaller arrays gains little."""
 MOST_BYTES: Final = 64 << 20
 _LEAST_ZEROS_SHARE: Final = 3 / 4
 
 
 class Packed(NamedTuple):
-    """The types of gaps and of values, and both one after the other."""
+    """A packed array: the dtypes of gaps and values, and the bytes of all gaps, then all values."""
 
     gap_type: str
     value_type: str
@@ -28,13 +28,18 @@ class Packed(NamedTuple):
 
 
 def packed(array: NDArray[Any]) -> Packed | None:
-    """None where few values are zeros, or these are no numbers of four or eight bytes."""
+    """Packs an array; None if packing does not apply.
+
+    It applies to numbers of 4 or 8 bytes, at least three quarters of them 0, of ``LEAST_BYTES`` to
+    ``MOST_BYTES`` in total.
+    """
     if not _is_packable(array.dtype):
         return None
     if not LEAST_BYTES <= array.nbytes <= MOST_BYTES:
         return None
     flat = np.ascontiguousarray(array).reshape(-1)
-    # Not a zero is minus zero. A search for true values takes a third of that for numbers.
+    # Compared as unsigned integers, because -0.0 is not packed as 0. A search for true values takes
+    # a third of the time of a search for numbers.
     is_other = flat.view(f"u{array.itemsize}") != 0
     if np.count_nonzero(is_other) > (1 - _LEAST_ZEROS_SHARE) * len(flat):
         return None
@@ -44,7 +49,7 @@ def packed(array: NDArray[Any]) -> Packed | None:
 
 
 def unpacked(sparse: Packed, dtype: np.dtype[Any], shape: Sequence[int]) -> NDArray[Any]:
-    """Inverse of :func:`packed`; ValueError for what it cannot have made."""
+    """Unpacks the result of :func:`packed`; ValueError for bytes that it cannot have made."""
     size = math.prod(shape)
     gap_type, value_type = np.dtype(sparse.gap_type), np.dtype(sparse.value_type)
     count, rest = divmod(len(sparse.data), gap_type.itemsize + value_type.itemsize)
@@ -55,7 +60,7 @@ def unpacked(sparse: Packed, dtype: np.dtype[Any], shape: Sequence[int]) -> NDAr
         raise ValueError(f"{size * dtype.itemsize} bytes are more than an array of zeros may have")
     gaps = np.frombuffer(sparse.data, gap_type, count)
     places = np.cumsum(gaps, dtype=np.int64) - 1
-    # Gaps that are too large could add up to a place that is none of theirs.
+    # Gaps beyond the array's size could overflow and add up to a valid place.
     if count and not (1 <= gaps.min() <= gaps.max() <= size and places[-1] < size):
         raise ValueError(f"values are not at places of an array of {size}")
     array = np.zeros(size, dtype)
@@ -68,7 +73,7 @@ def _is_packable(dtype: np.dtype[Any]) -> bool:
 
 
 def _small(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Integers in the fewest bytes that hold all of them; others as they are."""
+    """Returns integers in the smallest dtype that holds all of them; other dtypes unchanged."""
     if numbers.dtype.kind != "i" or not len(numbers):
         return numbers
     least, most = numbers.min(), numbers.max()

@@ -1,8 +1,8 @@
-"""ParameterServerStrategy: which server holds what, and the scope that sends variables there.
+"""ParameterServerStrategy: places variables on the parameter servers, within a scope.
 
-Connects to the parameter servers, begins the session and hands out places; trainers are the
-coordinator's business. Invariant: placement depends on the order of creation alone, so the same
-program places its variables alike on every run.
+Connects to the parameter servers, begins the session and assigns variables to servers. Knows no
+trainer: the coordinator drives those. Invariant: the placement of variables depends only on the
+order in which they are created, so a program places its variables alike on every run.
 """
 
 from __future__ import annotations
@@ -51,26 +51,28 @@ _REPORT_EVERY_S = 5.0
 
 
 class ParameterServerStrategy(Replica):
-    """Variables on the parameter servers of a cluster, training on its workers.
+    """Keeps variables on the parameter servers of a cluster and trains on its workers.
 
-    Blocks until every parameter server answers, at most ``config.start_timeout_s``, saying what
-    it waits for; then takes the servers over: what another coordinator, or an earlier strategy of
-    this program, had there is dropped, and its calls raise AbortedError.
-    ``variable_partitioner``: a function ``(shape=, dtype=)`` of shards per axis, of which only the
-    first may exceed 1. ``placement``: "round_robin" puts one shard after the other on the next
-    server, "bytes" each on the server with the fewest bytes. ``consistency``: "async", "sync",
-    ``pstrain.consistency.ssp(staleness=...)`` or ``pstrain.consistency.sync(backup_workers=...)``
-    (see :mod:`pstrain.consistency`). In rounds (sync) a step is made of the mean of the gradients
-    of ``num_replicas_in_sync`` closures: a loss that is the mean over its own batch is right as it
-    is, not to be divided by the number of replicas, and a step learns from so many batches.
-    ``transport_dtype``: "float32", or "bfloat16" for half the bytes: float32 rows and variables
-    that layers and models pull, and gradients, are rounded on their way, also on one host, so that
-    results do not depend on where processes run. Servers keep and add float32; what a program
-    reads or assigns, checkpoints and all other dtypes are exact.
-    ``tls_ca_path``: the PEM file that vouches for trainers and servers which have TLS; without it
-    the one in PSTRAIN_TLS_CA, without that no TLS is spoken. A cluster without parameter servers
-    or workers, with other jobs, or a task that is not in it raises InvalidArgumentError (a
-    ValueError).
+    The constructor blocks until every parameter server answers, for at most
+    ``config.start_timeout_s``, and logs which server it waits for. It then takes the servers over:
+    the variables that another coordinator, or an earlier strategy of this program, had there are
+    dropped, and the calls of that coordinator or strategy raise AbortedError.
+    ``variable_partitioner``: a function ``(shape=, dtype=)`` that returns the number of shards per
+    axis; only the first may exceed 1. ``placement``: "round_robin" puts each shard on the next
+    server, "bytes" puts it on the server that holds the fewest bytes. ``consistency``: "async",
+    "sync", ``pstrain.consistency.ssp(staleness=...)`` or
+    ``pstrain.consistency.sync(backup_workers=...)`` (see :mod:`pstrain.consistency`). In rounds
+    (sync) a step applies the mean of the gradients of ``num_replicas_in_sync`` closures. A loss
+    that is the mean over its own batch therefore needs no division by the number of replicas, and
+    a step learns from that many batches.
+    ``transport_dtype``: "float32", or "bfloat16" for half the bytes. With "bfloat16", gradients
+    and the float32 rows and variables that layers and models pull are rounded in transit, also
+    within one host, so that results do not depend on where processes run. Servers store and add
+    float32; what a program reads or assigns, checkpoints and all other dtypes are exact.
+    ``tls_ca_path``: the PEM file of the authority that trainers' and servers' certificates are
+    checked against; by default the file in PSTRAIN_TLS_CA, and without that no TLS is used. A
+    cluster without parameter servers or workers, with other jobs, or a task that is not in the
+    cluster raises InvalidArgumentError (a ValueError).
     """
 
     def __init__(
@@ -95,14 +97,15 @@ class ParameterServerStrategy(Replica):
                 "variable_partitioner must be one of pstrain.partitioners or a function of shape "
                 f"and dtype, got {variable_partitioner!r}"
             )
+        self._resolver = cluster_resolver
+        self.check_open()
         spec = cluster_resolver.cluster_spec()
         check_training_cluster(spec, cluster_resolver.task_type, cluster_resolver.task_id)
         self._consistency = consistency_of(consistency, spec.num_tasks("worker"))
         shard_placer = placer(placement, spec.num_tasks("ps"))
-        self._resolver = cluster_resolver
         self._partitioner = variable_partitioner
         self._config = config or ParameterConfig()
-        # Named by when it began, so that trainers can tell an older session from a newer one.
+        # Sessions are named by their time of creation, so that trainers can tell which is newer.
         self.session = _new_session()
         self.tls = client_tls(tls_ca_path)
         self.parameters = RemoteParameters(
@@ -116,8 +119,8 @@ class ParameterServerStrategy(Replica):
         self.parameters.consistency = self._consistency
         self.extended = Extended(self)
         # The ClusterCoordinator lives as long as its strategy. Servers apply a closure's changes
-        # once per session, so closures of one session never share a number, nor do the times that
-        # one of its trainers was taken on.
+        # once per session, so closure numbers are unique within a session, and so are the numbers
+        # that count how often a trainer joined it.
         self.coordinator: Any = None
         self.closure_ids = itertools.count()
         self.incarnations = itertools.count(1)
@@ -130,25 +133,32 @@ class ParameterServerStrategy(Replica):
     def cluster_resolver(self) -> ClusterResolver:
         return self._resolver
 
+    def check_open(self) -> None:
+        """Raises FailedPreconditionError if the cluster has ended for good."""
+        if isinstance(self._resolver, ClusterResolver):
+            self._resolver.check_open()
+
     @property
     def consistency(self) -> Consistency:
-        """How far trainers may be apart."""
+        """The consistency rule: how far trainers may run apart."""
         return self._consistency
 
     @property
     def transport_dtype(self) -> str:
-        """Of pulled float32 values and gradients, on their way."""
+        """The dtype in which pulled float32 values and gradients travel."""
         return self.parameters.transport_dtype
 
     @property
     def num_replicas_in_sync(self) -> int:
-        """Closures whose gradients make one step: 1, but in rounds (sync) one per trainer,
-        without ``backup_workers``."""
+        """The number of closures whose gradients make one step.
+
+        1, except in rounds (sync): the number of trainers less ``backup_workers``.
+        """
         return self._consistency.replicas_in_sync(self.num_input_pipelines)
 
     @property
     def num_input_pipelines(self) -> int:
-        """Trainers that read datasets side by side."""
+        """The number of trainers, each of which reads datasets in parallel with the others."""
         return self._resolver.cluster_spec().num_tasks("worker")
 
     def __repr__(self) -> str:
@@ -166,13 +176,14 @@ class ParameterServerStrategy(Replica):
         return self._partitioner
 
     def scope(self) -> Scope[ParameterServerStrategy]:
-        """Variables made inside, in this thread, live on the parameter servers, round robin.
+        """Returns a context manager: variables that this thread makes inside live on the servers.
 
-        They stay there until another strategy takes the servers, whether the program still has them
-        or not: one that tries one model after the other makes a strategy for each.
+        The variables stay on the parameter servers until another strategy takes the servers over,
+        whether the program still refers to them or not: a program that tries several models in
+        turn makes a strategy for each.
 
-        What it returns may be entered again, also inside itself; inside another strategy's scope:
-        FailedPreconditionError (a RuntimeError).
+        The scope may be entered again, also inside itself. Entering it inside another strategy's
+        scope raises FailedPreconditionError (a RuntimeError).
         """
         return Scope(self, self._placement)
 
@@ -183,7 +194,7 @@ class ParameterServerStrategy(Replica):
         kwargs: dict[str, Any] | None = None,
         options: Any = None,
     ) -> Any:
-        """Calls ``fn`` in this process, which warns: functions given to ``schedule`` call run."""
+        """Calls ``fn`` in this process and logs a warning: ``run`` is for scheduled functions."""
         logger.warning(
             "strategy.run() outside of a scheduled function: it runs in this program, and pulls "
             "all that it reads; call it in a function that is given to coordinator.schedule()"
@@ -191,11 +202,11 @@ class ParameterServerStrategy(Replica):
         return super().run(fn, args, kwargs, options)
 
     def begin(self) -> None:
-        """Brings this session back, for when a server was restarted: waits for every one.
+        """Restores this session on servers that were restarted; waits for every server to answer.
 
-        Variables start anew on that server, by their initializers or at 0, and must be restored
-        from a checkpoint; those of other servers stay. AbortedError where another coordinator has
-        taken a server over meanwhile.
+        Variables on a restarted server start from their initializers or at 0, and must be restored
+        from a checkpoint; variables on the other servers keep their values. Raises AbortedError if
+        another coordinator has taken a server over meanwhile.
         """
         self._begin(self.session)
 
@@ -211,19 +222,21 @@ class ParameterServerStrategy(Replica):
             self.parameters.create(variable.spec)
 
     def _take_over(self, deadline_s: float) -> None:
-        """Takes every server, whoever has it, and then those that others have taken back.
+        """Takes over every server from whichever session it has, in two rounds.
 
-        Who is replaced may bring back a server that is started anew while another is still its own;
-        once every server was taken, one of them tells it that it is not to.
+        A replaced coordinator may restore its own session on a server that restarts, as long as it
+        still holds another server. After the first round it holds none, so any server tells it
+        that it was replaced; the second round takes back the servers that it restored meanwhile.
         """
         for ps in 2 * tuple(range(len(self.parameters.addresses))):
             self._begin_at(ps, deadline_s)
 
     def begin_anew(self) -> None:
-        """As :meth:`begin`, in a new session: what others still do in the old one is refused.
+        """Begins a new session, like :meth:`begin`; servers refuse requests of the old session.
 
-        All variables begin anew, those that were made of at most 64 KiB of values with these.
-        AbortedError where another coordinator has taken a server over meanwhile.
+        All variables start anew. Variables that were made from at most 64 KiB of given values start
+        with those values. Raises AbortedError if another coordinator has taken a server over
+        meanwhile.
         """
         old, self.session = self.session, _new_session()
         self.parameters.change_session(self.session)
@@ -232,25 +245,26 @@ class ParameterServerStrategy(Replica):
             self.parameters.reset_initial_values(variable.spec)
 
     def place(self, shape: tuple[int, ...], dtype: str) -> int:
-        """How many shards a variable is cut into."""
+        """Returns the number of shards that a variable of this shape and dtype is cut into."""
         return shard_count(self._partitioner, shape, dtype)
 
     def placement_beside(self, server: int) -> Any:
-        """Of variables that go to one server, whole."""
+        """Returns a placement that puts whole, uncut variables on one server."""
         return _ServerPlacement(self, Colocated(server), self._placement)
 
     def _replace(self, replaced: str, deadline_s: float) -> bool:
-        """Takes no server of another coordinator, also where it was started anew since.
+        """Begins the session on every server, but takes none over from another coordinator.
 
-        Those that have a session tell whether there is one. False: to be done again, for a server
-        was started anew since it was looked at.
+        Starts with the servers that have a session, because these tell whether another coordinator
+        has taken over. Returns False if a server restarted after its status was read: the call
+        then has to be repeated. Raises ServerRestartedError for this after the deadline.
         """
         looked = [
-            (ps, self._once_there(ps, deadline_s, functools.partial(self.parameters.status, ps)))
+            (ps, self._answer_of(ps, deadline_s, functools.partial(self.parameters.status, ps)))
             for ps in range(len(self.parameters.addresses))
         ]
         try:
-            for ps, status in sorted(looked, key=lambda each: each[1]["session"] is None):
+            for ps, status in sorted(looked, key=lambda found: found[1]["session"] is None):
                 self._begin_at(ps, deadline_s, replaced, status["incarnation"])
         except ServerRestartedError:
             if time.monotonic() > deadline_s:
@@ -260,11 +274,14 @@ class ParameterServerStrategy(Replica):
 
     def _begin_at(self, ps: int, deadline_s: float, *conditions: str) -> None:
         begin = functools.partial(self.parameters.begin_session, ps, *conditions)
-        if self._once_there(ps, deadline_s, begin):
+        if self._answer_of(ps, deadline_s, begin):
             tell_at_end(self._resolver, self.session, self.tls)
 
-    def _once_there(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
-        """What a server answers, which is waited for."""
+    def _answer_of(self, ps: int, deadline_s: float, call: Callable[[], T]) -> T:
+        """Calls server ``ps`` until it answers, with backoff, and returns its answer.
+
+        UnavailableError if it has not answered by the deadline.
+        """
         address = self.parameters.addresses[ps]
         pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
         while True:
@@ -290,9 +307,10 @@ def _new_session() -> str:
 
 
 class _ServerPlacement:
-    """Variables go to parameter servers, cut by the strategy's partitioner.
+    """The placement of variables on parameter servers, cut by the strategy's partitioner.
 
-    ``beside``: a placement of the same strategy, whose ids and list of variables it shares.
+    ``beside``: a placement of the same strategy, with which this one shares the ids and the list
+    of variables; it does not cut variables.
     """
 
     def __init__(

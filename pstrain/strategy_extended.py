@@ -1,6 +1,7 @@
-"""What programs ask a strategy's ``extended`` for: names of places, and where variables go.
+"""The ``extended`` attribute of a strategy: device names, and control over where variables go.
 
-Knows neither servers nor sessions. Invariant: what it says of a variable is what its spec says.
+Knows neither servers nor sessions. Invariant: whatever it reports about a variable's placement is
+taken from the variable's spec.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pstrain.variables.scope import Placement, placement_scope
 
 
 class Extensible(Protocol):
-    """The strategy."""
+    """What this module needs of a strategy."""
 
     parameters: Any
 
@@ -27,7 +28,7 @@ class Extensible(Protocol):
 
 
 class Extended:
-    """What programs ask a strategy's ``extended`` for."""
+    """The object behind ``strategy.extended``, with TensorFlow's names."""
 
     def __init__(self, strategy: Extensible) -> None:
         spec = strategy.cluster_resolver.cluster_spec()
@@ -38,12 +39,12 @@ class Extended:
         self.should_save_summary = True
 
     def variable_created_in_scope(self, variable: Any) -> bool:
-        """Whether a variable lives on this strategy's parameter servers."""
+        """True if ``variable`` lives on this strategy's parameter servers."""
         return getattr(variable, "parameters", None) is self._strategy.parameters
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Variables made inside are not cut, and go to the server of this one's first rows.
+        """Places variables made inside, uncut, on the server of the given variable's first rows.
 
         InvalidArgumentError for a variable of another strategy or of none.
         """
@@ -61,7 +62,7 @@ class Extended:
         destinations: Any,  # noqa: ARG002
         options: Any = None,  # noqa: ARG002
     ) -> Any:
-        """The value of the only replica."""
+        """Returns ``value`` unchanged: it is that of the only replica."""
         ReduceOp.of(reduce_op)
         return value
 
@@ -71,7 +72,7 @@ class Extended:
         value_destination_pairs: Any,
         options: Any = None,  # noqa: ARG002
     ) -> list[Any]:
-        """:meth:`reduce_to` of each (value, destinations)."""
+        """Calls :meth:`reduce_to` for each pair (value, destinations)."""
         return [self.reduce_to(reduce_op, value, to) for value, to in value_destination_pairs]
 
     def update(
@@ -82,13 +83,13 @@ class Extended:
         kwargs: dict[str, Any] | None = None,
         group: bool = True,
     ) -> Any:
-        """``fn(var, *args)``; its value where ``group``, else a tuple of each replica's value."""
+        """Calls ``fn(var, *args)``; returns its value if ``group``, else a tuple with the value."""
         result = fn(var, *args, **(kwargs or {}))
         return result if group else (result,)
 
 
 def server_of(variable: Any, extended: Any) -> int:
-    """The server of a variable's first rows.
+    """Returns the server that holds a variable's first rows.
 
     InvalidArgumentError unless the strategy of ``extended`` has placed the variable.
     """
@@ -98,7 +99,7 @@ def server_of(variable: Any, extended: Any) -> int:
             "it"
         )
     shards = variable.spec.shards
-    # A part of a ShardedVariable has the spec of the whole.
+    # A part of a ShardedVariable carries the spec of the whole variable.
     own = next((each for each in shards if each.row_stop > variable.first_row), shards[0])
     server: int = own.ps
     return server

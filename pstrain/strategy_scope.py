@@ -1,7 +1,7 @@
-"""Which strategy's scope this thread is in, and the scopes that strategies give out.
+"""Strategy scopes, and which strategy's scope the current thread is in.
 
-Knows no kind of strategy. Invariant: a scope reaches the thread that entered it only, and no
-thread is inside of two strategies' scopes.
+Knows no kind of strategy. Invariant: a scope affects only the thread that entered it, and no
+thread is inside the scopes of two strategies at once.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ _entered: ContextVar[Any] = ContextVar("strategy", default=None)
 
 
 def has_strategy() -> bool:
-    """Whether this thread is inside a strategy's scope, or runs a scheduled function."""
+    """True if this thread is inside a strategy's scope or runs a scheduled function."""
     return _entered.get() is not None
 
 
 def get_strategy() -> Any:
-    """The strategy whose scope this thread is in, or that of the scheduled function that it runs;
-    FailedPreconditionError outside of any."""
+    """Returns the strategy whose scope, or whose scheduled function, this thread is in.
+
+    FailedPreconditionError outside of both.
+    """
     strategy = _entered.get()
     if strategy is None:
         raise FailedPreconditionError("no strategy: enter one with `with strategy.scope():`")
@@ -37,7 +39,10 @@ def get_strategy() -> Any:
 
 @contextmanager
 def entered_scope(strategy: Any) -> Iterator[None]:
-    """This thread is inside the strategy's scope; FailedPreconditionError inside of another's."""
+    """Puts this thread inside the strategy's scope.
+
+    FailedPreconditionError if the thread is inside another strategy's scope.
+    """
     if _entered.get() not in (None, strategy):
         raise FailedPreconditionError(
             "another strategy's scope is entered; leave it before entering this one"
@@ -50,7 +55,7 @@ def entered_scope(strategy: Any) -> Iterator[None]:
 
 
 class Scope(ContextDecorator, Generic[Strategy]):
-    """What ``strategy.scope()`` gives: may be entered again, also inside itself, by any thread."""
+    """The context manager of ``strategy.scope()``; reentrant, and usable by any thread."""
 
     def __init__(self, strategy: Strategy, placement: Placement) -> None:
         self._strategy, self._placement = strategy, placement

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pstrain.features.field_groups import FieldGroups
 
 CLOSURE_MAX_BYTES = 24 << 20
-"""What a function, its arguments or its result may take: two of them fit one control message."""
+"""The largest size of a function, its arguments or its result: two fit one control message."""
 
-# All that NumPy has but uint16, as which bfloat16 travels.
+# All number types of NumPy but uint16, in which bfloat16 travels.
 VARIABLE_DTYPES = (
     "float32", "float64", "float16", "int64", "int32", "int16", "int8", "uint64", "uint32",
     "uint8", "bool",
@@ -31,7 +31,7 @@ VARIABLE_DTYPES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSpec:
-    """Rows ``[row_start, row_stop)`` of a variable, held by parameter server ``ps``."""
+    """A shard: rows ``[row_start, row_stop)`` of a variable, held by parameter server ``ps``."""
 
     ps: int
     row_start: int
@@ -40,20 +40,20 @@ class ShardSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitializerSpec:
-    """How a shard fills its own rows; ``name`` is a key of ``pstrain.initializers``."""
+    """How a shard fills its own rows; ``name`` picks one of the servers' initializers."""
 
     name: str
     parameters: dict[str, float] = field(default_factory=dict)
     seed: int = 0
 
     def __call__(self, shape: Iterable[int] | int, dtype: str | None = None) -> InitialValue:
-        """What a variable of that shape starts with; nothing is computed here."""
+        """Returns the initial value of a variable of that shape; nothing is computed here."""
         sizes = tuple(shape) if isinstance(shape, Iterable) else (shape,)
         return InitialValue(self, sizes, dtype)
 
 
 class InitialValue(NamedTuple):
-    """An initializer, and the shape of the variable that it is for."""
+    """An initializer with the shape and dtype of the variable that it is for."""
 
     initializer: InitializerSpec
     shape: tuple[int, ...]
@@ -62,10 +62,10 @@ class InitialValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VariableSpec:
-    """A variable as the cluster knows it.
+    """The description of a variable that coordinator, trainers and parameter servers share.
 
-    ``shape[0]`` is what shards divide; a scalar has shape ``()`` and one shard ``[0, 1)``.
-    ``shards`` are in row order and cover ``[0, shape[0])`` without gaps.
+    Shards divide ``shape[0]``; a scalar has shape ``()`` and one shard ``[0, 1)``. ``shards`` are
+    in row order and cover ``[0, shape[0])`` without gaps.
     """
 
     id: int
@@ -77,7 +77,7 @@ class VariableSpec:
     shards: tuple[ShardSpec, ...]
     rows: int = field(init=False, compare=False, repr=False)
     width: int = field(init=False, compare=False, repr=False)
-    """Values per row."""
+    """The number of values per row."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rows", self.shape[0] if self.shape else 1)
@@ -88,8 +88,9 @@ class VariableSpec:
 class OptimizerSpec:
     """An update rule: ``name`` picks the kernel; ``l2`` times the value is added to its gradient.
 
-    ``slots`` are the first values of what it keeps for each value, ``row_slots`` of what it keeps
-    for each row. ``text`` is how it travels, with every step: made once, and read once.
+    ``slots``: initial values of the slots that the rule keeps per value; ``row_slots``: of those
+    that it keeps per row. ``text``: the JSON form that travels with every step; it is encoded once
+    and decoded once.
     """
 
     name: str
@@ -106,7 +107,7 @@ class OptimizerSpec:
 
     @classmethod
     def from_text(cls, text: str) -> OptimizerSpec:
-        """Inverse of ``text``."""
+        """Returns the spec that ``text`` encodes."""
         return _read_optimizer(text)
 
 
@@ -121,10 +122,11 @@ def _read_optimizer(text: str) -> OptimizerSpec:
 
 
 class Lookup(NamedTuple):
-    """Rows of a variable without repetition, and where each asked-for id finds its row.
+    """The distinct rows of a variable that were looked up, and the row of each requested id.
 
-    ``unique``: int64 [U], grouped by shard; ``offsets``: int64 [shards + 1] into ``unique``;
-    ``found``: where each id is, int32 [n], or by field; ``rows``: float32 [U, width].
+    ``unique``: ids of the rows, int64 [U], grouped by shard; ``offsets``: int64 [shards + 1] into
+    ``unique``; ``found``: the index in ``unique`` of each requested id, int32 [n], or grouped by
+    field; ``rows``: float32 [U, width].
     """
 
     unique: NDArray[np.int64]
@@ -134,14 +136,17 @@ class Lookup(NamedTuple):
 
     @property
     def inverse(self) -> NDArray[np.int32]:
-        """int32 [n]: ``unique[inverse]`` are the ids as asked. Made anew where it is by field."""
+        """The index in ``unique`` of each requested id, int32 [n]: ``unique[inverse]`` are the ids.
+
+        Computed on each access if ``found`` is grouped by field.
+        """
         return self.found.inverse() if isinstance(self.found, tuple) else self.found
 
 
 class Fetch(NamedTuple):
-    """What a step wants to read: all of a variable (``ids`` None) or the rows of ``ids``.
+    """A request of a step for a whole variable (``ids`` None) or for the rows of ``ids``.
 
-    Ids of two axes are [n, fields], and their ``Lookup`` is by field.
+    Ids of two axes are [n, fields]; their ``Lookup`` is grouped by field.
     """
 
     variable: VariableSpec
@@ -149,7 +154,7 @@ class Fetch(NamedTuple):
 
 
 class Update(NamedTuple):
-    """A gradient of a variable: of all of it, or (``lookup``) [U, width] of its looked-up rows."""
+    """The gradient of a whole variable or, with ``lookup``, [U, width] of its looked-up rows."""
 
     variable: VariableSpec
     gradient: NDArray[np.float32]
@@ -157,9 +162,9 @@ class Update(NamedTuple):
 
 
 class StepToken(NamedTuple):
-    """Names one run of one closure, so that a server applies a closure's pushes once.
+    """The name of one attempt of one closure, by which a server applies a closure's pushes once.
 
-    ``session`` is the coordinator's incarnation; a server refuses tokens of an older one.
+    ``session`` identifies the coordinator's incarnation; a server refuses tokens of an older one.
     """
 
     session: str
@@ -168,12 +173,15 @@ class StepToken(NamedTuple):
 
 
 def trainer_name(session: str, index: int, incarnation: int) -> str:
-    """What servers fence when a trainer is taken for lost, and who owns what it reads."""
+    """Returns the name of one incarnation of a trainer.
+
+    Servers fence the name when the trainer counts as lost; it also owns the trainer's readers.
+    """
     return f"{session}/trainer-{index}.{incarnation}"
 
 
 def spec_to_json(spec: VariableSpec) -> dict[str, Any]:
-    """The JSON form of a variable's spec, used on the wire and in manifests."""
+    """Returns the JSON form of a variable's spec, used on the wire and in manifests."""
     return {
         "id": spec.id,
         "name": spec.name,
@@ -190,7 +198,7 @@ def spec_to_json(spec: VariableSpec) -> dict[str, Any]:
 
 
 def spec_from_json(value: dict[str, Any]) -> VariableSpec:
-    """Inverse of :func:`spec_to_json`."""
+    """Returns the spec that :func:`spec_to_json` encoded."""
     return VariableSpec(
         id=value["id"],
         name=value["name"],

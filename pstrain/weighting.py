@@ -1,7 +1,7 @@
-"""How much each row counts in the loss: by a column of the data, by its label, or by both.
+"""Weights of rows in the loss: from a column of the data, from the label, or from both.
 
-Knows nothing of loops, or of how a loss is computed. Invariant: a weight is a function of the row
-alone, so it is the same on every trainer, and each time that the row is read again.
+Knows nothing of loops, or of how a loss is computed. Invariant: a weight depends on the row alone,
+so it is the same on every trainer and each time that the row is read again.
 """
 
 from __future__ import annotations
@@ -21,20 +21,23 @@ from pstrain.features.columns import vector
 from pstrain.features.schema import Features
 
 COLUMN: Final = "sample_weight"
-"""Of an array of weights, in the data that it is added to."""
+"""The name of the column in which an array of weights is added to the data."""
 
 Weights = NDArray[np.float32]
 
 
 class Weighting:
-    """Weights of a batch's rows: values of ``column`` times those that ``by_label`` has."""
+    """The rule for weights of rows: values of ``column`` times the weights in ``by_label``."""
 
     def __init__(self, column: str | None = None, by_label: Any = None) -> None:
         self._column = column
         self._by_label = None if by_label is None else _of_labels(by_label)
 
     def of(self, batch: Any, labels: Weights) -> Weights | None:
-        """Float32 [n]; None where every row counts alike. DataError for what is no weight."""
+        """Returns the weights of a batch, float32 [n]; None if every row counts alike.
+
+        DataError for values that are no weights, and for class weights of labels in between.
+        """
         weights = None if self._column is None else self._read(batch, self._column)
         if self._by_label is None:
             return weights
@@ -66,9 +69,10 @@ class Weighting:
 
 
 def with_weights(data: Any, sample_weight: Any) -> tuple[Any, str | None]:
-    """Data that have the weights as a column, and its name.
+    """Returns the data with the weights as a column, and that column's name.
 
-    ``sample_weight``: the name itself, an array for a dict of arrays or a table, or None.
+    ``sample_weight``: the name of a column of the data; an array, if the data is a dict of arrays
+    or a table; or None.
     """
     if sample_weight is None or isinstance(sample_weight, str):
         return data, sample_weight
@@ -103,7 +107,7 @@ def _check_rows(weights: int, rows: int) -> None:
 
 
 def finite_weights(what: str, values: Any) -> Weights:
-    """Numbers of Arrow or NumPy as float32 [n]; DataError for what is no weight."""
+    """Returns numbers of Arrow or NumPy as float32 [n]; DataError if one is not finite."""
     weights = vector(what, values)
     wrong = ~np.isfinite(weights)
     if wrong.any():
@@ -113,7 +117,7 @@ def finite_weights(what: str, values: Any) -> Weights:
 
 
 def _of_labels(given: Any) -> Weights:
-    """Weights of labels 0 and 1; those not given are 1, as in Keras."""
+    """Returns the weights of labels 0 and 1; a weight that is not given is 1, as in Keras."""
     if not isinstance(given, Mapping):
         raise InvalidTypeError(
             f"class_weight is a dict of weights by label, as in {{0: 1.0, 1: 5.0}}, got {given!r}"

@@ -1,6 +1,7 @@
-"""What all tests share: unit tests may neither sleep nor open sockets, and nothing may be left.
+"""Rules for all tests: unit tests may not sleep, open sockets or start processes.
 
-A unit test that needs either belongs in tests/integration.
+A unit test that needs any of these belongs in tests/integration. The user's own token, caches and
+TF_CONFIG are out of the tests' reach.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataservice.runtime.process import without_collection
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # So it is in the background of a script, and would be for the programs that tests interrupt.
+    # Background jobs of a script ignore SIGINT; programs that tests interrupt would inherit it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("house", derandomize=True, deadline=None, max_examples=60)
@@ -35,17 +36,17 @@ UNIT = pathlib.Path(__file__).parent / "unit"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Options must be known before the tests that they are for."""
+    """Registers the options of tests/chaos: pytest needs them before it collects these tests."""
     group = parser.getgroup("chaos", "killing real processes by seeded schedules")
     group.addoption("--chaos-seeds", type=int, default=0, help="random schedules to play (0)")
     group.addoption("--chaos-first", type=int, default=0, help="the first seed of them (0)")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
-    """With `-n`, a file stays in one process, for the clusters that its tests share.
+    """With `-n`, runs a file's tests in one process, as they share the file's clusters.
 
-    Files begin in the order of collection: chaos and integration, which wait for processes, come
-    before the many short files of the rest, which fill what time is left.
+    Files start in the order of collection: chaos and integration, which wait for processes, come
+    before the many short files of the rest, which fill the time that is left.
     """
     config.option.loadscopereorder = False
     return LoadFileScheduling(config, log)
@@ -53,10 +54,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileSche
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, Any, Any]:
-    """Thousands of tests are objects that stay: a garbage collection need not look through them."""
+    """Collects tests without garbage collection, which would scan thousands of lasting objects."""
     with without_collection():
         collected = yield
-    # Nearly all that tests make goes without it, and those that are about garbage collect it.
+    # Reference counts free nearly all that tests make; tests about garbage call the collector.
     gc.set_threshold(_COLLECT_AFTER)
     return collected
 
@@ -97,8 +98,8 @@ def _own_token(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def own_parameters() -> Iterator[None]:
-    """Variables that the test makes in this process have ids of their own, and end with it."""
-    # What few tests need takes longer to import than most of the others run.
+    """Gives the test's variables in this process ids of their own, and drops them at its end."""
+    # Imported here: few tests need it, and the import takes longer than most other tests run.
     from pstrain.variables.scope import local_parameters
 
     with local_parameters():

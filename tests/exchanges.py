@@ -1,4 +1,4 @@
-"""One message and its answer, over whatever exchange."""
+"""A request with one reply, over any kind of exchange."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataservice.runtime.transport import AnyExchange
 def answer_to(
     exchange: AnyExchange, header: bytes, body: Any = None, *, timeout_s: float
 ) -> Message:
-    """What the server says to a message, which is one message; of one thread at a time."""
+    """Sends a message and returns the one reply to it; for one thread at a time."""
     exchange.send(header, body, timeout_s=timeout_s)
     answer = exchange.recv(timeout_s)
     assert answer is not None, "the server ended the exchange without an answer"

@@ -1,7 +1,7 @@
-"""Ports for servers that tests start, or start again, at a place chosen before.
+"""Free ports for servers that tests start, or restart, at an address chosen beforehand.
 
-They lie below those that the system gives to outgoing connections, and each process of the tests
-begins at a place of its own, so that nobody takes one between the choice and its use.
+The ports lie below the range that the system gives to outgoing connections, and each test process
+begins at an offset of its own, so that nobody takes a port between its choice and its use.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ _PORTS_OF_THIS_PROCESS = _free_ports()
 
 
 def free_port() -> int:
-    """One that nobody listens at; another each time."""
+    """Returns a port at which nobody listens; a different one at each call."""
     return next(_PORTS_OF_THIS_PROCESS)

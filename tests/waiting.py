@@ -1,4 +1,4 @@
-"""What tests of processes and threads wait for."""
+"""Waits on conditions, with deadlines, for tests of processes and threads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import psutil
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
-    """Waits for a condition; fails the test by name when it does not come."""
+    """Waits for a condition; fails the test, naming ``what``, if it is not met in time."""
     deadline_s = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline_s, f"waited {timeout_s} s for {what}"
@@ -17,7 +17,7 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 120.
 
 
 def is_running(pid: int) -> bool:
-    """Whether there is such a process, and it has not ended."""
+    """True if the process exists and is not a zombie."""
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -1,9 +1,9 @@
-"""Processes of a peer system: found, started, listened to, and ended with their parent.
+"""Processes of a benchmark or a peer system, which end with their parent: starts and reads them.
 
-A child prints JSON lines on its standard output and keeps its standard input open: when that ends,
-because the parent stopped or died, the child ends too. Standard library only, since it runs in
-interpreters of other projects. Invariant: every wait has a deadline, and leaving `Children` leaves
-no process behind.
+A child prints JSON lines on its standard output and watches its standard input: when that ends,
+because the parent stopped or died, the child ends too. Uses the standard library only, since it
+runs in interpreters of other projects. Invariant: every wait has a deadline, and leaving `Children`
+leaves no process behind.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class PeerError(RuntimeError):
 
 
 def find_interpreter(peer_python: str | None, module: str = "tensorflow") -> str:
-    """The interpreter to run a peer with: `peer_python`, else this one; it must have `module`.
+    """Returns the interpreter to run a peer with: `peer_python`, else this one.
 
-    Raises PeerError that says how to name another one.
+    Raises PeerError, which says how to name another one, if it does not run or has no `module`.
     """
     python = peer_python or sys.executable
     check = f"import importlib.util as u, sys; sys.exit(u.find_spec({module!r}) is None)"
@@ -54,13 +54,13 @@ def find_interpreter(peer_python: str | None, module: str = "tensorflow") -> str
 def run_peer(
     module: str, arguments: list[str], *, peer_python: str | None = None, deadline_s: float = 180
 ) -> dict[str, Any]:
-    """The one JSON line that `python -m module arguments` prints. Blocks at most `deadline_s`."""
+    """Returns the JSON line that `python -m module arguments` prints, within `deadline_s`."""
     with Children(deadline_s, find_interpreter(peer_python)) as children:
         return children.start(module, arguments).line()
 
 
 class Child:
-    """One process; `line` waits for its next JSON line."""
+    """One child process; `line` waits for its next JSON line."""
 
     def __init__(self, command: list[str], log: IO[bytes], deadline: float) -> None:
         self._deadline = deadline
@@ -85,7 +85,7 @@ class Child:
         self._lines.put(b"")
 
     def line(self) -> dict[str, Any]:
-        """The next JSON line; raises PeerError with the end of the child's log if none comes."""
+        """Returns the next JSON line; PeerError, with the end of the child's log, if none comes."""
         try:
             line = self._lines.get(timeout=max(self._deadline - time.monotonic(), 0.01))
         except queue.Empty:
@@ -99,7 +99,7 @@ class Child:
         return answer
 
     def tell(self, line: str) -> None:
-        """Writes a line to the process, which reads its input itself."""
+        """Writes a line to a process that reads its standard input itself."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()
@@ -110,24 +110,24 @@ class Child:
         return self._log.read().decode(errors="replace")
 
     def peak_memory_bytes(self) -> int:
-        """The largest resident size that the process has had so far; Linux only."""
+        """Returns the largest resident size that the process has had so far; Linux only."""
         for line in Path(f"/proc/{self._process.pid}/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) << 10
         raise PeerError(f"process {self._process.pid} does not tell its memory")
 
     def cpu_s(self) -> float:
-        """CPU seconds that the process has used so far; Linux only."""
+        """Returns the CPU seconds that the process has used so far; Linux only."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def kill(self) -> None:
-        """End the process by SIGKILL; returns once it is gone."""
+        """Ends the process by SIGKILL; returns once it is gone."""
         self._process.kill()
         self._process.wait(timeout=10)
 
     def stop(self) -> None:
-        """End the process: by end of input, after two seconds by force. Blocks at most 22 s."""
+        """Ends the process: by end of input, after two seconds by force. Blocks at most 22 s."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -147,7 +147,7 @@ class Child:
 
 
 class Children:
-    """The processes of one measurement, with one deadline for all; a context manager."""
+    """The child processes of one measurement, with one deadline for all; a context manager."""
 
     def __init__(self, deadline_s: float, python: str | None = None) -> None:
         self._deadline = time.monotonic() + deadline_s
@@ -164,7 +164,7 @@ class Children:
         self._exits.close()
 
     def start(self, module: str, arguments: list[str]) -> Child:
-        """Start `python -m module arguments` from the repository's root."""
+        """Starts `python -m module arguments` in the repository's root."""
         log = self._exits.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         child = Child([self._python, "-m", module, *arguments], log, self._deadline)
         self._children.append(child)
@@ -172,13 +172,13 @@ class Children:
 
 
 def say(**fields: Any) -> None:
-    """Print one JSON line for the parent."""
+    """Prints one JSON line, for the parent or the user."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 
 def end_with_parent() -> None:
-    """Make this process, if `Child` started it, end without clean-up when its input ends."""
+    """Makes this process, if `Child` started it, end without clean-up when its input ends."""
     if _CHILD_MARK not in os.environ:
         return
 
@@ -191,7 +191,7 @@ def end_with_parent() -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that were free a moment ago, for servers that must be told their port."""
+    """Returns loopback ports that were just free, for servers that must be given their port."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:

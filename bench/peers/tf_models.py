@@ -1,9 +1,10 @@
-"""One of the six click models in TensorFlow, in one process, as fast as it was found to be written.
+"""One of the six click models in TensorFlow, in one process, in the fastest way that was found.
 
-Ids are made unique, gradients summed for each, and fused Adagrad kernels change those rows alone;
-no Keras, whose optimizers and layers add to each step. Two forms: "plain", one `tf.function`;
-"compiled", in which XLA compiles all between the looked-up rows and their gradient. Run with an
-interpreter that has TensorFlow. It trains in turns; see `bench.peers.turns`.
+Ids are made unique, gradients are summed per id, and fused Adagrad kernels change these rows alone.
+Keras is not used, because its optimizers and layers add to each step. Two forms: "plain", one
+`tf.function`; "compiled", in which XLA compiles everything between the looked-up rows and their
+gradient. Run it with an interpreter that has TensorFlow. It trains in turns; see
+`bench.peers.turns`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def _joined(dim: int) -> int:
 
 
 class Network:
-    """Logits of what was looked up and the dense columns; all variables but the tables."""
+    """The logits of looked-up rows and dense columns; holds all variables but the tables."""
 
     def __init__(self, kind: str, dim: int) -> None:
         import tensorflow as tf
@@ -133,7 +134,7 @@ class Network:
 
 
 def _layers(sizes: list[int]) -> list[tuple[Any, Any]]:
-    """Kernel and bias of each dense layer."""
+    """Returns kernel and bias of each dense layer."""
     import tensorflow as tf
 
     layers = []
@@ -145,7 +146,7 @@ def _layers(sizes: list[int]) -> list[tuple[Any, Any]]:
 
 
 class Model:
-    """Tables, network, sums of squares, and the step."""
+    """The tables, the network, Adagrad's sums of squares, and the training step."""
 
     def __init__(self, kind: str, dim: int, form: str) -> None:
         import tensorflow as tf
@@ -169,7 +170,7 @@ class Model:
         self.step = tf.function(self._train)
 
     def _gradients(self, labels: Any, dense: Any, rows: dict[str, Any]) -> Any:
-        """The loss, its gradients of looked-up rows, and those of the network."""
+        """Returns the loss, its gradients for looked-up rows, and those for the network."""
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
@@ -205,14 +206,25 @@ def _update(variable: tf.Variable, sums: tf.Variable) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line of the process that takes turns."""
-    parser = argparse.ArgumentParser(prog="python -m bench.peers.tf_models", description=__doc__)
-    parser.add_argument("--kind", choices=work.KINDS, required=True)
-    parser.add_argument("--batch", type=int, required=True)
-    parser.add_argument("--width", type=int, required=True)
-    parser.add_argument("--ids", choices=work.IDS, required=True)
-    parser.add_argument("--form", choices=FORMS, required=True)
-    parser.add_argument("--threads", type=int, default=0, help="0: TensorFlow's own choice")
+    """Runs the command line of the process that takes turns."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.peers.tf_models",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--kind", choices=work.KINDS, required=True, help="model to measure")
+    parser.add_argument("--batch", type=int, required=True, help="rows in each batch")
+    parser.add_argument("--width", type=int, required=True, help="size of an embedding")
+    parser.add_argument(
+        "--ids", choices=work.IDS, required=True, help="distribution of the categorical ids"
+    )
+    parser.add_argument("--form", choices=FORMS, required=True, help="how the program is written")
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=0,
+        help="number of threads; 0 leaves the choice to TensorFlow (default: %(default)s)",
+    )
     options = parser.parse_args(argv)
     import tensorflow as tf
 

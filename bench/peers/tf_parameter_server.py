@@ -1,13 +1,14 @@
 """How fast does ParameterServerStrategy train a click model with one large embedding table?
 
 Real processes on loopback: a coordinator, the workers, the parameter servers. The table, 2^20 rows
-of 16, is cut over the parameter servers; 26 fields look up in it; a 64-32-1 relu network follows;
-Adagrad, sparse on the table. Rows come from memory, made into batches beforehand. Two forms:
-"usual" is what TensorFlow's guide leads to (embedding_lookup, tape, a legacy Keras optimizer);
-"tuned" is the fastest found: ids made unique before they cross the network, gradients summed per
-id on the worker, fused Adagrad kernels on the parameter server, no Keras. A third form, "empty",
-schedules steps that do nothing, which is the coordinator's own speed. Run with an interpreter
-that has TensorFlow (and tf_keras for the usual form); prints one JSON line.
+of 16, is cut over the parameter servers; 26 fields look up in it, and a 64-32-1 relu network
+follows. The optimizer is Adagrad, sparse on the table. Rows come from memory, batched beforehand.
+Two forms: "usual" is what TensorFlow's guide leads to (embedding_lookup, tape, a legacy Keras
+optimizer); "tuned" is the fastest found: ids are made unique before they cross the network,
+gradients are summed per id on the worker, and fused Adagrad kernels run on the parameter server,
+without Keras. A third form, "empty", schedules steps that do nothing, which gives the coordinator's
+own speed. Run it with an interpreter that has TensorFlow (and tf_keras for the usual form); prints
+one JSON line.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _ROWS_IN_MEMORY = 262_144
 
 
 class ClickModel:
-    """Variables on the parameter servers, and the training step that a worker runs on them."""
+    """The variables on the parameter servers, and the training step that a worker runs."""
 
     def __init__(self, form: str) -> None:
         import tensorflow as tf
@@ -61,7 +62,7 @@ class ClickModel:
                 self._sums.append(tf.Variable(tf.fill(variable.shape, _INITIAL_ACCUMULATOR)))
 
     def step(self, iterator: Any) -> tf.Tensor:
-        """Train on the next batch and return its loss."""
+        """Trains on the next batch and returns its loss."""
         import tensorflow as tf
 
         batch = next(iterator)
@@ -115,7 +116,7 @@ class ClickModel:
         return tf.reduce_mean(losses)
 
     def _update_table(self, ids: tf.Tensor, gradient: tf.Tensor) -> None:
-        """Sparse Adagrad for unique ids, each shard's part on the server that holds it."""
+        """Applies sparse Adagrad for unique ids, each shard's part on the server that holds it."""
         import tensorflow as tf
 
         count = len(self._shards)
@@ -140,7 +141,7 @@ class ClickModel:
 
 
 def _keras_adagrad() -> Any:
-    """The optimizer that TensorFlow's own parameter-server guide leads to."""
+    """Returns the optimizer that TensorFlow's own parameter-server guide leads to."""
     import tf_keras
 
     return tf_keras.optimizers.legacy.Adagrad(
@@ -151,7 +152,7 @@ def _keras_adagrad() -> Any:
 
 
 def _batches(batch: int) -> tf.data.Dataset:
-    """Batches from memory for ever: labels (n,), dense (n, 13), int32 ids (n, 26)."""
+    """Returns endless batches from memory: labels (n,), dense (n, 13), int32 ids (n, 26)."""
     import tensorflow as tf
 
     labels, dense, ids = training_arrays(_ROWS_IN_MEMORY)
@@ -171,7 +172,7 @@ def _cluster(options: argparse.Namespace) -> Any:
 
 
 def _serve(options: argparse.Namespace) -> None:
-    """A worker or parameter server: a plain TensorFlow server until the parent ends it."""
+    """Runs a worker or parameter server, a plain TensorFlow server, until the parent ends it."""
     import tensorflow as tf
 
     config = tf.compat.v1.ConfigProto(
@@ -190,13 +191,13 @@ def _serve(options: argparse.Namespace) -> None:
 
 
 def _coordinate(options: argparse.Namespace) -> None:
-    """Train for about `seconds` after a warm-up, and say how many batches that took."""
+    """Trains for about `seconds` after a warm-up; prints the examples and the exact seconds."""
     import tensorflow as tf
 
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         _cluster(options), rpc_layer="grpc", task_type="chief", task_id=0
     )
-    # Cuts the table, and leaves the network's small variables whole.
+    # It cuts the table, and leaves the network's small variables whole.
     partitioner = tf.distribute.experimental.partitioners.MinSizePartitioner(
         min_shard_bytes=1 << 20, max_shards=options.ps
     )
@@ -230,7 +231,7 @@ def _coordinate(options: argparse.Namespace) -> None:
 
 
 def _coordinate_empty(coordinator: Any, seconds: float) -> None:
-    """Schedule functions that do nothing, for about `seconds`."""
+    """Schedules functions that do nothing, for about `seconds`; prints how many ran."""
     import tensorflow as tf
 
     step = tf.function(lambda: tf.constant(0.0))
@@ -252,7 +253,7 @@ _ROLES = {"chief": _coordinate, "worker": _serve, "ps": _serve}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the whole cluster once and return the JSON line's fields."""
+    """Runs the whole cluster once; returns the fields of the JSON line."""
     ports = iter(children.free_ports(1 + options.workers + options.ps))
     counts = {"chief": 1, "worker": options.workers, "ps": options.ps}
     cluster = {
@@ -294,16 +295,49 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line; without `--role` it is the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--ps", type=int, default=1, help="parameter servers")
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--form", choices=("usual", "tuned", "empty"), default="tuned")
-    parser.add_argument("--seconds", type=float, default=8.0, help="time to measure, about")
-    parser.add_argument("--threads", type=int, default=2, help="intra-op threads of each process")
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that trains")
+    """Runs the command line; without `--role` as the parent that starts the other processes."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--ps", type=int, default=1, help="number of parameter servers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--batch", type=int, default=1024, help="rows in each batch (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--form",
+        choices=("usual", "tuned", "empty"),
+        default="tuned",
+        help="how the program is written; empty schedules functions that do nothing (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=8.0,
+        help="approximate seconds to measure for (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--threads",
+        type=int,
+        default=2,
+        help="intra-op threads of each process (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--index", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--cluster", help=argparse.SUPPRESS)

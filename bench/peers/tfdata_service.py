@@ -2,9 +2,9 @@
 
 Real processes on loopback: a dispatcher, the workers, a reader. DYNAMIC sharding over files that
 repeat without end, no compression; a worker turns 4,096 rows into one batch of labels, log1p dense
-columns and ids hashed into 2^20. The reader counts rows once the stream runs steadily, so neither
-process start, nor tracing, nor the end of an epoch is in the figure. Run with an interpreter that
-has TensorFlow; prints one JSON line.
+columns and ids hashed into 2^20. The reader counts rows once the stream is steady, so the figure
+includes neither the start of processes, nor tracing, nor the end of an epoch. Run it with an
+interpreter that has TensorFlow; prints one JSON line.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROW_BYTES = _ID_BYTES + _DENSE_BYTES + 4
 
 
 def hash_ids(ids: tf.Tensor) -> tf.Tensor:
-    """`bench.data.hash_ids` in TensorFlow: int64 ids to int64 in [0, 2^20)."""
+    """Does `bench.data.hash_ids` in TensorFlow: int64 ids to int64 in [0, 2^20)."""
     import tensorflow as tf
 
     z = tf.bitcast(ids, tf.uint64) + tf.constant(0x9E3779B97F4A7C15, tf.uint64)
@@ -65,7 +65,7 @@ def _decode_block(record: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
 
 
 def dataset(paths: Sequence[str], form: str, service: str, id_dtype: str) -> tf.data.Dataset:
-    """Batches (label, dense, ids) of 4,096 rows that the workers of `service` make for ever."""
+    """Returns endless batches (label, dense, ids) of 4,096 rows from the workers of `service`."""
     import tensorflow as tf
 
     auto = tf.data.AUTOTUNE
@@ -114,7 +114,7 @@ def _serve_worker(options: argparse.Namespace) -> None:
 
 
 def _read(options: argparse.Namespace) -> None:
-    """Count rows over `seconds`, after as long a warm-up as lets AUTOTUNE settle."""
+    """Counts rows over `seconds`, after a warm-up in which AUTOTUNE can settle."""
     paths = sorted(glob.glob(options.files))
     batches = iter(dataset(paths, options.form, options.service, options.id_dtype))
     warm_until = time.perf_counter() + options.warm_up_s
@@ -132,7 +132,7 @@ _ROLES = {"dispatcher": _serve_dispatcher, "worker": _serve_worker, "reader": _r
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the whole service once and return the JSON line's fields."""
+    """Runs the whole service once; returns the fields of the JSON line."""
     if not glob.glob(options.files):
         raise SystemExit(f"no file matches {options.files!r}; write some with python -m bench.data")
     with children.Children(options.deadline_s) as group:
@@ -159,18 +159,49 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line; without `--role` it is the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--files", default="", help="glob of TFRecord files from bench.data")
-    parser.add_argument("--form", choices=("example", "packed"), default="example")
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument(
-        "--id-dtype", choices=("int64", "int32"), default="int64", help="of the ids delivered"
+    """Runs the command line; without `--role` as the parent that starts the other processes."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warm-up-s", type=float, default=3.0)
-    parser.add_argument("--deadline-s", type=float, default=120.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that counts rows")
+    parser.add_argument(
+        "--files", default="", help="glob of the TFRecord files that bench.data wrote"
+    )
+    parser.add_argument(
+        "--form",
+        choices=("example", "packed"),
+        default="example",
+        help="form of the rows in the files: tf.train.Example, or packed by hand (default: "
+        "%(default)s)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--id-dtype",
+        choices=("int64", "int32"),
+        default="int64",
+        help="type of the ids that are delivered (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=8.0, help="seconds to measure for (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--warm-up-s",
+        type=float,
+        default=3.0,
+        help="seconds before each measurement that do not count (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=120.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--service", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

@@ -1,10 +1,10 @@
 """How many DYNAMIC splits does tf.data service hand out per second?
 
-Real processes on loopback: a dispatcher that journals (`fault_tolerant_mode`), the workers, a
-reader of `range(splits)`, whose every number is a split that a worker gets by a call of its own.
-Batched, so that 1,024 splits travel to the reader as one element: nothing but handing out splits
-takes time. The second that an epoch needs to end is left out: the clock stops at the last element.
-Run with an interpreter that has TensorFlow; prints one JSON line.
+Real processes on loopback: a dispatcher that journals (`fault_tolerant_mode`), the workers, and a
+reader of `range(splits)`, in which every number is a split that a worker gets by a call of its own.
+A batch carries 1,024 splits to the reader as one element, so that most of the time goes to handing
+out splits. The second that an epoch needs to end is left out: the clock stops at the last element.
+Run it with an interpreter that has TensorFlow; prints one JSON line.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _ROLES = {"dispatcher": _serve_dispatcher, "worker": _serve_worker, "reader": _r
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run the whole service once and return the JSON line's fields."""
+    """Runs the whole service once; returns the fields of the JSON line."""
     with (
         tempfile.TemporaryDirectory(prefix="tfdata-splits-") as folder,
         children.Children(options.deadline_s) as group,
@@ -90,15 +90,33 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Command line; without `--role` it is the parent that starts the other processes."""
-    parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=__doc__)
-    parser.add_argument("--splits", type=int, default=20_000)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument(
-        "--journal", action=argparse.BooleanOptionalAction, default=True, help="of the dispatcher"
+    """Runs the command line; without `--role` as the parent that starts the other processes."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {_MODULE}",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--deadline-s", type=float, default=180.0)
-    parser.add_argument("--smoke", action="store_true", help="the shortest run that hands out any")
+    parser.add_argument(
+        "--splits", type=int, default=20_000, help="number of splits (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="number of workers (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--journal",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="whether the dispatcher keeps a journal",
+    )
+    parser.add_argument(
+        "--deadline-s",
+        type=float,
+        default=180.0,
+        help="seconds after which a run is given up (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    )
     parser.add_argument("--role", choices=sorted(_ROLES), help=argparse.SUPPRESS)
     parser.add_argument("--service", help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)

@@ -1,7 +1,7 @@
 """TFRecord files without TensorFlow: tf.train.Example rows, raw blocks, and the record framing.
 
-Every row of one call has the same encoded size, because ids from `bench.data` are always nine
-varint bytes and floats always four; so a chunk is a byte matrix: a template with the values patched
+All rows of one call have the same encoded size, because ids from `bench.data` always take nine
+varint bytes and floats four. A chunk is therefore a byte matrix: a template with the values patched
 in. The bytes are what a protobuf serialiser writes, with the features in the order of the columns.
 """
 
@@ -17,7 +17,7 @@ _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
 
 def encode_examples(labels: np.ndarray, dense: np.ndarray, ids: np.ndarray) -> np.ndarray:
-    """Serialised tf.train.Example rows with 40 scalar features: uint8 (n, bytes per row).
+    """Serialises rows as tf.train.Example with 40 scalar features: uint8 (n, bytes per row).
 
     `labels` (n,) is float32 or 0/1 int64; `ids` must lie in [2^56, 2^63).
     """
@@ -44,7 +44,7 @@ def _as_bytes(values: np.ndarray) -> np.ndarray:
 
 
 def _varints(values: np.ndarray) -> np.ndarray:
-    """Nine-byte varints of values in [2^56, 2^63): uint8 (n, 9)."""
+    """Returns nine-byte varints of values in [2^56, 2^63): uint8 (n, 9)."""
     shifts = np.arange(0, 7 * _VARINT_BYTES, 7, dtype=np.uint64)
     groups = (values.astype(np.uint64)[:, None] >> shifts) & np.uint64(0x7F)
     groups[:, :-1] |= np.uint64(0x80)
@@ -52,7 +52,7 @@ def _varints(values: np.ndarray) -> np.ndarray:
 
 
 def _template(fields: list[tuple[str, int, int]]) -> tuple[bytes, list[int]]:
-    """An Example message with zeroed values, and the offset of each field's value in it."""
+    """Returns an Example message with zeroed values, and the offset of each field's value."""
     entries, within = [], []
     for name, kind, size in fields:
         packed = _message(1, bytes(size))
@@ -68,7 +68,7 @@ def _template(fields: list[tuple[str, int, int]]) -> tuple[bytes, list[int]]:
 
 
 def _message(field: int, payload: bytes) -> bytes:
-    """A length-delimited protobuf field; payloads here are below 2^14 bytes."""
+    """Returns a length-delimited protobuf field; payloads here are below 2^14 bytes."""
     size = len(payload)
     length = bytes([size]) if size < 0x80 else bytes([size & 0x7F | 0x80, size >> 7])
     return bytes([field << 3 | 2]) + length + payload
@@ -77,10 +77,10 @@ def _message(field: int, payload: bytes) -> bytes:
 def pack_blocks(
     labels: np.ndarray, dense: np.ndarray, ids: np.ndarray, block_rows: int
 ) -> np.ndarray:
-    """Whole blocks of rows as raw bytes: uint8 (blocks, bytes per block).
+    """Packs whole blocks of rows as raw bytes: uint8 (blocks, bytes per block).
 
     A block is its ids as int64 (rows, 26), then dense as float32 (rows, 13), then labels as float32
-    (rows,), all little-endian and row-major: widest first, so that each part starts aligned.
+    (rows,), all little-endian and row-major. The widest type is first, so each part is aligned.
     """
     blocks = len(labels) // block_rows
     rows = blocks * block_rows
@@ -89,7 +89,7 @@ def pack_blocks(
 
 
 def frame(records: np.ndarray) -> bytes:
-    """TFRecord framing of equally long records, uint8 (n, size): length, CRC, data, CRC."""
+    """Frames equally long records, uint8 (n, size), as TFRecord does: length, CRC, data, CRC."""
     count, size = records.shape
     head = np.frombuffer(np.array([size], "<u8").tobytes(), np.uint8)
     out = np.empty((count, size + 16), np.uint8)
@@ -101,12 +101,12 @@ def frame(records: np.ndarray) -> bytes:
 
 
 def _masked(crc: np.ndarray) -> np.ndarray:
-    """The rotation that TFRecord applies, so that data which hold CRCs stay checkable."""
+    """Masks CRCs as TFRecord does: rotated, so that data that contain CRCs can be checked."""
     return ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
 
 
 def _crc_table() -> np.ndarray:
-    """Eight tables of the Castagnoli polynomial, reflected: one per byte of an eight-byte step."""
+    """Returns eight tables of the reflected Castagnoli polynomial, one per byte of a step of 8."""
     table = np.empty((8, 256), np.uint32)
     crc = np.arange(256, dtype=np.uint32)
     for _ in range(8):
@@ -123,7 +123,7 @@ _TABLE = _crc_table()
 
 @njit(nogil=True, cache=True)
 def _crc32c_rows(rows: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """CRC-32C of each row, uint8 (n, size) to uint32 (n,): slicing by eight (Kounavis, Berry)."""
+    """Computes CRC-32C of rows, uint8 (n, size) to uint32 (n,); slicing by 8 (Kounavis, Berry)."""
     count, size = rows.shape
     out = np.empty(count, np.uint32)
     for r in range(count):

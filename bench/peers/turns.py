@@ -1,7 +1,7 @@
-"""Processes that take turns at training, so that a machine whose speed drifts drifts for all.
+"""Processes that train in turns, so that a change of the machine's speed affects all of them.
 
-Standard library only. A process waits for a line, which says for how many CPU seconds; it trains so
-long, and says what that came to.
+Standard library only. A process waits for a line with a number of CPU seconds, trains for that
+time, and prints its steps and their CPU seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from bench.peers import children
 
 
 def serve(step: Callable[[], float]) -> None:
-    """In the process of its own, until its input ends. ``step`` returns the loss."""
+    """Serves turns, in the training process, until its input ends. ``step`` returns the loss."""
     for line in sys.stdin:
         least_s, steps = float(line), 0
         began, cpu_s, loss = time.process_time(), 0.0, 0.0
@@ -29,7 +29,7 @@ def serve(step: Callable[[], float]) -> None:
 
 
 def cpu_ms_of_step(child: children.Child, seconds: float) -> float:
-    """One turn of a process: CPU time of a step."""
+    """Lets a process take one turn; returns the CPU milliseconds of a step."""
     child.tell(str(seconds))
     turn = child.line()
     return 1e3 * float(turn["cpu_s"]) / int(turn["steps"])

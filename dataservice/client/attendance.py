@@ -36,7 +36,7 @@ class Attendance:
         if self._since_s.keys() - known.keys() or now_s - self._reminded_s >= _REMIND_S:
             self._reminded_s = now_s
             logger.warning(
-                "waiting for %s; the elements of a static share come from its own worker only",
+                "waiting for %s; under static sharding no other worker can deliver its share",
                 ", ".join(self._since_s),
             )
         late = [w for w, since_s in self._since_s.items() if now_s - since_s >= self._patience_s]
@@ -44,10 +44,10 @@ class Attendance:
 
     def _error(self, late: list[str]) -> DeadlineExceededError:
         return DeadlineExceededError(
-            f"{', '.join(late)} has been missing for {self._patience_s:g} s, and no other worker "
-            "has its share of the data; start a worker at that address (worker_address, --port), "
-            "give distribute() a larger timeout_s to wait longer, or use ShardingPolicy.DYNAMIC, "
-            "which needs no certain worker"
+            f"{', '.join(late)} has been missing for {self._patience_s:g} s, and no other "
+            "worker has its share of the data; start a worker at that address "
+            "(worker_address, --port), give distribute() a larger timeout_s to wait longer, "
+            "or use ShardingPolicy.DYNAMIC, which does not depend on particular workers"
         )
 
 
@@ -66,14 +66,15 @@ class Gathering:
             return None
         if self._since_s is None:
             self._since_s = now_s
-            logger.info("waiting until the positions of %s are loaded too", names)
+            logger.info("waiting until the saved positions of readers %s are loaded too", names)
         if now_s - self._since_s < self._patience_s:
             return None
         return DeadlineExceededError(
-            f"the job was read by several readers when this position was saved, and those of "
-            f"{names} were not loaded within {self._patience_s:g} s; without them rows would come "
-            "twice. Load each state into an iterator of its own, or one iterator with "
-            "dataservice.merge_states([state, ...]) of all of them"
+            "the job was read by several readers when this position was saved, and the "
+            f"positions of readers {names} were not loaded within {self._patience_s:g} s; "
+            "without them, rows would be delivered twice. Load each state into an iterator "
+            "of its own, or load dataservice.merge_states([state, ...]) of all of them into "
+            "one iterator"
         )
 
 
@@ -177,9 +178,9 @@ class Roll:
         if self._since_s is not None and now_s - self._since_s >= self._patience_s:
             return DeadlineExceededError(
                 f"{self._name} waited {self._patience_s:g} s for consumer_index "
-                f"{_listed(missing)}, which nobody reads as; all consumers of coordinated reads "
-                "must run at once: start them, or give distribute() a larger timeout_s to wait "
-                "longer"
+                f"{_listed(missing)}, which no reader has joined as; all consumers of "
+                "coordinated reads must run at once: start them, or give distribute() a larger "
+                "timeout_s to wait longer"
             )
         if self._reminded_s is None and not missing:
             # Every consumer is a little behind at times, so the first reminder comes later.

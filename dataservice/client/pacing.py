@@ -15,6 +15,8 @@ GROUP_S = 0.2
 # that, since all readers become idle at once.
 IDLE_FIRST_S = 0.003
 IDLE_MAX_S = 0.25
+# A caller that was told of an end and asks again waits for the answer; in rounds, all others do.
+AGAIN_S = 0.02
 _IDLE_FIRST_PART = 1 / 64
 _IDLE_MAX_PART = 1 / 2
 
@@ -26,7 +28,7 @@ class Pacing:
         self._own_s = self._heartbeat_s = heartbeat_s
         self._last_s = now_s
         self._idle_s = self._idle_first_s = IDLE_FIRST_S
-        self._idle_max_s = IDLE_MAX_S
+        self._idle_max_s, self._again_s = IDLE_MAX_S, AGAIN_S
         self._was_idle = False
 
     def due_s(self, *, urgent: bool, idle: bool, has_news: bool) -> float:
@@ -45,6 +47,7 @@ class Pacing:
         self._heartbeat_s = max(self._own_s, least_s)
         self._idle_first_s = max(IDLE_FIRST_S, _IDLE_FIRST_PART * least_s)
         self._idle_max_s = max(IDLE_MAX_S, _IDLE_MAX_PART * least_s)
+        self._again_s = max(AGAIN_S, _IDLE_MAX_PART * least_s)
 
     def note_call(self, now_s: float, *, idle: bool) -> None:
         """Notes that a call was made, and whether the reader was idle then."""
@@ -52,6 +55,10 @@ class Pacing:
         self._idle_s = min(longer_s, self._idle_max_s) if idle else self._idle_first_s
         self._was_idle = idle
         self._last_s = now_s
+
+    def note_end(self) -> None:
+        """Shortens the next pause: a caller was told that nothing is left, and may ask again."""
+        self._idle_s = min(self._idle_s, self._again_s)
 
     def note_arrival(self) -> None:
         """Notes that something arrived, so that the next idle period begins with short pauses."""

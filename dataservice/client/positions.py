@@ -186,9 +186,10 @@ def _merged(values: list[Any], where: str) -> Any:
         if all(value == first for value in values):
             return first
         raise InvalidArgumentError(
-            f"the states differ in {where} ({', '.join(map(repr, values)):.200}): only iterators "
-            "of one dataset whose operators after distribute() count nothing can be merged; load "
-            "each state into an iterator of its own"
+            f"the states differ in {where} ({', '.join(map(repr, values)):.200}): states can "
+            "be merged only if they are of one dataset, without operators after "
+            "distribute() that keep a position of their own; load each state into an "
+            "iterator of its own"
         )
     if _KEY in first:
         return _merged_positions([ReaderPosition.from_json(value) for value in values]).to_json()
@@ -211,8 +212,8 @@ def _merged_positions(positions: list[ReaderPosition]) -> ReaderPosition:
         again = origins & set(other.origins)
         if again:
             raise InvalidArgumentError(
-                f"two of the states were saved by reader {', '.join(sorted(again))}; take the last "
-                "one of each reader"
+                f"several of the states were saved by reader {', '.join(sorted(again))}; merge "
+                "only the last state of each reader"
             )
         consumed.merge(other.consumed)
         origins.update(other.origins)

@@ -96,8 +96,8 @@ def _check_delivery(arguments: ReadArguments) -> None:
     if not arguments.options.cross_trainer_cache:
         raise InvalidArgumentError(
             f"delivery={AT_MOST_ONCE!r} needs ShardingPolicy.DYNAMIC, got "
-            f"{arguments.policy.name}: only there is anything read again when a worker is lost; "
-            "leave delivery out"
+            f"{arguments.policy.name}: under other policies nothing is read again when a "
+            "worker is lost; leave delivery out"
         )
 
 
@@ -106,18 +106,18 @@ def _check_ordered(arguments: ReadArguments) -> None:
         return
     if arguments.policy is not ShardingPolicy.DYNAMIC:
         raise InvalidArgumentError(
-            f"ordered=True needs ShardingPolicy.DYNAMIC, got {arguments.policy.name}: only there "
-            "the data is cut into parts that have an order"
+            f"ordered=True needs ShardingPolicy.DYNAMIC, got {arguments.policy.name}: only "
+            "DYNAMIC divides the data into parts that have an order"
         )
     if arguments.delivery == AT_MOST_ONCE:
         raise InvalidArgumentError(
-            f"ordered=True needs delivery='exactly_once', got {arguments.delivery!r}: a sequence "
-            "cannot leave out what a lost worker had"
+            f"ordered=True needs delivery='exactly_once', got {arguments.delivery!r}: a "
+            "sequence must not lack the rows that a lost worker had in flight"
         )
     if arguments.options.num_consumers:
         raise InvalidArgumentError(
-            "ordered=True gives one reader a sequence, and num_consumers gives several one round "
-            f"at a time; use one of them, got num_consumers={arguments.options.num_consumers}"
+            "ordered=True gives a sequence to one reader, and num_consumers gives rounds to "
+            f"several; use one of them, got num_consumers={arguments.options.num_consumers}"
         )
 
 
@@ -127,8 +127,8 @@ def _check_cache(arguments: ReadArguments) -> None:
         return
     if arguments.job_name is None:
         raise InvalidArgumentError(
-            "cross_trainer_cache requires named jobs, got job_name=None; trainers that are to read "
-            "the same elements name the same job"
+            "cross_trainer_cache requires named jobs, got job_name=None; give the trainers "
+            "that read the same elements the same job_name"
         )
     if options.num_consumers:
         raise InvalidArgumentError(
@@ -152,16 +152,16 @@ def _check_coordinated(arguments: ReadArguments) -> None:
         )
     if arguments.policy is not ShardingPolicy.OFF:
         raise UnimplementedError(
-            "coordinated reads (num_consumers) are offered with ShardingPolicy.OFF, got "
-            f"{arguments.policy.name}; under OFF each worker runs the endless dataset, so shuffle "
-            "it without a seed"
+            "coordinated reads (num_consumers) need ShardingPolicy.OFF, got "
+            f"{arguments.policy.name}; under OFF each worker runs the endless dataset, so "
+            "shuffle it without a seed"
         )
     for name, is_given in (
         ("target_workers='LOCAL': Coordinated reads require non-local workers", _is_local(options)),
         ("on_error='skip': consumers would not learn what is left out", _skips(options)),
     ):
         if is_given:
-            raise InvalidArgumentError(f"num_consumers does not go with {name}")
+            raise InvalidArgumentError(f"num_consumers cannot be combined with {name}")
 
 
 def _is_local(options: JobOptions) -> bool:

@@ -25,11 +25,13 @@ DEFAULT_BUFFERED_ELEMENTS = 24
 class ReadSpec:
     """What one reader reads and how.
 
-    `timeout_s` bounds four waits: for the dispatcher when opening, for the one worker that has a
-    static share, for any worker while there is none, and for the other readers of a job that goes
-    on from saved positions. `owner` names who will tell the dispatcher what became of the reader's
-    rows if the reader is lost; with "" they go to other readers. `position` is where this reader
-    goes on. `protocol` is how elements travel, None for the fastest way to each worker.
+    `timeout_s` bounds each of these waits: for the dispatcher when opening, for the one worker that
+    has a static share, for any worker while there is none, for workers that cannot be reached
+    before the first rows, for the other readers of a job that goes on from saved positions, and
+    for a consumer that is missing from coordinated reads. `owner` names who will tell the
+    dispatcher what became of the reader's rows if the reader is lost; with "" they go to other
+    readers. `position` is where this reader goes on. `protocol` is how elements travel, None for
+    the fastest way to each worker.
     `registered` is the fingerprint under which the dataset was registered. `made_s` is the
     monotonic time at which this program made the dataset, None if the program has already read the
     repetition through this dataset. `restores` says that a position is restored before anything is

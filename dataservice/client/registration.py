@@ -95,7 +95,8 @@ def unread(dataset: Dataset) -> Dataset:
         raise InvalidTypeError(f"dataset must be a Dataset, got {type(dataset).__name__}")
     if any(isinstance(node, ServiceSource) for node in walk(dataset.node)):
         raise InvalidArgumentError(
-            "the dataset reads the data service already; distribute it once, before or after which "
-            "operators run where they are written"
+            "the dataset already reads from the data service; call distribute() only once: "
+            "operators before it run on the data workers, operators after it in the reading "
+            "process"
         )
     return dataset

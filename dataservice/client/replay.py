@@ -17,8 +17,8 @@ from dataservice.errors import DataServiceWarning, InvalidArgumentError
 from dataservice.vocabulary import AT_MOST_ONCE, EXACTLY_ONCE, ShardingPolicy
 
 _REMEDY = (
-    "make it yield the same rows each time and leave deterministic=False out, or say "
-    "delivery='at_most_once'"
+    "make it yield the same rows each time and leave deterministic=False out, or "
+    "pass delivery='at_most_once'"
 )
 
 
@@ -52,9 +52,9 @@ def warn_of_registered(node: Node) -> None:
 
 def _warn(what: str, declared: str) -> None:
     warnings.warn(
-        f"the dataset {what}: {declared} was declared deterministic=False, so rows that a data "
-        f"worker has under way when it is lost are lost, and positions cannot be saved; {_REMEDY} "
-        "to be told no more",
+        f"the dataset {what}: {declared} was declared deterministic=False, so the rows "
+        "that a data worker has in flight are lost if it fails, and positions cannot be "
+        f"saved; to silence this warning, {_REMEDY}",
         DataServiceWarning,
         stacklevel=_depth_of_user(),
     )

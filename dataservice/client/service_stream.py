@@ -129,8 +129,8 @@ class ServiceStream(BatchStream, SteppedSource):
             )
         if position.division != reader.iteration.division:
             raise InvalidArgumentError(
-                "the state counts shares of other files than there are now; read the same files, "
-                "or begin anew without the state"
+                "the state was saved while the sources had other files; read the same files, or "
+                "start over without the state"
             )
 
     def __next__(self) -> pa.RecordBatch:
@@ -140,7 +140,7 @@ class ServiceStream(BatchStream, SteppedSource):
         if self._is_over:
             raise StopIteration
         reader = self.join()
-        # Not logged on joining: whoever loads a position knows about the earlier readers.
+        # Not logged on joining: a program that loads a position knows about the earlier readers.
         notice, reader.notice = reader.notice, ""
         if notice:
             logger.warning("%s", notice)
@@ -338,7 +338,8 @@ def _check_can_go_on(spec: ReadSpec) -> None:
         return
     if spec.job_name is not None:
         raise UnimplementedError(
-            f"readers of job {spec.job_name!r} under ShardingPolicy.{spec.policy.name} get what "
-            "they ask for first, so that none of them knows what the others had; leave job_name "
-            "out for a job with one reader, or distribute with ShardingPolicy.DYNAMIC"
+            f"readers of job {spec.job_name!r} under ShardingPolicy.{spec.policy.name} take "
+            "elements first come, first served, so no position can say what the others have "
+            "had; leave job_name out for a job with one reader, or distribute with "
+            "ShardingPolicy.DYNAMIC"
         )

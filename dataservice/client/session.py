@@ -155,6 +155,8 @@ class ReadSession:
         if self._outstanding or self._waits_for_turn:
             return False
         ended, self._ended = self._ended, False
+        if ended:
+            self._pacing.note_end()
         return ended or self._finished
 
     @property

@@ -42,9 +42,10 @@ class Targets:
         self._met_local = self._met_local or bool(reply.workers)
         if remote and self._policy.is_static:
             raise FailedPreconditionError(
-                f"target_workers='LOCAL', and the share of the worker at {remote[0].address} is on "
-                f"another host ({remote[0].host}); ShardingPolicy.{self._policy.name} needs all "
-                "workers of the list, so use target_workers='AUTO', or ShardingPolicy.DYNAMIC"
+                f"target_workers='LOCAL', but the worker at {remote[0].address}, which has a "
+                f"share of the data, is on another host ({remote[0].host}); "
+                f"ShardingPolicy.{self._policy.name} needs all workers of the list, so use "
+                "target_workers='AUTO', or ShardingPolicy.DYNAMIC"
             )
         has_copies = self._policy is ShardingPolicy.OFF
         if has_copies and not self._met_local and isinstance(reply, pb.SyncReply):

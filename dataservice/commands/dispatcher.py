@@ -8,43 +8,58 @@ from typing import Any, Final
 from dataservice.commands.serving import add_listener, security, serve
 
 _TIMES: Final = {
-    "worker-timeout": "silence after which a worker is taken for lost (10 s)",
-    "client-timeout": "and a reader (60 s)",
-    "owner-timeout": "how long a lost trainer's rows wait for its coordinator (60 s)",
-    "job-gc-timeout": "jobs that nobody read for so long are deleted (300 s; -1: never)",
-    "job-gc-check-interval": "how often such jobs are looked for (600 s)",
-    "workers-enough-stay": "how long a number stays before --on-workers-enough is run (30 s)",
-    "workers-enough-timeout": "after which that command is killed (60 s)",
+    "worker-timeout": "shortest silence after which a worker counts as lost (default: 10000)",
+    "client-timeout": "shortest silence after which a reader counts as lost (default: 60000)",
+    "owner-timeout": "how long the rows of a lost trainer wait for its coordinator to report which "
+    "of them were used (default: 60000)",
+    "job-gc-timeout": "how long a job may go unread before it is deleted; -1 keeps jobs for ever "
+    "(default: 300000)",
+    "job-gc-check-interval": "pause between two searches for unread jobs (default: 600000)",
+    "workers-enough-stay": "how long the number of workers that would be enough must stay the same "
+    "before --on-workers-enough runs (default: 30000)",
+    "workers-enough-timeout": "run time after which the command of --on-workers-enough is killed "
+    "(default: 60000)",
 }
 
 
 def add_parser(commands: Any) -> None:
-    command = commands.add_parser("dispatcher", help="run a dispatcher")
-    add_listener(command)
-    command.add_argument("--work-dir", help="folder of the journal")
+    command = commands.add_parser(
+        "dispatcher",
+        help="run a dispatcher",
+        description="Run a dispatcher, which hands out the work of each job to data workers. It "
+        "serves until it gets SIGTERM or Ctrl-C.",
+    )
+    command.add_argument("--work-dir", metavar="DIR", help="folder to keep the journal in")
     command.add_argument(
-        "--fault-tolerant", action="store_true", help="survive restarts (needs --work-dir)"
+        "--fault-tolerant",
+        action="store_true",
+        help="journal all decisions, and continue from the journal after a restart (needs "
+        "--work-dir)",
     )
     command.add_argument(
         "--worker-addresses",
         nargs="+",
         metavar="HOST[:PORT]",
-        help="fixed list of workers, in order, for static sharding; %%port%% is any port",
+        help="fixed list of worker addresses, in order, among which static sharding divides the "
+        "data; an address without a port, or with %%port%% as its port, stands for any port",
     )
     command.add_argument(
         "--on-workers-enough",
         metavar="CMD",
-        help="run when another number of workers would be enough; $DATASERVICE_WORKERS_ENOUGH",
+        help="shell command to run when another number of workers would be enough; it finds that "
+        "number in $DATASERVICE_WORKERS_ENOUGH",
     )
     command.add_argument(
         "--worker-max-concurrent-snapshots",
         type=int,
         default=0,
         metavar="N",
-        help="snapshots that one worker writes at a time (3)",
+        help="largest number of snapshots that one worker writes at a time (default: 3)",
     )
+    add_listener(command)
+    times = command.add_argument_group("times, in milliseconds")
     for name, meaning in _TIMES.items():
-        command.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
+        times.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
     command.set_defaults(run=run)
 
 

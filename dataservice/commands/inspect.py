@@ -23,7 +23,12 @@ def add_parsers(commands: Any) -> None:
 
 
 def _add_status(commands: Any) -> None:
-    command = commands.add_parser("status", help="show workers, jobs and progress")
+    command = commands.add_parser(
+        "status",
+        help="show workers, jobs and their progress",
+        description="Show the workers, jobs, readers and snapshots of a dispatcher, how far each "
+        "job is, and how many workers would be enough.",
+    )
     add_address(command)
     command.add_argument(
         "--watch",
@@ -31,7 +36,7 @@ def _add_status(commands: Any) -> None:
         nargs="?",
         const=2.0,
         metavar="SECONDS",
-        help="again every SECONDS (2)",
+        help="show the status again every SECONDS, until Ctrl-C (default: 2)",
     )
     command.set_defaults(run=_status)
 
@@ -48,12 +53,12 @@ def _add_jobs(commands: Any) -> None:
     actions = commands.add_parser("jobs", help="list or delete jobs").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
-    listing = actions.add_parser("list", help="list jobs")
+    listing = actions.add_parser("list", help="list the jobs and their progress")
     add_address(listing)
     listing.set_defaults(run=_list_jobs)
-    deletion = actions.add_parser("delete", help="delete a job, so that its name is free again")
+    deletion = actions.add_parser("delete", help="delete a job, which frees its name")
     add_address(deletion)
-    deletion.add_argument("name", help="name or id of the job")
+    deletion.add_argument("name", metavar="NAME", help="name or id of the job")
     deletion.set_defaults(run=_delete_job)
 
 
@@ -61,20 +66,25 @@ def _add_datasets(commands: Any) -> None:
     actions = commands.add_parser("datasets", help="list or delete datasets").add_subparsers(
         dest="action", required=True, metavar="ACTION"
     )
-    listing = actions.add_parser("list", help="list datasets")
+    listing = actions.add_parser("list", help="list the registered datasets")
     add_address(listing)
     listing.set_defaults(run=_list_datasets)
     deletion = actions.add_parser("delete", help="delete a dataset that no job reads")
     add_address(deletion)
-    deletion.add_argument("dataset_id", help="id of the dataset")
+    deletion.add_argument("dataset_id", metavar="ID", help="id of the dataset")
     deletion.set_defaults(run=_delete_dataset)
 
 
 def add_address(command: argparse.ArgumentParser) -> None:
     """Adds the arguments of a command that calls a dispatcher."""
-    command.add_argument("address", metavar="HOST:PORT", help="of the dispatcher")
-    command.add_argument("--json", action="store_true", help="for scripts")
-    command.add_argument("--tls-ca", metavar="PEM", help="trusted for the connection")
+    command.add_argument("address", metavar="HOST:PORT", help="address of the dispatcher")
+    command.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    command.add_argument(
+        "--tls-ca",
+        metavar="PEM",
+        help="file of the CA certificates to trust; turns on TLS (default: the file in "
+        "$DATASERVICE_TLS_CA)",
+    )
 
 
 def call(options: argparse.Namespace, method: str, **fields: Any) -> Any:

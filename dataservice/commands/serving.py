@@ -33,18 +33,35 @@ class Server(Protocol):
 
 
 def add_listener(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--host", default="127.0.0.1", help="to listen at (127.0.0.1)")
-    command.add_argument("--port", type=int, default=0, help="0 takes a free one")
-    command.add_argument("--tls-cert", metavar="PEM", help="certificate to serve with")
-    command.add_argument("--tls-key", metavar="PEM", help="and its key")
-    command.add_argument("--tls-ca", metavar="PEM", help="trusted for connections to others")
-    command.add_argument(
+    listener = command.add_argument_group("network and encryption")
+    listener.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    listener.add_argument(
+        "--port",
+        type=int,
+        default=0,
+        help="port to listen on; 0 chooses a free one (default: 0)",
+    )
+    listener.add_argument(
+        "--tls-cert", metavar="PEM", help="file of the certificate to present; turns on TLS"
+    )
+    listener.add_argument("--tls-key", metavar="PEM", help="file of that certificate's private key")
+    listener.add_argument(
+        "--tls-ca",
+        metavar="PEM",
+        help="file of the CA certificates that a worker trusts when it connects to its dispatcher "
+        "(default: those of the system); a dispatcher makes no use of it",
+    )
+    listener.add_argument(
         "--insecure-network",
         action="store_true",
-        help="allow a host that others can reach, without TLS",
+        help="listen without TLS on an address that other hosts can reach",
     )
     command.add_argument(
-        "--ready-json", action="store_true", help="print one JSON line once it serves"
+        "--ready-json",
+        action="store_true",
+        help="print the address as one line of JSON when the server is ready",
     )
 
 

@@ -17,15 +17,15 @@ def add_snapshots(
     call: Callable[..., Any],
 ) -> None:
     """Adds the command and its actions; `call(options, method, **fields)` calls the dispatcher."""
-    actions = commands.add_parser("snapshots", help="list or cancel snapshots").add_subparsers(
-        dest="action", required=True, metavar="ACTION"
-    )
-    listing = actions.add_parser("list", help="list snapshots and their progress")
+    actions = commands.add_parser(
+        "snapshots", help="list or cancel datasets that are being saved"
+    ).add_subparsers(dest="action", required=True, metavar="ACTION")
+    listing = actions.add_parser("list", help="list the snapshots and their progress")
     add_address(listing)
     listing.set_defaults(run=lambda options: _list(options, call))
-    ending = actions.add_parser("cancel", help="end a snapshot that is being written")
+    ending = actions.add_parser("cancel", help="cancel a snapshot that is being written")
     add_address(ending)
-    ending.add_argument("snapshot_id", help="id of the snapshot")
+    ending.add_argument("snapshot_id", metavar="ID", help="id of the snapshot")
     ending.set_defaults(run=lambda options: _cancel(options, call))
 
 

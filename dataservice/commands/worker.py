@@ -12,42 +12,66 @@ from dataservice.runtime.cores import limit_libraries
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS
 
 _TIMES: Final = {
-    "heartbeat-interval": "least time between heartbeats (1 s)",
-    "dispatcher-timeout": "how long it waits for a dispatcher that is down (3600 s)",
+    "heartbeat-interval": "shortest pause between two heartbeats (default: 1000)",
+    "dispatcher-timeout": "how long to wait for a dispatcher that does not answer before giving up "
+    "(default: 3600000)",
 }
 
 
 def add_parser(commands: Any) -> None:
-    command = commands.add_parser("worker", help="run a data worker", allow_abbrev=False)
-    add_listener(command)
-    command.add_argument("--dispatcher", required=True, metavar="HOST:PORT", help="where it is")
+    command = commands.add_parser(
+        "worker",
+        help="run a data worker",
+        description="Run one or several data workers, which read and transform the rows that "
+        "trainers read. They serve until the command gets SIGTERM or Ctrl-C.",
+        allow_abbrev=False,
+    )
+    command.add_argument(
+        "--dispatcher", required=True, metavar="HOST:PORT", help="address of the dispatcher"
+    )
     command.add_argument(
         "--worker-address",
         metavar="HOST:PORT",
-        help="what readers connect to; %%port%% is the port",
+        help="address that readers connect to, where %%port%% stands for the port that is bound "
+        "(default: the host and port that are bound)",
     )
     command.add_argument(
         "--processes",
         type=positive,
         default=1,
         metavar="N",
-        help="so many workers, for pipelines that hold Python's global lock",
+        help="number of workers, each in a process of its own; several speed up functions that "
+        "hold Python's global interpreter lock (default: 1)",
     )
-    command.add_argument("--log-dir", help="folder for the logs of --processes")
-    command.add_argument("--threads", type=int, metavar="N", help="per pipeline")
+    command.add_argument(
+        "--log-dir",
+        metavar="DIR",
+        help="folder for the logs of the workers of --processes (default: no logs are kept)",
+    )
+    command.add_argument(
+        "--threads",
+        type=int,
+        metavar="N",
+        help="threads of each pipeline (default: the cores that this process may use)",
+    )
     command.add_argument(
         "--data-transfer-protocol",
         choices=DATA_TRANSFER_PROTOCOLS,
-        help="how readers on this host get elements (shared memory where that is possible)",
+        help="how readers on this host get elements (default: through shared memory where that is "
+        "possible, else through Flight)",
     )
     command.add_argument(
-        "--buffer-bytes", type=int, metavar="N", help="of elements that wait for readers (64 MiB)"
+        "--buffer-bytes",
+        type=int,
+        metavar="N",
+        help="memory for elements that wait for readers (default: 67108864, which is 64 MiB)",
     )
     command.add_argument(
         "--cross-trainer-cache-size-bytes",
         type=int,
         metavar="N",
-        help="what a job keeps for slower trainers (10 GiB, or a quarter of the memory)",
+        help="memory for elements that a job with a cross-trainer cache keeps for slower trainers "
+        "(default: 10 GiB, or a quarter of the memory if that is less)",
     )
     command.add_argument(
         "--no-functions",
@@ -55,8 +79,10 @@ def add_parser(commands: Any) -> None:
         action="store_false",
         help="refuse datasets that carry pickled functions",
     )
+    add_listener(command)
+    times = command.add_argument_group("times, in milliseconds")
     for name, meaning in _TIMES.items():
-        command.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
+        times.add_argument(f"--{name}-ms", type=int, metavar="MS", help=meaning)
     command.set_defaults(run=run)
 
 

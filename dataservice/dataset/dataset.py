@@ -12,7 +12,7 @@ import importlib
 import itertools
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self, Unpack
 
 import pyarrow as pa
 
@@ -47,6 +47,9 @@ from dataservice.errors import (
 )
 from dataservice.public_names import resolve
 from dataservice.vocabulary import ShardingPolicy
+
+if TYPE_CHECKING:
+    from dataservice.client.options import DistributeOptions
 
 
 @given_to_functions
@@ -115,7 +118,11 @@ class Dataset(SourceMethods, OperatorMethods, metaclass=TellingType):
         return result
 
     def distribute(
-        self, processing_mode: Any, service: Any, *arguments: Any, **options: Any
+        self,
+        processing_mode: ShardingPolicy | str,
+        service: str | tuple[str, str],
+        *arguments: Any,
+        **options: Unpack[DistributeOptions],
     ) -> Dataset:
         """Returns the same dataset, run by data workers of a service: `dataservice.distribute`."""
         distribute = resolve("distribute")

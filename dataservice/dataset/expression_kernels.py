@@ -74,7 +74,7 @@ def arrow_type(name: str) -> pa.DataType:
 
 
 def _of_halves(compute: Callable[..., Datum]) -> Callable[..., Datum]:
-    """Wraps an operation that Arrow lacks for half floats: computes it in float32, which is exact.
+    """Wraps an operation that Arrow lacks for half floats: computes it in float32.
 
     A floating result is cast to half floats again if all columns are half floats.
     """

@@ -198,7 +198,8 @@ def _split_reference(reference: str) -> tuple[str, str]:
     parts = [*module.split("."), *qualname.split(".")]
     if not separator or not all(part.isidentifier() for part in parts):
         raise InvalidArgumentError(
-            f"function name {reference!r} is not of the form 'module:function'"
+            f"function name {reference!r} is not of the form 'module:function'; what is computed "
+            "of columns is written without quotes, as dataservice.col('price') > 0"
         )
     return module, qualname
 

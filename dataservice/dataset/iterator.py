@@ -253,8 +253,8 @@ class DatasetIterator:
         node = self._node_of(state)
         if self._own.total().batches and any(inner.kind == "service" for inner in walk(node)):
             raise FailedPreconditionError(
-                "elements of this iterator were taken, and the data service has told other readers "
-                "so; load the state into a new one, before its first element"
+                "elements were already taken from this iterator, and the data service counts "
+                "them as read; load the state into a new iterator, before its first element"
             )
         self.close()
         try:

@@ -48,7 +48,7 @@ class Linear:
 
     The plan reads the `segments` one after the other, takes rows [skip, skip + take) of them, does
     so `repeat` times (None: endlessly), and then applies the `tail`: a Batch, if there is one, and
-    operators applied to each batch. With `ends_passes` no batch has rows of two passes, as if
+    operators applied to each batch. With `ends_passes` no batch has rows of two passes, as when
     `repeat` comes after `batch`. `buffer_size` is that of the largest shuffle, `shuffle_seed` the
     seed of the first shuffle.
 

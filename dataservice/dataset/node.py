@@ -281,7 +281,11 @@ def rows_of_known(
     try:
         return sample(context)
     except (SourceError, UserFunctionError) as error:
-        logger.info("functions above %s are tried on no rows, as it has none here: %s", kind, error)
+        logger.info(
+            "functions after %s are not tried on a sample, since it has no rows here: %s",
+            kind,
+            error,
+        )
         return known
 
 

@@ -26,8 +26,8 @@ def stored_type(dtype: np.dtype, name: str) -> np.dtype:
     """
     if dtype.kind in "cV":
         raise SchemaError(
-            f"column {name!r} of type {dtype} has no form in Arrow; give its parts, such as "
-            "array.real or array['field'], as columns of their own"
+            f"column {name!r} of type {dtype} cannot be represented in Arrow; give its "
+            "parts, such as array.real or array['field'], as columns of their own"
         )
     if dtype.kind in _WIDER_UNITS:
         unit, count = np.datetime_data(dtype)

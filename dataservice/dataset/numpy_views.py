@@ -139,8 +139,8 @@ def array_to_numpy(array: pa.Array, name: str) -> np.ndarray:
         values: np.ndarray = array.to_numpy(zero_copy_only=_is_view(kind) and not array.null_count)
     except pa.ArrowNotImplementedError as error:
         raise SchemaError(
-            f"column {name!r} of type {kind} has no form in NumPy ({error}); leave it out with "
-            'select(), or use map(..., format="arrow")'
+            f"column {name!r} of type {kind} cannot be represented in NumPy ({error}); leave "
+            'it out with select(), or use map(..., format="arrow")'
         ) from error
     except pa.ArrowException as error:
         raise _no_form(array, name, error) from error

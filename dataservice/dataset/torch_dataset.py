@@ -71,7 +71,8 @@ class TorchDataset(IterableDataset[dict[str, Any]]):
     def _opened(self, worker: Any) -> DatasetIterator:
         if worker.num_workers > _WORKERS_MAX:
             raise InvalidArgumentError(
-                f"a loader has at most {_WORKERS_MAX} workers, got num_workers={worker.num_workers}"
+                f"a DataLoader can have at most {_WORKERS_MAX} workers, got "
+                f"num_workers={worker.num_workers}"
             )
         slot = _slot(worker.num_workers, worker.id)
         epoch = int(self._passes[slot])

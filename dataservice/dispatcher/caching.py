@@ -34,9 +34,9 @@ def check_cached(request: OpenIteration, dataset: Dataset) -> None:
         )
     if request.repetition:
         raise InvalidArgumentError(
-            f"job {request.job_name} has a cross-trainer cache, of which repetition "
-            f"{request.repetition} was asked for: its only repetition is endless. Go on with the "
-            "iterator that there is, or iterate over a dataset made anew"
+            f"job {request.job_name} has a cross-trainer cache, and so one repetition "
+            f"without an end: there is no repetition {request.repetition}. Keep using the "
+            "first iterator, or iterate over a new dataset object"
         )
 
 

@@ -95,7 +95,9 @@ class GroupCommit:
                     return
                 self._is_writing = True
             self._write(self._append, self._take())
-            logger.warning("the journal can be written again; the dispatcher goes on")
+            logger.warning(
+                "the journal can be written again; the dispatcher answers requests again"
+            )
 
     def begin_replacing(self) -> None:
         """Marks the moment at which the caller copies the state.
@@ -135,11 +137,12 @@ class GroupCommit:
         """Raises UnavailableError while the journal fails."""
         failure = self._failure
         if failure is not None:
-            remedy = "until it is restarted; see to the disk of its work_dir"
+            remedy = "until it is restarted; check the disk of its work_dir"
             if isinstance(failure, ResourceExhaustedError):
-                remedy = "until it can; make room on the disk of its work_dir"
+                remedy = "until there is room on the disk of its work_dir"
             raise UnavailableError(
-                f"the dispatcher cannot write its journal ({failure}) and serves nothing {remedy}"
+                f"the dispatcher cannot write its journal ({failure}) and refuses all requests "
+                f"{remedy}"
             )
 
     def _take(self) -> int:
@@ -158,7 +161,7 @@ class GroupCommit:
         try:
             self._journal.replace(frames)
         except ResourceExhaustedError as error:
-            logger.warning("the journal is not shortened: %s", error)
+            logger.warning("could not compact the journal: %s", error)
             return self._append()
         return len(frames)
 

@@ -94,7 +94,7 @@ class Ledger:
             commits.begin_replacing()
         commits.replace([encode_frame([fact]) for fact in facts])
         self._shorten_at = max(SHORTEN_AFTER_FRAMES, _SHORTEN_FACTOR * commits.frames_kept)
-        logger.info("the journal had %d frames and has %d", before, commits.frames_kept)
+        logger.info("compacted the journal from %d frames to %d", before, commits.frames_kept)
 
     # Inside a transaction
 

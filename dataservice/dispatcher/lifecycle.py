@@ -67,9 +67,9 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
     """Returns a notice about programs that read the repetition before this reader, or "".
 
     FailedPreconditionError if the repetition has ended and the reader belongs to another run. That
-    is so if the job has no readers, and the reader's program started after the last reader left or,
-    if the program has read this repetition itself, the reader's dataset is newer than that or the
-    same that it was read through.
+    is so if the job has no readers, and the reader's program started after the last reader left. If
+    the program has read this repetition itself, its dataset object counts instead: it was made
+    after the last reader left, or is the one through which the repetition was read.
     """
     # Trainers that share a cache take nothing from each other.
     if job is None or job.options.cross_trainer_cache or count_readers(state, job):
@@ -81,8 +81,9 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
         if iteration.windows is not None and not iteration.windows.has_given():
             return ""
         return (
-            f"{_named(job, request)} was begun by {_listed(iteration.programs)}, who left: what "
-            f"they consumed does not come again. {_remedy(job)} to begin anew"
+            f"{_named(job, request)} was partly read by {_listed(iteration.programs)}, which "
+            f"has ended: what it consumed is not delivered again. {_remedy(job)} to start "
+            "over"
         )
     if iteration is None and not job.history.has_ended(request.repetition):
         return ""
@@ -91,12 +92,13 @@ def judge(state: DispatcherState, job: Job | None, request: OpenIteration) -> st
         programs = iteration.programs
     if _is_of_the_run(job, request, programs):
         return (
-            f"{_named(job, request)} was read to its end by {_listed(programs)} while this program "
-            "was there: nothing is left of it"
+            f"{_named(job, request)} was read to its end by {_listed(programs)} while this "
+            "program was running: no rows are left"
         )
     raise FailedPreconditionError(
-        f"{_named(job, request)} was read to its end by {_listed(programs)}, and a job gives each "
-        f"repetition once; its last reader went {_ago(job, request)}. {_remedy(job)}"
+        f"{_named(job, request)} was read to its end by {_listed(programs)}, and a job "
+        f"delivers each repetition once; its last reader left {_ago(job, request)}. "
+        f"{_remedy(job)}"
     )
 
 

@@ -44,8 +44,8 @@ class Listings:
             finally:
                 self._planners.release()
         raise UnavailableError(
-            f"the sources of {what} are being listed, or others are, for as many clients as may "
-            "wait for that at once; try again"
+            f"cannot list the sources of {what} yet: they are being listed for another "
+            "client, or as many clients as allowed wait for listings; try again"
         )
 
     @contextmanager

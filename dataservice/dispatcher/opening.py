@@ -140,7 +140,7 @@ def open_iteration(
         raise reader_gone(state, request.reader_id)
     if request.owner in state.released_owners:
         raise FailedPreconditionError(
-            f"the readers of {request.owner} were given up as lost; begin as another owner"
+            f"the readers of {request.owner} were declared lost; join again as another owner"
         )
     iteration = find_iteration(state, request)
     job = _named_job(state, request)

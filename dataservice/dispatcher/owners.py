@@ -24,7 +24,7 @@ from dataservice.vocabulary import ReaderId
 
 logger = logging.getLogger(__name__)
 
-_GONE = "the owner of this reader said that its process was lost"
+_GONE = "the owner of this reader reported that its process was lost"
 
 Consumed = Mapping[ReaderId, tuple[RowMark, ...]]
 
@@ -94,8 +94,8 @@ class OwnerDesk:
             owner = owner_of(self._state, reader_id)
             if owner:
                 logger.warning(
-                    "reader %s was lost, and its owner %s did not say within %.0f s what became of "
-                    "its rows: those it had not acknowledged go to other readers",
+                    "reader %s was lost, and its owner %s did not report within %.0f s which of "
+                    "its rows were used: rows that it had not acknowledged go to other readers",
                     reader_id, owner, self._timeout_s,
                 )  # fmt: skip
                 lost.append(reader_id)

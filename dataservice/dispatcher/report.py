@@ -20,16 +20,18 @@ def status_text(encoded: str) -> str:
     """Formats workers and whether they are enough, jobs, waiting readers, and snapshots."""
     status = json.loads(encoded)
     workers, jobs = status["workers"], status["jobs"]
-    parts = [f"{len(workers)} workers, {len(jobs)} jobs, {status['datasets']} datasets"]
+    counts = {"worker": len(workers), "job": len(jobs), "dataset": status["datasets"]}
+    parts = [", ".join(_counted(count, noun) for noun, count in counts.items())]
     beats = status["heartbeats"]
     parts[0] += (
-        f"\n{beats['clients']} clients, heartbeats every {beats['interval_s']:.3g} s, "
-        f"lost after {beats['worker_timeout_s']:.3g} s (workers) or "
-        f"{beats['client_timeout_s']:.3g} s (readers)"
+        f"\n{_counted(beats['clients'], 'client')}; a heartbeat of each is due every "
+        f"{beats['interval_s']:.3g} s; a silent worker counts as lost after "
+        f"{beats['worker_timeout_s']:.3g} s, a silent reader after "
+        f"{beats['client_timeout_s']:.3g} s"
     )
     enough = status["workers_enough"]
     if enough is not None:
-        parts[0] += f"\n{enough['enough']} workers would be enough ({enough['reason']})"
+        parts[0] += f"\n{_counted(enough['enough'], 'worker')} would be enough ({enough['reason']})"
     if workers:
         titles = ("worker", "rows sent", "rows/s", "busy", "windows", "buffered")
         parts.append(_table(titles, _rows(workers)))
@@ -191,12 +193,14 @@ def _omissions(jobs: Sequence[dict[str, Any]]) -> Iterator[str]:
             quarantined = (iteration.get("windows") or {}).get("quarantined")
             if quarantined:
                 title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
-                yield _paragraph(f"{title}: in quarantine, as they killed workers:", quarantined)
+                yield _paragraph(
+                    f"{title}: windows in quarantine, because they killed workers:", quarantined
+                )
             lost = _lost(iteration)
             if lost:
                 title = f"job {job['name'] or job['job_id']}, epoch {iteration['repetition']}"
                 yield _visible(
-                    f"{title}, delivered at most once: lost what was under way in {lost}"
+                    f"{title}, delivered at most once: rows in flight were lost in {lost}"
                 )
 
 
@@ -208,10 +212,10 @@ def _lost(iteration: dict[str, Any]) -> str:
     uncounted = lost["windows_not_counted"]
     rows = f"up to {lost['rows_at_most']:,} rows of the sources"
     if uncounted == lost["windows"]:
-        rows = "whose rows nobody has counted"
+        rows = "of an unknown number of rows"
     elif uncounted:
-        rows += f", and {uncounted} windows whose rows nobody has counted"
-    return f"{lost['windows']} windows, {rows}"
+        rows += f", and {_counted(uncounted, 'window')} of an unknown number of rows"
+    return f"{_counted(lost['windows'], 'window')}, {rows}"
 
 
 def _progress(iteration: dict[str, Any]) -> str:
@@ -226,6 +230,10 @@ def _progress(iteration: dict[str, Any]) -> str:
         return f"{iteration['tasks']['finished']}/{iteration['tasks']['all']} tasks"
     more = "+" if windows["more_rounds"] else ""
     return f"{windows['done']}/{windows['planned']}{more} windows"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _rows_read(iteration: dict[str, Any]) -> int:

@@ -117,8 +117,9 @@ class Sync:
 class SyncRounds:
     """A consumer's progress under `version` of the round table, and how many rounds it asks ahead.
 
-    `sought` is the round at which a loaded position tells it to go on, whoever consumed the rounds
-    before. `roll` is the latest roll call that it knows of, and for which it has stopped.
+    `sought` is the round at which a loaded position tells it to go on, even if other readers have
+    consumed the rounds before. `roll` is the latest roll call that it knows of, and for which it
+    has stopped.
     """
 
     reader_id: ReaderId

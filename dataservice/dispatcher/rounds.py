@@ -69,7 +69,9 @@ def check_request(request: OpenIteration, cardinality: int) -> None:
         ("on_error='skip'", options.on_error == "skip"),
     ):
         if is_given:
-            raise InvalidArgumentError(f"coordinated reads (num_consumers) do not go with {wrong}")
+            raise InvalidArgumentError(
+                f"coordinated reads (num_consumers) cannot be combined with {wrong}"
+            )
     if cardinality != INFINITE_CARDINALITY:
         raise FailedPreconditionError(
             "Round robin reads require that the input dataset has infinite cardinality, but the "

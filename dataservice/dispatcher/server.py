@@ -139,9 +139,7 @@ class DispatchServer:
     def join(self, timeout_s: float | None = None) -> None:
         """Blocks until the dispatcher is stopped, or until `timeout_s` has passed."""
         if self._rpc is None and not self._stopped.is_set():
-            raise FailedPreconditionError(
-                "the dispatcher serves nothing to wait for before start()"
-            )
+            raise FailedPreconditionError("there is nothing to wait for before start()")
         self._stopped.wait(limit_s(timeout_s, "timeout_s"))
 
     def stop(self) -> None:
@@ -211,7 +209,7 @@ def _run_housekeeping(service: DispatcherService, stop: threading.Event) -> None
         except DataServiceError as error:
             # The journal fails, perhaps temporarily; the service reports that to its callers.
             if told != str(error):
-                logger.error("no housekeeping: %s", error)
+                logger.error("housekeeping failed: %s", error)
             told = str(error)
 
 

@@ -269,8 +269,8 @@ class DispatcherService:
             silent = self.presence.silent(now_s)
             if silent.stood_still_s:
                 logger.warning(
-                    "this dispatcher stood still for %.1f s, as on a machine that sleeps or is "
-                    "busy; that time counts against no worker and no reader",
+                    "this dispatcher was suspended for %.1f s, as on a sleeping or overloaded "
+                    "machine; that time does not count as silence of workers and readers",
                     silent.stood_still_s,
                 )
                 self.owners.renew_all(now_s)

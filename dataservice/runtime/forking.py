@@ -45,8 +45,8 @@ class Origin:
         """Raises FailedPreconditionError, which names ``what``, in a child of that process."""
         if not self.is_here:
             raise FailedPreconditionError(
-                f"{what} was made in process {self._pid}, from which this one ({os.getpid()}) was "
-                f"forked, and is of use there only; {_REMEDY}"
+                f"{what} was made in process {self._pid}, from which this one ({os.getpid()}) "
+                f"was forked, and works only there; {_REMEDY}"
             )
 
 

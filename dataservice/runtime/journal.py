@@ -269,8 +269,9 @@ class SqliteJournal:
             return ResourceExhaustedError(f"no room on the disk of the journal {self._path}")
         if extended in _WRITE_ERRORS:
             return ResourceExhaustedError(
-                f"the journal {self._path} cannot be written: {error}, from a quota, a limit of "
-                "file sizes (ulimit -f) or the disk itself; what was recorded before is whole"
+                f"the journal {self._path} cannot be written: {error}; the cause is a quota, a "
+                "limit on file sizes (ulimit -f) or the disk itself; what was recorded before "
+                "is intact"
             )
         if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
             return FailedPreconditionError(f"the journal {self._path} is not writable: {error}")

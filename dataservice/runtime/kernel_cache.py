@@ -29,6 +29,7 @@ from typing import Any, Final, NamedTuple
 from numba.core import caching
 from numba.core.registry import cpu_target
 
+from dataservice.runtime.compile_notice import notice
 from dataservice.runtime.private_folder import ensure_private
 
 _USER_WIDE: Final = "UserWideCacheLocator"
@@ -123,18 +124,17 @@ def _file_per_signature(base: Any) -> Any:
             if not isinstance(self._source_stamp, _Stamp):
                 super().save(key, data)
                 return
+            notice.end()
             self._save_data(self._name_of(key), (tuple(self._source_stamp), key, data))
             _sweep(self._cache_path, self._source_stamp.contents)
 
         def load(self, key: Any) -> Any:
             if not isinstance(self._source_stamp, _Stamp):
                 return super().load(key)
-            try:
-                stamp, found, data = self._load_data(self._name_of(key))
-            # No file yet, or one that a power failure left incomplete.
-            except (OSError, EOFError, caching.pickle.UnpicklingError):  # type: ignore[attr-defined]
-                return None
-            return data if stamp == tuple(self._source_stamp) and found == key else None
+            data = self._found(key)
+            if data is None:
+                notice.begin()
+            return data
 
         def flush(self) -> None:
             if not isinstance(self._source_stamp, _Stamp):
@@ -144,6 +144,14 @@ def _file_per_signature(base: Any) -> Any:
             for path in Path(self._cache_path).iterdir():
                 if path.name.startswith(first):
                     path.unlink(missing_ok=True)
+
+        def _found(self, key: Any) -> Any:
+            try:
+                stamp, found, data = self._load_data(self._name_of(key))
+            # No file yet, or one that a power failure left incomplete.
+            except (OSError, EOFError, caching.pickle.UnpicklingError):  # type: ignore[attr-defined]
+                return None
+            return data if stamp == tuple(self._source_stamp) and found == key else None
 
         def _name_of(self, key: Any) -> str:
             what = repr((self._version, tuple(self._source_stamp), key))

@@ -180,7 +180,7 @@ class SocketConnection:
 def _held(lock: threading.Lock, deadline_s: float) -> Iterator[None]:
     left_s = min(max(0.0, deadline_s - time.monotonic()), threading.TIMEOUT_MAX)
     if not lock.acquire(timeout=left_s):
-        raise DeadlineExceededError("another thread used the connection for all the time")
+        raise DeadlineExceededError("another thread used the connection until the time-out")
     try:
         yield
     finally:

@@ -24,8 +24,8 @@ class StandIn:
         if name.startswith("_"):
             raise AttributeError(name)
         raise AttributeError(
-            f"{self._of} is in the program that made it; functions that are sent have its "
-            f"{' and '.join(self._known)}, not {name!r}",
+            f"{self._of} lives in the program that made it; a function that is sent to other "
+            f"processes has only its {' and '.join(self._known)}, not {name!r}",
             name=name,
             obj=self,
         )

@@ -1,8 +1,9 @@
-"""Bookmarks: from where a worker can go on with a task, without making the rows before it.
+"""Bookmarks: positions from which a worker can continue a task without making the earlier rows.
 
-A worker sends one now and then with its rows; a reader keeps it and, when reading goes on later or
-elsewhere, hands it to the worker that makes the rest. Knows nothing of streams, only that their
-positions are JSON. Invariant: a bookmark that does not parse is damage, never a default.
+A worker sends a bookmark now and then with its rows. A reader keeps it and, when reading continues
+later or elsewhere, hands it to the worker that makes the remaining rows. Knows nothing of streams,
+only that their positions are JSON. Invariant: a bookmark that does not parse is reported as damage,
+never replaced by a default.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from dataservice.errors import DataLossError
 
 
 class Bookmark(NamedTuple):
-    """The position of a task's stream before its row `row`, as JSON, which only workers parse.
+    """The position of a task's stream before its row `row`.
 
-    `plan` stands for what the worker runs: only that can go on from `stream`.
+    `stream` is the position as JSON, which only workers parse. `plan` identifies the plan that the
+    worker runs: only a stream of the same plan can continue from there.
     """
 
     row: int
@@ -26,7 +28,7 @@ class Bookmark(NamedTuple):
 
     @classmethod
     def from_json(cls, encoded: Sequence[Any]) -> Bookmark:
-        """What a bookmark is in JSON; ValueError or TypeError for anything else."""
+        """Parses a bookmark from its JSON array; ValueError or TypeError for anything else."""
         row, plan, stream = encoded
         if int(row) < 0 or not isinstance(plan, str) or not isinstance(stream, str):
             raise ValueError(f"a bookmark at row {row!r} with a position {stream!r:.200}")
@@ -34,12 +36,12 @@ class Bookmark(NamedTuple):
 
 
 def encode_bookmark(task: int, bookmark: Bookmark) -> bytes:
-    """A bookmark of a task, to be sent."""
+    """Returns a task's bookmark as bytes to be sent."""
     return json.dumps([task, *bookmark]).encode()
 
 
 def decode_bookmark(encoded: bytes) -> tuple[int, Bookmark]:
-    """What `encode_bookmark` was given: the task and its bookmark."""
+    """Returns what `encode_bookmark` was given: the task and its bookmark."""
     try:
         task, *bookmark = json.loads(encoded)
         return int(task), Bookmark.from_json(bookmark)

@@ -1,9 +1,9 @@
 """Headers of the frames that carry elements from a worker to a reader.
 
 A frame is a header, packed here, and a body, one encoded record batch. The header says where the
-rows come from, so that a reader can tell what it has, what is new and what is missing. It knows
-nothing of Arrow, of transport or of windows' contents. Both sides pack little-endian; a header
-that does not parse is damage, never a default.
+rows come from, so that a reader can tell what it has, what is new and what is missing. Knows
+nothing of Arrow, of transport or of windows' contents. Both sides pack little-endian. Invariant: a
+header that does not parse is reported as damage, never replaced by a default.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ _MAX_ROWS = (1 << 32) - 1
 
 
 class FrameKind(IntEnum):
-    """What a frame means: rows, a sign of life, the end, elements that the reader will not get,
-    notes of what was left out of the rows, and from where the task whose rows follow can go on.
+    """The kinds of frames.
 
-    From a reader come CREDIT, frames that it can take, and ASK, rounds that it wants.
+    A worker sends DATA (rows), KEEPALIVE (a sign of life), END (of the stream), MISSED (how many
+    elements the reader will not get), OMITTED (notes of what is left out of the frames that follow)
+    and BOOKMARK (from where the task whose rows follow can be continued). A reader sends CREDIT
+    (how much more it can take) and ASK (the rounds that it wants).
     """
 
     DATA = 1
@@ -51,7 +53,7 @@ _WITH_NOTES = (FrameKind.OMITTED, FrameKind.BOOKMARK)
 class RowSpan(NamedTuple):
     """Output rows [first_row, end_row) of one window under one lease generation.
 
-    `final` says that the window has no row after them. A span may be empty.
+    `final`: the window has no rows after these. A span may be empty.
     """
 
     window: int
@@ -66,18 +68,17 @@ class RowSpan(NamedTuple):
 
 
 class Header(NamedTuple):
-    """A parsed header; `rows` and `checksum` are those of the body, 0 where there is none.
+    """A parsed header; `rows` and `checksum` are the body's, 0 without a body.
 
-    A body may hold several elements, one after the other: `element_rows` is the rows of each but
-    the last, 0 where the body is one element. In a CREDIT `rows` is the number of elements, or of
-    frames with word of what was missed, that the worker may send besides; in a MISSED that of the
-    elements which were dropped.
+    A body may hold several elements, one after the other: each but the last has `element_rows`
+    rows; 0 means that the body is one element. In a CREDIT, `rows` is the number of further
+    elements or MISSED frames that the worker may send; in a MISSED, it is the number of elements
+    that were dropped.
 
-    `divisible` says that the body's rows are the spans' rows one by one, so that a part of them
-    may be kept; a batch that operators were applied to as a whole is not. `more_follows`: the
-    worker is at work on more for this reader, so that another frame is certain to come unless the
-    stream ends or breaks. `notes` are those of an OMITTED, or the bookmark of a BOOKMARK as it is
-    encoded.
+    `divisible`: the body's rows are the spans' rows one by one, so that a part of them may be kept;
+    a batch that operators were applied to as a whole is not divisible. `more_follows`: the worker
+    is at work on more for this reader, so that another frame is certain to come unless the stream
+    ends or breaks. `notes`: the notes of an OMITTED, or the encoded bookmark of a BOOKMARK.
     """
 
     kind: FrameKind
@@ -91,12 +92,12 @@ class Header(NamedTuple):
 
     @property
     def elements(self) -> int:
-        """Number of elements in the body."""
+        """The number of elements in the body."""
         return elements_in(self.rows, self.element_rows)
 
 
 def elements_in(rows: int, element_rows: int) -> int:
-    """Into how many elements rows are cut; `element_rows` 0: into one."""
+    """Returns the number of elements that `rows` are cut into; one if `element_rows` is 0."""
     return -(-rows // element_rows) if element_rows else 1
 
 
@@ -117,29 +118,29 @@ def pack_data(
     element_rows: int = 0,
     more_follows: bool = False,
 ) -> bytes:
-    """Header of a data frame; at most 65,535 spans."""
+    """Returns the header of a data frame, of at most 65,535 spans."""
     flags = (_DIVISIBLE if divisible else 0) | (_MORE_FOLLOWS if more_follows else 0)
     head = _HEAD.pack(_VERSION, FrameKind.DATA, flags, len(spans), rows, element_rows, checksum)
     return head + b"".join(_SPAN.pack(*span) for span in spans)
 
 
 def pack_credit(elements: int) -> bytes:
-    """Header that lets a worker send so many elements more."""
+    """Returns a header that lets a worker send `elements` more elements."""
     return _head(FrameKind.CREDIT, rows=elements)
 
 
 def pack_missed(elements: int) -> bytes:
-    """Header that says how many elements were dropped before the reader could have them."""
+    """Returns a header that says how many elements were dropped before the reader got them."""
     return _head(FrameKind.MISSED, rows=min(elements, _MAX_ROWS))
 
 
 def pack_omitted(notes: bytes) -> bytes:
-    """Header that tells a reader what is missing from the frames that follow."""
+    """Returns a header that tells a reader what is missing from the frames that follow."""
     return _head(FrameKind.OMITTED, checksum=zlib.crc32(notes)) + notes
 
 
 def pack_bookmark(encoded: bytes) -> bytes:
-    """Header that tells a reader from where the task whose rows follow can go on."""
+    """Returns a header that tells a reader from where the task whose rows follow can continue."""
     return _head(FrameKind.BOOKMARK, checksum=zlib.crc32(encoded)) + encoded
 
 
@@ -151,7 +152,7 @@ def _unpack_notes(kind: FrameKind, header: bytes, crc: int) -> Header:
 
 
 class Ask(NamedTuple):
-    """Rounds [first, end) of coordinated reads, as dealt out in this generation."""
+    """Rounds [first, end) of coordinated reads, as assigned to workers in this generation."""
 
     first: int
     end: int
@@ -159,7 +160,7 @@ class Ask(NamedTuple):
 
 
 def pack_asks(asks: Sequence[Ask], low: int) -> bytes:
-    """Header that asks a worker for rounds; all consumers are done with those below `low`."""
+    """Returns a header that asks for rounds; all consumers are done with those below `low`."""
     spans = [RowSpan(NO_WINDOW, 0, low, low)]
     spans += [RowSpan(0, ask.generation, ask.first, ask.end) for ask in asks]
     head = _head(FrameKind.ASK, spans=len(spans))
@@ -167,7 +168,7 @@ def pack_asks(asks: Sequence[Ask], low: int) -> bytes:
 
 
 def asks_of(header: Header) -> tuple[int, list[Ask]]:
-    """What `pack_asks` was given: the low mark, and what is asked for."""
+    """Returns what `pack_asks` was given: the low-water mark and the rounds that are asked for."""
     if header.kind is not FrameKind.ASK or not header.spans:
         raise DataLossError(f"a consumer sent a frame of kind {header.kind.name}")
     low, *wanted = header.spans
@@ -175,7 +176,7 @@ def asks_of(header: Header) -> tuple[int, list[Ask]]:
 
 
 def unpack(header: bytes) -> Header:
-    """Parses a header; DataLossError where it is not one."""
+    """Parses a header; DataLossError if it is damaged."""
     try:
         version, kind, flags, count, rows, element_rows, checksum = _HEAD.unpack_from(header)
         if kind in _WITH_NOTES and version == _VERSION:

@@ -1,7 +1,7 @@
-"""Lists of workers as bytes: what thousands of readers are told when they come all at once.
+"""Lists of workers as compressed bytes, for thousands of readers that arrive at the same time.
 
-Knows the message and its compression, nothing of who is told what. Invariant: `unfold` leaves in a
-reply the workers that it stands for and nothing of the form in which they came.
+Knows the message and its compression, nothing of which reader gets which workers. Invariant: after
+`unfold` a reply has the workers that it stands for, and no trace of the packed form.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from dataservice.config import CONTROL_MESSAGE_MAX_BYTES
 from dataservice.errors import DataLossError
 from dataservice.wire import dispatcher_pb2 as pb
 
-# The fastest: ids are random and shrink no further.
+# The fastest level: random ids shrink no further at higher ones.
 _LEVEL: Final = 1
 
 
 def pack(workers: Iterable[pb.WorkerInfo]) -> bytes:
-    """A `worker_list` that holds these."""
+    """Returns a `worker_list` that holds these workers."""
     return zlib.compress(pb.WorkerList(workers=workers).SerializeToString(), _LEVEL)
 
 
 def unfold(reply: pb.OpenIterationReply | pb.SyncReply) -> None:
-    """Puts all workers of a reply with a `worker_list` into `workers`; leaves others as they are.
+    """Moves the workers of a reply's `worker_list`, except lost ones, into its `workers`.
 
-    DataLossError for a list that cannot be read.
+    Leaves a reply without a `worker_list` as it is. DataLossError if the list cannot be read.
     """
     if not reply.worker_list:
         return

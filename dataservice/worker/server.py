@@ -170,7 +170,7 @@ class WorkerServer:
         try:
             return own.start()
         except FailedPreconditionError as reason:
-            logger.info("readers in this process get elements as those elsewhere: %s", reason)
+            logger.info("readers in this process get elements like readers elsewhere: %s", reason)
             return None
 
     def _give_up(self, error: BaseException) -> None:
@@ -182,7 +182,7 @@ class WorkerServer:
     def join(self, timeout_s: float | None = None) -> None:
         """Waits until the worker stops; raises the error that stopped it, if there was one."""
         if self._flight is None and not self._stopped.is_set():
-            raise FailedPreconditionError("the worker serves nothing to wait for before start()")
+            raise FailedPreconditionError("there is nothing to wait for before start()")
         left_s = limit_s(timeout_s, "timeout_s")
         if left_s is not None:
             self._stopped.wait(left_s)

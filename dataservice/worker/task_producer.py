@@ -200,8 +200,9 @@ def _usable(task: Task, had: Ranges, plan: str | None) -> Bookmark | None:
         return None
     if bookmark.plan != plan:
         logger.warning(
-            "the rows of task %d that its reader has are made again: its saved position is of plan "
-            "%s, this is %s; go on with the version that saved it to avoid that",
+            "computing again the rows of task %d that its reader already has: the saved "
+            "position is of plan %s, and this is plan %s; continue with the version that "
+            "saved it to avoid this",
             *(task.number, bookmark.plan, plan),
         )
         return None
@@ -243,7 +244,7 @@ class Marker:
             return encode_bookmark(self._task, Bookmark(row, self._plan, position))
         self._every_s *= 2
         logger.info(
-            "no bookmark of task %d for %g s: its position takes %d bytes",
+            "sending no position of task %d for %g s, because it takes %d bytes",
             *(self._task, self._every_s, len(position)),
         )
         return b""

@@ -1,4 +1,4 @@
-"""What ``fit``, ``evaluate`` and ``predict`` call as they go."""
+"""The public callbacks of ``fit``, ``evaluate`` and ``predict``."""
 
 from typing import TYPE_CHECKING
 
@@ -25,5 +25,5 @@ __all__ = [
     "TensorBoard",
 ]
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.CALLBACKS)

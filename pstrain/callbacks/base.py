@@ -1,7 +1,7 @@
-"""The moments at which ``fit``, ``evaluate`` and ``predict`` call, and the list that passes on.
+"""The base of callbacks, and the list by which ``fit``, ``evaluate`` and ``predict`` call them.
 
-Knows nothing of what callbacks do. Invariant: all run in the training program, one at a time, in
-the order in which they were given.
+Knows nothing of what callbacks do. Invariant: all callbacks run in the training program, one at a
+time, in the order in which they were given.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ _READS_LOGS = "_reads_logs"
 
 
 def reads_logs_where(is_due: Callable[[Any, int], bool]) -> Callable[[Hook], Hook]:
-    """Of an ``on_train_batch_end`` that reads its ``logs`` only where ``is_due(self, batch)``.
+    """Decorates an ``on_train_batch_end`` that reads ``logs`` only if ``is_due(self, batch)``.
 
-    Elsewhere they are empty: the value of a metric takes longer than a small step. An override of
-    such a method without this has them always.
+    At other times its ``logs`` are empty, because computing the value of a metric may take longer
+    than a small step. A method without this decorator always gets ``logs``, also if it overrides a
+    decorated one.
     """
 
     def marked(hook: Hook) -> Hook:
@@ -39,20 +40,22 @@ def reads_logs_where(is_due: Callable[[Any, int], bool]) -> Callable[[Hook], Hoo
 
 
 class Callback:
-    """Override what you need. All run in the training program, between reports of the trainers.
+    """The base class of callbacks; override the methods that you need.
 
-    ``model`` is the model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and
-    ``verbose``, and ``validation_freq`` where it is not 1. Set ``stop_training``, here or on the
-    model, to end after this epoch, or, while batches are told, after those that are under way.
-    ``logs`` may be added to at the end of an epoch. A method that takes ``logs`` where a moment
-    here has none, as Keras' do, is given an empty dict, ``on_train_end`` those of the last epoch.
+    All methods run in the training program, between reports of the trainers. ``model`` is the
+    model; ``params`` has ``epochs``, ``steps`` (None: whole epochs) and ``verbose``, and
+    ``validation_freq`` if that is not 1. Set ``stop_training``, on the callback or the model, to
+    end training after this epoch or, in a batch method, after the steps in progress.
+    ``on_epoch_end`` may add to its ``logs``. If an overriding method takes ``logs`` where the
+    method here does not, as methods of Keras do, it gets an empty dict; ``on_train_end`` gets the
+    logs of the last epoch.
 
-    ``batch`` counts steps of all trainers together. Trainers report several steps at a time
-    (``steps_per_execution``), as they end, whichever were scheduled first: a trainer that is slow
-    holds up no callback. ``on_train_batch_begin`` has the steps of this epoch that had been
-    reported before, ``on_train_batch_end`` those that have by now, with ``logs`` over the epoch so
-    far. Both are called when the report is there, so nothing waits for a callback but the program
-    itself.
+    ``batch`` counts the steps of all trainers together. Trainers report several steps at a time
+    (``steps_per_execution``), in the order in which these end, not that in which they were
+    scheduled, so a slow trainer delays no callback. ``on_train_batch_begin`` gets the number of
+    steps of this epoch that were reported before, ``on_train_batch_end`` the number with this
+    report, and ``logs`` over the epoch so far. Both are called when the report has arrived, so a
+    callback delays only the program itself.
     """
 
     model: Any = None
@@ -70,18 +73,18 @@ class Callback:
         self.params = params
 
     def state_dict(self) -> dict[str, Any]:
-        """What of it has to go back where training goes back to a checkpoint; JSON-able."""
+        """Returns the state, as JSON values, that a checkpoint has to save and restore."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`; may be empty."""
+        """Restores the result of :meth:`state_dict`, or an empty dict."""
 
     def on_train_begin(self) -> None: ...
 
     def on_train_end(self) -> None: ...
 
     def on_train_error(self, error: BaseException) -> None:
-        """Training ends by ``error``, and not by :meth:`on_train_end`: what is held is let go."""
+        """Called instead of :meth:`on_train_end` if ``error`` ends training, to free resources."""
 
     def on_epoch_begin(self, epoch: int) -> None: ...
 
@@ -95,12 +98,12 @@ class Callback:
     def on_test_begin(self) -> None: ...
 
     def on_test_end(self, logs: Logs) -> None:
-        """``logs``: what :func:`evaluate` returns."""
+        """Called at the end of an evaluation; ``logs``: the result of :func:`evaluate`."""
 
     def on_test_batch_begin(self, batch: int) -> None: ...
 
     def on_test_batch_end(self, batch: int, logs: Logs) -> None:
-        """``logs``: ``examples`` so far."""
+        """Called after each report of an evaluation; ``logs``: number of ``examples`` so far."""
 
     def on_predict_begin(self) -> None: ...
 
@@ -112,7 +115,7 @@ class Callback:
 
 
 def listed(callbacks: Any) -> list[Callback]:
-    """One callback or several, or None, as a list; InvalidTypeError for anything else."""
+    """Returns one callback, several or None as a list; InvalidTypeError for anything else."""
     several = callbacks if isinstance(callbacks, list | tuple) else [callbacks]
     for each in several:
         if isinstance(each, type):
@@ -128,13 +131,13 @@ def listed(callbacks: Any) -> list[Callback]:
 
 
 def _warn_of_hooks_without_calls(callback: Callback) -> None:
-    """Names that look like a moment's and are none: nobody would notice that they stay silent."""
+    """Warns of methods named ``on_...`` that are never called, such as misspelt ones."""
     hooks = [name for name in dir(Callback) if name.startswith("on_")]
     for name in dir(type(callback)):
         if name.startswith("on_") and name not in hooks:
             warnings.warn(
-                f"{type(callback).__name__}.{name} is called by nobody, only {', '.join(hooks)} "
-                f"are{nearest(name, hooks)}",
+                f"{type(callback).__name__}.{name} is never called; the methods that are called "
+                f"are {', '.join(hooks)}{nearest(name, hooks)}",
                 DataServiceWarning,
                 stacklevel=3,
             )
@@ -146,13 +149,13 @@ def _reads_logs(callback: Callback, batch: int) -> bool:
 
 
 def _call(hook: Callable[..., None], *arguments: Any, logs: Logs | None = None) -> None:
-    """With ``logs`` where it takes one more argument: every moment has them in Keras."""
+    """Calls ``hook``; adds ``logs`` if it takes one more argument, as all hooks of Keras do."""
     takes = [each.kind in _PLACED for each in inspect.signature(hook).parameters.values()]
     hook(*arguments, *([dict(logs or {})] if sum(takes) > len(arguments) else ()))
 
 
 class CallbackList:
-    """Calls each callback in turn."""
+    """A list of callbacks; each method calls the corresponding method of all, in order."""
 
     def __init__(
         self,
@@ -179,11 +182,14 @@ class CallbackList:
         return asked or getattr(self._model, "stop_training", False)
 
     def state_dict(self) -> list[list[Any]]:
-        """States of all callbacks, with the names of their classes."""
+        """Returns the states of all callbacks, each with the name of its class."""
         return [[type(each).__name__, each.state_dict()] for each in self._callbacks]
 
     def go_on(self, states: Sequence[Sequence[Any]]) -> None:
-        """Training goes on from where callbacks had these states: it has not been stopped."""
+        """Restores states of callbacks, by class name and order, when training continues.
+
+        Also clears ``stop_training``.
+        """
         waiting = list(states)
         self._model.stop_training = False
         for callback in self._callbacks:
@@ -196,7 +202,7 @@ class CallbackList:
 
     @contextmanager
     def training(self) -> Iterator[None]:
-        """Scope that is a training: one that an error ends is told so."""
+        """Spans a training; calls the hooks of its begin, and of its end or of its error."""
         try:
             self.train_begin()
             yield
@@ -233,7 +239,7 @@ class CallbackList:
             _call(callback.on_train_batch_begin, batch)
 
     def batch_end(self, batch: int, logs: Callable[[], Logs]) -> None:
-        """``logs``: makes them, and is called once, if anybody reads them."""
+        """``logs``: a function that makes the logs; called once if a callback reads them."""
         made: Logs | None = None
         for callback in self._callbacks:
             if made is None and _reads_logs(callback, batch):

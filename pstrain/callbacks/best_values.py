@@ -1,8 +1,8 @@
-"""The values that a model had when it was best, kept beside the training to be taken back.
+"""Keeps the values of a model's best epoch during training, so that they can be restored.
 
-Parameter servers write and read them by themselves: they do not pass through this process. Knows
-nothing of what best is. Invariant: of what was saved here the newest is there, with what was said
-of it, and nothing else.
+Parameter servers write and read the values themselves; these do not pass through this process.
+Knows nothing of what makes an epoch the best. Invariant: only the newest saved values are kept,
+together with the fields that were saved with them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class BestValues:
-    """Of one model, in ``directory``; None: in a temporary one, if they are in this process."""
+    """The best values of one model, kept in ``directory``.
+
+    None: a temporary directory; InvalidArgumentError if the values are on parameter servers.
+    """
 
     def __init__(self, model: Any, directory: str | None) -> None:
         from pstrain.checkpoints.checkpoint import Checkpoint
@@ -30,12 +33,12 @@ class BestValues:
         strategy = model.strategy
         if directory is None and getattr(strategy, "parameters", None) is not None:
             raise InvalidArgumentError(
-                "restore_best_weights of a model on parameter servers needs a place that their "
-                "hosts see too: write EarlyStopping(..., directory=...)"
+                "restore_best_weights of a model on parameter servers needs a directory that "
+                "the hosts of the servers see too: write EarlyStopping(..., directory=...)"
             )
         self.is_kept_here: bool = strategy is None or strategy.extended.should_checkpoint
         self._when_all_are_done = getattr(strategy, "when_all_are_done", _at_once)
-        self._said = _Said()
+        self._said = _SavedFields()
         self._checkpoint: Checkpoint = Checkpoint(model=model, said=self._said)
         self._values: Checkpoint = Checkpoint(model=model)
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
@@ -47,20 +50,20 @@ class BestValues:
 
     @property
     def said(self) -> Mapping[str, Any]:
-        """What was said of them when they were saved."""
+        """The fields that were saved with the values."""
         return self._said.fields
 
     def save(self, **said: Any) -> None:
-        """In the place of those that were saved before, with what is said of them."""
+        """Saves the present values with the fields ``said``, and removes those saved before."""
         before, self._said.fields = self.path, said
         self.path = str(self._checkpoint.save(self._directory, name=_NAME))
         if before is not None:
             manifest.remove(before)
 
     def go_on(self, path: str | None) -> bool:
-        """Those that an earlier program saved stand for its best; False where they are gone.
+        """Adopts the values that an earlier program saved at ``path``; False if they are gone.
 
-        Where it has replaced those at ``path`` since, the newer ones do.
+        If that program has replaced them since, adopts the newer ones in the same directory.
         """
         if self.path is None and path is not None:
             self.path = path if os.path.isdir(path) else _newest(os.path.dirname(path))
@@ -70,9 +73,9 @@ class BestValues:
         return path is None or self.path is not None
 
     def restore(self) -> None:
-        """Takes the model back to the values, if any were saved, and closes.
+        """Restores the saved values, if any, into the model, and closes.
 
-        In the V1 form when no worker trains any more.
+        In the V1 form it does so once all workers have finished training.
         """
         self._when_all_are_done(self._restore)
 
@@ -84,13 +87,13 @@ class BestValues:
             self.close()
 
     def close(self) -> None:
-        """Removes what is temporary."""
+        """Removes the temporary directory, if there is one."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
 
-class _Said:
-    """Fields, as an object of a checkpoint."""
+class _SavedFields:
+    """A mapping of fields that can be saved as an object of a checkpoint."""
 
     def __init__(self) -> None:
         self.fields: Mapping[str, Any] = {}

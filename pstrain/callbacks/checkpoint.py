@@ -1,4 +1,4 @@
-"""Saves model and optimizer while they are trained."""
+"""Saves model and optimizer during training."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
 
 
 class Checkpoint(Callback):
-    """Saves into ``directory`` after every ``every`` epochs; ``last_path`` is the newest.
+    """Saves a checkpoint in ``directory`` every ``every`` epochs; ``last_path`` is the newest.
 
-    ``every_steps``: also when so many steps were reported since the last save, while the trainers
-    go on; where these end an epoch that is saved too, once, unless a validation comes first. With
-    ``save_best_only`` an epoch is saved only where ``monitor`` is better than before (``mode`` as
-    for EarlyStopping). ``max_to_keep``: how many stay (None: all). ``asynchronous`` (the default):
-    training goes on while files are written, and ends when they are. ``incremental``: large tables
-    write the rows that changed since the last save. ``objects`` are saved besides ``model`` and
-    ``optimizer``. ``last_path.pause_s`` tells for how long training stood still.
+    ``every_steps``: also saves when so many steps were reported since the last save, while the
+    trainers continue. If these steps end an epoch that is saved too, there is one save for both,
+    unless a validation comes between. With ``save_best_only`` an epoch is saved only if ``monitor``
+    has improved (``mode`` as in EarlyStopping). ``max_to_keep``: how many checkpoints are kept
+    (None: all). ``asynchronous`` (the default): training continues while files are written;
+    ``fit`` returns once they are complete. ``incremental``: for large tables, only rows that
+    changed since the last save are written. ``objects`` are saved beside ``model`` and
+    ``optimizer``. ``last_path.pause_s``: for how long the save stopped training.
 
-    How far ``fit`` has come is saved too: epoch, steps, metrics, history, position of the data.
-    From the first checkpoint on, a parameter server that is lost and started again (by its
-    supervisor) takes everything back to the newest one, and training goes on from there; the
-    first Checkpoint of a fit is where it goes back to. With ``resume``, a program that was killed
-    goes on with the unfinished fit whose checkpoint is the newest in ``directory``, when it is
-    started again. In the V1 form only the chief saves.
+    The progress of ``fit`` is saved too: epoch, steps, metrics, history, position in the data.
+    Once there is a checkpoint, the loss of a parameter server that is started again (by its
+    supervisor) rolls everything back to the newest checkpoint, from which training continues. If a
+    fit has several Checkpoint callbacks, the first one's checkpoints are used. With ``resume``, a
+    program that was killed and is started again continues the unfinished fit of the newest
+    checkpoint in ``directory``. In the V1 form only the chief saves.
     """
 
     @instead_of("callbacks.Checkpoint", foreign_arguments.CHECKPOINT)
@@ -84,7 +85,8 @@ class Checkpoint(Callback):
         self._unsaved += batch - self._reported
         self._reported = batch
         saves_soon = self._monitor is None and self._is_due(self._epoch)
-        # If it does not end here, the next report is saved.
+        # A report of the epoch's last step is saved by on_epoch_end. If the epoch does not end
+        # with it, the next report is saved.
         if not (saves_soon and batch == self._steps_of_epoch):
             self._save_steps()
 
@@ -124,7 +126,7 @@ class Checkpoint(Callback):
 
     @property
     def manager(self) -> CheckpointManager:
-        """Of the training that is under way."""
+        """The checkpoint manager of the training in progress."""
         if self._manager is None:
             self._manager = self._make_manager()
         return self._manager

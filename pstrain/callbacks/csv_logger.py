@@ -1,4 +1,4 @@
-"""One line of a CSV file per epoch."""
+"""Writes one line of a CSV file per epoch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pstrain.errors import InvalidArgumentError
 
 
 class CSVLogger(Callback):
-    """Writes the logs of each epoch into ``filename``: ``epoch``, then the others by name.
+    """Writes the logs of each epoch into ``filename``: ``epoch``, then the others sorted by name.
 
-    ``append=True`` goes on with a file that is there, under its header; so does, in any case, a
-    training that goes on from a checkpoint. No line waits in memory.
+    ``append=True`` adds to an existing file, under its header; a training that continues from a
+    checkpoint always does. Each line is written at once.
     """
 
     def __init__(
@@ -35,15 +35,15 @@ class CSVLogger(Callback):
         return {"has_lines": bool(self._columns)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._goes_on(is_known=self._append or state.get("has_lines", False))
+        self._continue_file(is_known=self._append or state.get("has_lines", False))
 
     def on_train_begin(self) -> None:
-        with open(self._filename, "a"):  # what cannot be written is told before an epoch is over
+        with open(self._filename, "a"):  # fails before the first epoch if it cannot be written
             pass
-        self._goes_on(is_known=self._append)
+        self._continue_file(is_known=self._append)
 
     def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
-        # Only then it is known where training goes on.
+        # Truncated here: only now it is known whether training continues from a checkpoint.
         if self._is_new:
             self._is_new = False
             with open(self._filename, "w"):
@@ -64,8 +64,8 @@ class CSVLogger(Callback):
                 writer.writeheader()
             writer.writerow({"epoch": epoch, **logs})
 
-    def _goes_on(self, *, is_known: bool) -> None:
-        """With the lines that are there, or without any."""
+    def _continue_file(self, *, is_known: bool) -> None:
+        """Continues the existing file under its header if ``is_known``, else begins anew."""
         self._columns = self._header() if is_known else []
         self._is_new = not self._columns
 

@@ -1,4 +1,4 @@
-"""Ends training when a measure no longer gets better."""
+"""Ends training when a monitored value stops improving."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ logger = logging.getLogger(__name__)
 
 
 class EarlyStopping(Callback):
-    """Stops after ``patience`` epochs (at least one) in which ``monitor`` did not improve.
+    """Stops training after ``patience`` epochs (at least one) in which ``monitor`` did not improve.
 
-    To improve is to get better than the best so far, at first ``baseline``, by more than
+    A value improves if it is better than the best so far, at first ``baseline``, by more than
     ``min_delta``. ``mode``: "min" for losses, "max" for scores, "auto" by the name. The first
-    ``start_from_epoch`` epochs do not count. A name that the logs do not have raises ValueError at
-    the end of the first epoch. ``stopped_epoch`` is the last epoch of a training that was ended,
-    ``best`` the best value, ``best_epoch`` its epoch, ``wait`` how many epochs were no better.
+    ``start_from_epoch`` epochs are not counted. A name that is not in the logs raises ValueError at
+    the end of the first epoch. ``stopped_epoch``: the epoch after which training was stopped;
+    ``best``: the best value; ``best_epoch``: its epoch; ``wait``: epochs since without improvement.
 
-    ``restore_best_weights``: when training ends, for whatever reason but an error, the model goes
-    back to the values of its best epoch; with them go the optimizer's slots, not its count of
-    steps. They are kept on disk meanwhile, in ``directory``, which parameter servers write to, so
-    with a strategy it must be given, as the same place on their hosts. In the V1 form each worker
-    stops by what it measures itself; the chief keeps the values of its own best epoch, and takes
-    them back when all workers are done, as the session ends, or when it trains on before that.
+    ``restore_best_weights``: when training ends for any reason but an error, the model's values and
+    the optimizer's slots, but not its count of steps, are restored from the best epoch. Until then
+    they are kept on disk, in ``directory``. With a strategy the parameter servers write there, so
+    ``directory`` must be given, and be the same place on all their hosts. In the V1 form each
+    worker stops by its own measurements; the chief keeps the values of its own best epoch, and
+    restores them when all workers are done, as the session ends, or when it trains again before
+    that.
     """
 
     def __init__(
@@ -57,12 +58,12 @@ class EarlyStopping(Callback):
 
     @property
     def best(self) -> float | None:
-        """The best value of the present training, or ``baseline``; None before there is one."""
+        """The best value of this training; before the first value ``baseline``, or None."""
         return self._monitor.best
 
     @property
     def wait(self) -> int:
-        """Epochs that were no better, one after the other."""
+        """The number of consecutive epochs without improvement."""
         return self._bad_epochs
 
     def state_dict(self) -> dict[str, Any]:
@@ -78,12 +79,13 @@ class EarlyStopping(Callback):
             return
         if not self._values.go_on(state.get("values")):
             logger.warning(
-                "the values of the best epoch are gone with the program that kept them: the best "
-                "from here on counts; EarlyStopping(directory=...) keeps them"
+                "the values of the best epoch were lost with the program that held them, so the "
+                "search for the best epoch starts over; EarlyStopping(directory=...) keeps them"
             )
             self._monitor.reset()
         elif self._values.path != state.get("values"):
-            # Of an epoch that came after the state: it stays the best, for its values do.
+            # The kept values are of a later epoch and have replaced those of the state's best
+            # epoch, so the later epoch stays the best one.
             self._monitor.best = self._values.said.get("best")
             self.best_epoch = self._values.said.get("best_epoch", 0)
 

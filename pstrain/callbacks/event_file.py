@@ -1,7 +1,7 @@
-"""The event files that TensorBoard reads, of scalars only.
+"""Writes event files of scalars, which TensorBoard reads.
 
-Knows the format, a sequence of TFRecords with Event messages, so that writing needs no package; it
-knows nothing of training. Invariant: what was flushed is whole records.
+Implements the format, a sequence of TFRecords with Event messages, so that writing needs no
+package. Knows nothing of training. Invariant: flushed files consist of whole records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _files = itertools.count()
 
 
 class EventFile:
-    """A new file in a folder, which is made where it is missing. Not thread safe."""
+    """A new event file in a folder, which is made if it is missing. Not thread-safe."""
 
     def __init__(self, folder: str) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -32,7 +32,7 @@ class EventFile:
         self._append(_text(3, _VERSION))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Adds named numbers of one step."""
+        """Adds the named scalars of one step."""
         values = b"".join(
             _nested(1, _text(1, tag) + _key(2, 5) + _float32(value))
             for tag, value in scalars.items()
@@ -40,11 +40,11 @@ class EventFile:
         self._append(_key(2, 0) + _varint(step) + _nested(5, values))
 
     def flush(self) -> None:
-        """Readers see what was written so far."""
+        """Makes all that was written visible to readers."""
         self._file.flush()
 
     def close(self) -> None:
-        """Flushes too. Idempotent."""
+        """Flushes and closes the file. Idempotent."""
         self._file.close()
 
     def _append(self, fields: bytes) -> None:
@@ -53,7 +53,7 @@ class EventFile:
         self._file.write(length + _checksum(length) + event + _checksum(event))
 
 
-# Protocol buffers: a field is a key, of its number and wire type, and a value.
+# Protocol buffers: a field is a key, made from its number and wire type, and a value.
 
 
 def _key(number: int, wire_type: int) -> bytes:
@@ -82,7 +82,7 @@ def _text(number: int, text: str) -> bytes:
     return _nested(number, text.encode())
 
 
-# TFRecord: length and data, each with its masked CRC-32C.
+# TFRecord: length and data, each followed by its masked CRC-32C.
 
 
 def _crc_table() -> list[int]:

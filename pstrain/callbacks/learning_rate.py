@@ -1,4 +1,4 @@
-"""Another learning rate for each epoch."""
+"""Sets the learning rate of each epoch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pstrain.callbacks.base import Callback, Logs
 
 
 class LearningRateScheduler(Callback):
-    """Before each epoch the model's optimizer goes on with the rate ``schedule(epoch)``.
+    """Sets the rate of the model's optimizer to ``schedule(epoch)`` before each epoch.
 
-    Epochs count from 0; a schedule of two arguments also gets the rate so far, which is that of the
-    epoch before also where training goes on from a checkpoint. The optimizer's counter and slots
-    stay. The rate is in the logs as ``learning_rate``.
+    Epochs count from 0. A schedule of two arguments also gets the rate of the epoch before, also
+    when training continues from a checkpoint. The optimizer keeps its counter and slots. The rate
+    is in the logs as ``learning_rate``.
     """
 
     def __init__(self, schedule: Callable[..., float], verbose: int = 0) -> None:
@@ -40,7 +40,7 @@ class LearningRateScheduler(Callback):
 
     def on_epoch_begin(self, epoch: int) -> None:
         optimizer = self.model.optimizer
-        if epoch != self._epoch:  # one that is gone on with has begun before
+        if epoch != self._epoch:  # an epoch that continues from a checkpoint has begun before
             so_far = rate_now(optimizer) if self._restored is None else self._restored
             self._epoch, self._before = epoch, so_far
         self._restored = None
@@ -58,7 +58,7 @@ LearningRateSchedule = LearningRateScheduler
 
 
 def rate_now(optimizer: Any) -> float:
-    """Of a schedule that it follows, the rate of its next step."""
+    """Returns the optimizer's rate; if it follows a schedule, the rate of the next step."""
     rate = optimizer.learning_rate
     return float(rate(int(optimizer.iterations)) if callable(rate) else rate)
 

@@ -1,4 +1,4 @@
-"""Which of two values of a measure is better, and which epochs have one. Pure."""
+"""Decides whether a monitored value improves, and which epochs are validated. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from dataservice.runtime.arguments import (
 )
 from pstrain.errors import InvalidArgumentError
 
-# Measures of which more is better; of all others, such as losses, less is.
+# Names of measures that are to be maximised; all others, such as losses, are to be minimised.
 _SCORES = ("auc", "acc", "accuracy", "precision", "recall")
 
 
 class Monitor:
-    """Watches ``name`` in logs: ``mode`` "min", "max", or "auto" (by the name)."""
+    """A monitor of ``name`` in logs; ``mode``: "min", "max", or "auto" (by the name)."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Monitor:
         check_text("monitor", name)
         check_choice("mode", mode, ("min", "max", "auto"))
         if mode == "auto":
-            # Of several metrics of a kind the others have numbers: "auc_2".
+            # Further metrics of the same kind have numbered names, such as "auc_2".
             plain = name.lower().rstrip("0123456789_")
             mode = "max" if plain.endswith(_SCORES) else "min"
         self.name, self.mode = name, mode
@@ -45,11 +45,11 @@ class Monitor:
         self.reset()
 
     def reset(self) -> None:
-        """Forgets the best value."""
+        """Resets the best value to the baseline."""
         self.best = self._baseline
 
     def value(self, logs: Mapping[str, float], whose: str) -> float:
-        """The value in ``logs``; ValueError, naming who watches, where there is none."""
+        """Returns the value in ``logs``; ValueError, naming the callback ``whose``, if missing."""
         if self.name not in logs:
             raise InvalidArgumentError(
                 f"{whose} watches {self.name!r}; the logs have {sorted(logs)}"
@@ -57,13 +57,13 @@ class Monitor:
         return float(logs[self.name])
 
     def is_due(self, epoch: int, params: Mapping[str, Any]) -> bool:
-        """Whether the logs of an epoch shall have it: without a validation they lack its values."""
+        """True if the logs of this epoch have the value: "val_" names need a validation."""
         return not self.name.startswith("val_") or is_validated(
             epoch, params.get("validation_freq", 1)
         )
 
     def improves(self, value: float) -> bool:
-        """Whether ``value`` is better than the best so far, which it then becomes."""
+        """True if ``value`` is better than the best value so far; then makes it the best."""
         if math.isnan(value):
             return False
         if self.best is not None:
@@ -75,14 +75,14 @@ class Monitor:
 
 
 def is_validated(epoch: int, validation_freq: int | Collection[int]) -> bool:
-    """Whether ``fit`` evaluates its ``validation_data`` after this epoch; the first is 0."""
+    """True if ``fit`` evaluates its ``validation_data`` after this epoch; epochs count from 0."""
     if isinstance(validation_freq, Collection):
         return epoch + 1 in validation_freq
     return (epoch + 1) % validation_freq == 0
 
 
 def check_frequency(validation_freq: Any) -> None:
-    """InvalidArgumentError for what is neither a positive number nor several."""
+    """Raises InvalidArgumentError unless given a positive integer or a collection of these."""
     is_list = isinstance(validation_freq, Collection) and not isinstance(validation_freq, str)
     for each in validation_freq if is_list else [validation_freq]:
         integer_at_least(each, 1, "validation_freq")

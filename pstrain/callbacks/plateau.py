@@ -1,4 +1,4 @@
-"""A smaller learning rate where a measure no longer gets better."""
+"""Reduces the learning rate when a monitored value stops improving."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from pstrain.foreign_arguments import instead_of
 class ReduceLROnPlateau(Callback):
     """Multiplies the learning rate by ``factor`` after ``patience`` epochs without improvement.
 
-    To improve is to be better than the best so far by more than ``min_delta``; ``mode`` as for
-    EarlyStopping. Epochs count again once ``cooldown`` of them have ended since. The rate does not
-    fall below ``min_lr``; a schedule gives way to the rate of its next step. The rate is in the
-    logs as ``learning_rate``. It stays as it is when training ends.
+    A value improves if it is better than the best so far by more than ``min_delta``; ``mode`` as in
+    EarlyStopping. After a reduction, ``cooldown`` epochs are not counted. The rate does not fall
+    below ``min_lr``. If the optimizer follows a schedule, the schedule is replaced by ``factor``
+    times its rate for the next step. The rate is in the logs as ``learning_rate``; it is kept when
+    training ends.
     """
 
     @instead_of("ReduceLROnPlateau", foreign_arguments.PLATEAU)
@@ -43,13 +44,13 @@ class ReduceLROnPlateau(Callback):
         self._cooldown = integer_at_least(cooldown, 0, "cooldown")
         self._least = non_negative(min_lr, "min_lr")
         self._verbose = verbose
-        self._bad_epochs = self._rests = 0
+        self._bad_epochs = self._cooldown_left = 0
         self._first: Any = None
         self._reduced: float | None = None
 
     def on_train_begin(self) -> None:
         self._monitor.reset()
-        self._bad_epochs = self._rests = 0
+        self._bad_epochs = self._cooldown_left = 0
         self._first, self._reduced = self.model.optimizer.learning_rate, None
 
     def on_epoch_end(self, epoch: int, logs: Logs) -> None:
@@ -57,8 +58,8 @@ class ReduceLROnPlateau(Callback):
         if not self._monitor.is_due(epoch, self.params):
             return
         value = self._monitor.value(logs, "ReduceLROnPlateau")
-        self._rests = max(0, self._rests - 1)
-        if self._monitor.improves(value) or self._rests:
+        self._cooldown_left = max(0, self._cooldown_left - 1)
+        if self._monitor.improves(value) or self._cooldown_left:
             self._bad_epochs = 0
             return
         self._bad_epochs += 1
@@ -68,7 +69,7 @@ class ReduceLROnPlateau(Callback):
     def _reduce(self, epoch: int, rate: float) -> None:
         self._reduced = max(rate * self._factor, self._least)
         self.model.optimizer.learning_rate = self._reduced
-        self._bad_epochs, self._rests = 0, self._cooldown
+        self._bad_epochs, self._cooldown_left = 0, self._cooldown
         if self._verbose:
             print(f"epoch {epoch + 1}: learning rate {self._reduced:g} from here on")
 
@@ -76,13 +77,13 @@ class ReduceLROnPlateau(Callback):
         return {
             "best": self._monitor.best,
             "bad_epochs": self._bad_epochs,
-            "rests": self._rests,
+            "rests": self._cooldown_left,
             "reduced": self._reduced,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._monitor.best = state["best"]
-        self._bad_epochs, self._rests = state["bad_epochs"], state["rests"]
+        self._bad_epochs, self._cooldown_left = state["bad_epochs"], state["rests"]
         if state["reduced"] != self._reduced:
             self._reduced = state["reduced"]
             rate = self._first if self._reduced is None else self._reduced

@@ -1,6 +1,6 @@
-"""One line per epoch on a terminal: how far, how fast, how good, how long still.
+"""Shows the progress of training: one line per epoch, with speed, loss, metrics and time left.
 
-Knows only the logs. Invariant: writes nothing but whole lines where the output is no terminal.
+Knows only the logs. Invariant: if the output is not a terminal, only whole lines are written.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from pstrain.callbacks.base import Callback, reads_logs_where
 _REDRAW_S = 0.1
 _BAR_WIDTH = 20
 _BAR_WIDTH_MIN = 5
-# What stands beside the bar, at its longest.
+# The greatest width of the text beside the bar.
 _OTHER_COLUMNS = 74
 
 
 class ProgressBar(Callback):
-    """``verbose`` 1: a bar that redraws itself on a terminal; 2, or no terminal: a line per epoch.
+    """A progress bar. ``verbose`` 1: redrawn on a terminal; 2, or no terminal: a line per epoch.
 
-    ``examples_per_epoch`` (where known) gives the bar a length before the first epoch has ended.
+    ``examples_per_epoch``, if known, gives the bar a length before the first epoch has ended.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ProgressBar(Callback):
 
     @reads_logs_where(_is_due)
     def on_train_batch_end(self, steps: int, logs: dict[str, float]) -> None:
-        # Where it was not due a moment ago there are no logs.
+        # Time has passed since the list asked whether logs are due, so they may be empty.
         if logs and self._is_due(steps):
             self._drawn_s = time.perf_counter()
             self._draw(self._line(self._share(steps, logs), logs), end="")
@@ -62,7 +62,7 @@ class ProgressBar(Callback):
         return min(1.0, logs["examples"] / self._expected) if self._expected else None
 
     def _line(self, share: float | None, logs: dict[str, float]) -> str:
-        """What matters while one waits comes first: a narrow terminal cuts off the end."""
+        """Returns the line, the most important parts first: a narrow terminal cuts off the end."""
         elapsed_s = time.perf_counter() - self._started_s
         parts = [f"epoch {self._epoch + 1}/{self.params.get('epochs', '?')}"]
         if share is not None:
@@ -91,7 +91,7 @@ class ProgressBar(Callback):
 
     @staticmethod
     def _width() -> int:
-        """Columns to write in; the last stays free, or some terminals would begin a new line."""
+        """Returns the usable columns: all but the last, after which some terminals wrap."""
         return shutil.get_terminal_size().columns - 1
 
 

@@ -1,6 +1,6 @@
-"""Logs as TensorBoard's event files, one for training and one for what is held out.
+"""Writes logs to TensorBoard's event files, one for training and one for held-out data.
 
-Knows which logs go where, not how they are written. Invariant: files are closed when training or
+Knows which logs go where, not the file format. Invariant: files are closed when training or
 evaluation ends.
 """
 
@@ -20,9 +20,10 @@ from pstrain.foreign_arguments import instead_of
 class TensorBoard(Callback):
     """Writes ``epoch_<name>`` by epoch into ``log_dir/train`` and ``log_dir/validation``.
 
-    ``update_freq``: "epoch", "batch" or a number of steps: the latter also write ``batch_<name>``
-    by step. A lone evaluation, such as a side-car's, writes ``evaluation_<name>_vs_iterations``
-    into ``log_dir/validation``. Writing needs no package; to look at it, install tensorboard.
+    ``update_freq``: "epoch", "batch" or a number of steps; the last two also write
+    ``batch_<name>`` by step. An evaluation outside training, such as a SidecarEvaluator's, writes
+    ``evaluation_<name>_vs_iterations`` into ``log_dir/validation``. Writing needs no package;
+    viewing needs tensorboard.
     """
 
     @instead_of("TensorBoard", foreign_arguments.TENSORBOARD)
@@ -52,7 +53,7 @@ class TensorBoard(Callback):
         self._epoch, self._steps, self._steps_before, self._written_at = -1, 0, 0, 0
 
     def on_epoch_begin(self, epoch: int) -> None:
-        # One that is gone on with counts its steps from its beginning.
+        # An epoch that continues from a checkpoint counts its steps from its own beginning.
         if epoch != self._epoch:
             self._epoch, self._steps_before = epoch, self._steps
 

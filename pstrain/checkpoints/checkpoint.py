@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 
 _NOT_MADE = (
-    "%r has made none of its variables yet, so a checkpoint saved now lacks the values that it is "
-    "to have from %s: use %r once after a restore, then save"
+    "%r has not made its variables yet, so a checkpoint saved now lacks their "
+    "values, which are in %s: use %r once after a restore, then save"
 )
 
 
@@ -63,7 +63,7 @@ class Checkpoint(Telling):
     a learning rate that the program has set is saved with its optimizer. Everything is saved as it
     is at one moment at which no closure is in flight. ``restore`` may come before an object has
     made its variables: each gets its value when it is made. If the object has some variables
-    already, only new variables of layers in its attributes, lists or dicts get theirs so.
+    already, this holds only for new variables of layers in its attributes, lists or dicts.
     """
 
     _foreign = foreign_names.CHECKPOINT_OBJECT
@@ -96,7 +96,7 @@ class Checkpoint(Telling):
     def __setattr__(self, name: str, value: Any) -> None:
         if not name.startswith("_") and name not in vars(self) and name != "followers":
             raise InvalidTypeError(
-                f"an object is saved that was given when the Checkpoint was made, not later: "
+                "an object is saved only if it was given when the Checkpoint was made: "
                 f"Checkpoint(..., {name}={name})"
             )
         super().__setattr__(name, value)
@@ -184,7 +184,7 @@ class Checkpoint(Telling):
             yield
 
     def attach(self, name: str, value: Attached) -> Any:
-        """Saves and restores ``value`` too; it is restored to None by a checkpoint without it.
+        """Saves and restores ``value`` too; a checkpoint without it gives it the state None.
 
         Returns its state, once, in the checkpoint that this object restored last, or None.
         """

@@ -213,6 +213,8 @@ def _read_index(directory: str) -> tuple[set[str], float]:
         return set(index["preserved"]), min(float(index["preserved_at_s"]), time.time())
     except FileNotFoundError:
         return nothing
+    except NotADirectoryError as error:
+        raise manifest.no_folder(directory) from error
     except (ValueError, KeyError, TypeError) as error:
         raise InvalidArgumentError(
             f"{os.path.join(directory, _INDEX)} is not the index of a CheckpointManager ({error}): "

@@ -88,6 +88,13 @@ def find(path: Path) -> str:
     return found
 
 
+def no_folder(directory: str) -> InvalidArgumentError:
+    """Returns the error for a checkpoint directory whose path is a file, or is inside one."""
+    return InvalidArgumentError(
+        f"no checkpoints can be in {directory!r}, which is, or lies in, a file: name a folder"
+    )
+
+
 class PartialCheckpoint:
     """A checkpoint that is not visible yet: a ``folder`` to fill, and the final ``path``.
 
@@ -99,7 +106,10 @@ class PartialCheckpoint:
     def __init__(self, directory: Path, name: str, number: int | None) -> None:
         check_name(name, number)
         directory = os.path.abspath(path_of(directory, "directory"))
-        os.makedirs(directory, exist_ok=True)
+        try:
+            os.makedirs(directory, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise no_folder(directory) from error
         with _lock:
             _remove_partial(directory)
             if number is None:

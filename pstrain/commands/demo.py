@@ -17,13 +17,38 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "demo", help="train on real flight records, from files to a model", description=__doc__
     )
-    parser.add_argument("--json", action="store_true", help="close with one line of JSON")
-    parser.add_argument("--data-dir", type=local_path, help="where the Parquet files go or are")
-    parser.add_argument("--out", type=local_path, help="where checkpoint and picture go")
-    parser.add_argument("--epochs", type=positive, default=5, help="default 5")
-    parser.add_argument("--batch-size", type=positive, default=1024, help="default 1024")
-    parser.add_argument("--seed", type=seed, default=0, help="default 0")
-    parser.add_argument("--no-plot", action="store_true", help="draw no picture")
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
+    parser.add_argument(
+        "--data-dir",
+        type=local_path,
+        metavar="DIR",
+        help="folder of the Parquet files, which are written there unless they exist (default: in "
+        "the user's cache)",
+    )
+    parser.add_argument(
+        "--out",
+        type=local_path,
+        metavar="DIR",
+        help="folder for the checkpoint and the plot (default: in the user's cache)",
+    )
+    parser.add_argument(
+        "--epochs", type=positive, default=5, metavar="N", help="passes over the data (default: 5)"
+    )
+    parser.add_argument(
+        "--batch-size",
+        type=positive,
+        default=1024,
+        metavar="N",
+        help="rows in each batch (default: 1024)",
+    )
+    parser.add_argument(
+        "--seed",
+        type=seed,
+        default=0,
+        metavar="N",
+        help="seed of the initial weights and of the shuffle (default: 0)",
+    )
+    parser.add_argument("--no-plot", action="store_true", help="draw no plot of the training")
     add_cluster(parser)
     parser.set_defaults(run=run)
 
@@ -64,16 +89,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _show(outcome: Outcome, narrator: Narrator) -> None:
-    narrator.table("What every process did", role_rows(outcome.roles))
+    narrator.table("Processes of the cluster", role_rows(outcome.roles))
     rows = [
         ("AUC on the test flights", f"{outcome.test_auc:.4f}"),
-        ("log loss on them", f"{outcome.test_logloss:.4f}"),
+        ("log loss on the test flights", f"{outcome.test_logloss:.4f}"),
         ("examples trained on", f"{outcome.examples:,}"),
         ("examples per second", f"{outcome.examples_per_s:,.0f}"),
-        ("seconds in all", f"{narrator.elapsed_s:.1f}"),
+        ("total seconds", f"{narrator.elapsed_s:.1f}"),
         ("data", str(Path(outcome.files.test).parent)),
         ("checkpoint", outcome.checkpoint),
     ]
     if outcome.picture is not None:
-        rows.append(("picture", outcome.picture))
+        rows.append(("plot", outcome.picture))
     narrator.table("Result", rows)

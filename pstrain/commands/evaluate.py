@@ -9,15 +9,29 @@ from pstrain.commands.options import CORRECT, add_types, local_path, positive
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "evaluate", help="score a trained model on labelled files", description=__doc__
+        "evaluate",
+        help="score a trained model on labelled files",
+        description=__doc__,
+        epilog="example: pstrain evaluate model --data 'new/*.parquet'",
     )
     parser.add_argument(
-        "folder", type=local_path, metavar="DIR", help="what pstrain train --out wrote"
+        "folder", type=local_path, metavar="DIR", help="folder that pstrain train --out wrote"
     )
-    parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
+    parser.add_argument(
+        "--data",
+        required=True,
+        metavar="GLOB",
+        help="files with the label column: a path, a folder, or a glob in quotes",
+    )
     add_types(parser)
-    parser.add_argument("--batch-size", type=positive, default=4096)
-    parser.add_argument("--json", action="store_true", help="one line of JSON")
+    parser.add_argument(
+        "--batch-size",
+        type=positive,
+        default=4096,
+        metavar="N",
+        help="rows in each batch (default: 4096)",
+    )
+    parser.add_argument("--json", action="store_true", help="print the scores as one line of JSON")
     parser.set_defaults(run=run)
 
 

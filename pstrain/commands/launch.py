@@ -1,8 +1,8 @@
 """``pstrain launch``: runs one program as every task of a cluster, here or on an engine.
 
-The program is started once per task and finds its part in TF_CONFIG; the address of the data
-service is in DATASERVICE_DISPATCHER. On this machine and on Ray it runs until the chief ends; for
-Slurm and Kubernetes it writes what `sbatch` and `kubectl apply -f` take.
+The program is started once per task and finds its role in TF_CONFIG; the address of the data
+service is in DATASERVICE_DISPATCHER. On this machine and on Ray the command runs until the chief
+ends; for Slurm and Kubernetes it writes the input of `sbatch` or `kubectl apply -f`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pstrain.errors import FailedPreconditionError, InvalidArgumentError
 from pstrain.launch.layout import Exposure, Layout
 
 _PROGRAM: Final = """\
-pstrain launch --engine local --workers 2 --ps 2 --data-workers 1 -- program.py ARGS...
-pstrain launch --engine slurm --insecure-network --nodes 2 -- program.py | sbatch
-pstrain launch --engine k8s --insecure-network --image NAME:TAG -- program.py | kubectl apply -f -
-pstrain launch --engine ray --insecure-network -- program.py
+examples:
+  pstrain launch --engine local --workers 2 --ps 2 --data-workers 1 -- program.py ARGS...
+  pstrain launch --engine slurm --insecure-network --nodes 2 -- program.py | sbatch
+  pstrain launch --engine k8s --insecure-network --image NAME:TAG -- program.py | kubectl apply -f -
+  pstrain launch --engine ray --insecure-network -- program.py
 
-The program, in every task:
+what the program does in every task:
   resolver = ps.TFConfigClusterResolver()
   if resolver.task_type in ("worker", "ps"):
       ps.Server(resolver).join()
@@ -31,7 +32,7 @@ The program, in every task:
       ...  # the chief: ps.ParameterServerStrategy(resolver), os.environ["DATASERVICE_DISPATCHER"]
 """
 
-# Which engines an option is for; of the others nobody would look at it.
+# The engines that use each option; other engines would ignore it, so it is refused for them.
 _ENGINES_OF: Final = {
     "supervise": ("local",),
     "cpus_per_task": ("slurm", "ray"),
@@ -63,40 +64,67 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         allow_abbrev=False,
     )
     parser.add_argument(
-        "--engine", choices=tuple(_RUN), default="local", help="where the tasks run (local)"
+        "--engine",
+        choices=tuple(_RUN),
+        default="local",
+        help="where the tasks run (default: local)",
     )
     _add_shape(parser)
     _add_exposure(parser)
     _add_engines(parser)
     parser.add_argument(
-        "program", nargs="+", metavar="PROGRAM", help="a .py file or a command, and its arguments"
+        "program",
+        nargs="+",
+        metavar="PROGRAM",
+        help=".py file or command to run, and its arguments",
     )
     parser.set_defaults(run=run)
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
-    shape = parser.add_argument_group("tasks, beside one chief")
-    shape.add_argument("--workers", type=positive, default=2, help="trainers (2)")
-    shape.add_argument("--ps", type=positive, default=2, help="parameter servers (2)")
+    shape = parser.add_argument_group("tasks, besides one chief")
+    shape.add_argument(
+        "--workers", type=positive, default=2, metavar="N", help="number of trainers (default: 2)"
+    )
+    shape.add_argument(
+        "--ps",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="number of parameter servers (default: 2)",
+    )
     shape.add_argument(
         "--data-workers",
         type=_count,
         default=1,
-        help="workers of the data service, and a dispatcher; 0 for none (1)",
+        metavar="N",
+        help="number of workers of the data service, besides its dispatcher; 0 for no data service "
+        "(default: 1)",
     )
 
 
 def _add_exposure(parser: argparse.ArgumentParser) -> None:
-    exposure = parser.add_argument_group("tasks on several hosts: one of")
+    exposure = parser.add_argument_group(
+        "network and encryption",
+        description="Tasks on several hosts need either --insecure-network or certificates.",
+    )
     exposure.add_argument(
         "--insecure-network",
         action="store_true",
-        help="their traffic travels unencrypted, on a network that you trust",
+        help="let the tasks talk unencrypted, on a network that you trust",
     )
-    for name, what in (("cert", "certificate"), ("key", "its key"), ("ca", "whom to trust")):
-        exposure.add_argument(f"--tls-{name}", metavar="PEM", help=f"{what}: a path on each host")
+    for name, what in (
+        ("cert", "certificate that every server presents"),
+        ("key", "private key of that certificate"),
+        ("ca", "CA certificates that every task trusts"),
+    ):
+        exposure.add_argument(
+            f"--tls-{name}", metavar="PEM", help=f"{what}, as a path that exists on each host"
+        )
     exposure.add_argument(
-        "--tls-secret", metavar="NAME", help="k8s: of a Secret with tls.crt, tls.key and ca.crt"
+        "--tls-secret",
+        metavar="NAME",
+        help="k8s: name of a Secret with tls.crt, tls.key and ca.crt",
     )
 
 
@@ -105,31 +133,46 @@ def _add_engines(parser: argparse.ArgumentParser) -> None:
         engines = ", ".join(_ENGINES_OF[name.strip("-").replace("-", "_")])
         group.add_argument(name, help=f"{engines}: {help}", **settings)  # type: ignore[arg-type]
 
-    group = parser.add_argument_group("engines")
+    group = parser.add_argument_group("options of single engines")
     option(
         "--supervise",
-        "start trainers and parameter servers that fail again, at their addresses",
+        "restart trainers and parameter servers that fail, at the addresses that they had",
         action="store_true",
     )
-    option("--cpus-per-task", "CPUs of each task (1)", type=positive, metavar="N")
-    option("--output", "the file to write (standard output)", metavar="FILE")
-    option("--name", "of the job, and of what belongs to it (pstrain)", metavar="NAME")
-    option("--python", "the interpreter there (python3)", metavar="PATH")
-    option("--nodes", "nodes of the job (1)", type=positive, metavar="N")
+    option("--cpus-per-task", "CPUs for each task (default: 1)", type=positive, metavar="N")
+    option("--output", "file to write (default: standard output)", metavar="FILE")
+    option(
+        "--name", "name of the job and of all that belongs to it (default: pstrain)", metavar="NAME"
+    )
+    option("--python", "Python interpreter of the tasks (default: python3)", metavar="PATH")
+    option("--nodes", "number of nodes of the job (default: 1)", type=positive, metavar="N")
     option(
         "--sbatch",
-        "a further option of sbatch, such as --sbatch=--partition=long; may be repeated",
+        "further option for sbatch, such as --sbatch=--partition=long; may be given several times",
         action="append",
         metavar="OPTION",
     )
-    option("--image", "container image that has pstrain and the program", metavar="NAME:TAG")
-    option("--namespace", "where the pods run (default)", metavar="NAME")
-    option("--cpu", "CPUs of each pod, such as 2 or 500m", metavar="AMOUNT")
-    option("--memory", "memory of each pod, such as 4Gi", metavar="AMOUNT")
-    option("--token-secret", "a Secret with the key `token` (a new one is written)", metavar="NAME")
-    option("--ray-address", "the cluster's, such as auto (RAY_ADDRESS, or here)", metavar="ADDRESS")
-    option("--working-dir", "folder that is copied to the nodes", metavar="FOLDER")
-    option("--timeout", "how long to wait for room (600)", type=rate, metavar="SECONDS")
+    option("--image", "container image with pstrain and the program (required)", metavar="NAME:TAG")
+    option("--namespace", "namespace of the pods (default: default)", metavar="NAME")
+    option("--cpu", "CPUs for each pod, such as 2 or 500m", metavar="AMOUNT")
+    option("--memory", "memory for each pod, such as 4Gi", metavar="AMOUNT")
+    option(
+        "--token-secret",
+        "name of a Secret whose key `token` holds the token (default: the manifest makes one)",
+        metavar="NAME",
+    )
+    option(
+        "--ray-address",
+        "address of the Ray cluster, or auto (default: RAY_ADDRESS, or a new one on this machine)",
+        metavar="ADDRESS",
+    )
+    option("--working-dir", "folder to copy to the nodes", metavar="DIR")
+    option(
+        "--timeout",
+        "how long to wait until Ray has room for all tasks (default: 600)",
+        type=rate,
+        metavar="SECONDS",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -216,7 +259,7 @@ _RUN: Final[dict[str, Callable[[argparse.Namespace, Layout], int]]] = {
 
 
 def _write(path: str | None, text: str) -> int:
-    """Where only the user reads it: a manifest has the token."""
+    """Writes to a file that only the user may read (a manifest has the token), or to stdout."""
     if path is None:
         sys.stdout.write(text)
         return 0

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _number(parse: Callable[[str], T], holds: Callable[[T], bool], must: str) -> Callable[[str], T]:
-    """A parser of numbers for argparse; those for which ``holds`` is False are refused."""
+    """Returns a parser for argparse that refuses numbers for which ``holds`` is False."""
 
     def number(text: str) -> T:
         try:
@@ -43,7 +43,7 @@ share = _number(float, lambda value: 0 < value < 1, "between 0 and 1")
 
 
 def local_path(text: str) -> Path:
-    """A path of this machine, for argparse."""
+    """Parses a path of this machine, for argparse; refuses URLs."""
     if "://" in text:
         raise argparse.ArgumentTypeError(
             f"must be a path in a file system of this machine, got the URL {text}"
@@ -52,12 +52,12 @@ def local_path(text: str) -> Path:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names between commas, for argparse."""
+    """Parses names separated by commas, for argparse."""
     return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 def poolings(text: str) -> dict[str, str]:
-    """Rules by column, "" for the others': ``RULE`` or ``COLUMN=RULE`` between commas."""
+    """Parses ``RULE`` or ``COLUMN=RULE``, separated by commas; a rule alone has the column ""."""
     rules: dict[str, str] = {}
     for part in names(text):
         name, _, rule = part.rpartition("=")
@@ -70,7 +70,7 @@ def poolings(text: str) -> dict[str, str]:
 
 
 def column_types(text: str) -> dict[str, str]:
-    """Types by column, for argparse: ``COLUMN=TYPE`` between commas."""
+    """Parses types by column, for argparse: ``COLUMN=TYPE`` separated by commas."""
     types: dict[str, str] = {}
     for part in names(text):
         name, _, type_ = part.rpartition("=")
@@ -83,7 +83,7 @@ def column_types(text: str) -> dict[str, str]:
 
 
 def delimiter(text: str) -> str:
-    """One character, for argparse; a tab may be written as two, as shells give it."""
+    """Parses one character, for argparse; a tab may be written as backslash and t, as in shells."""
     sign = "\t" if text == r"\t" else text
     if len(sign) != 1:
         raise argparse.ArgumentTypeError(f"must be one character, or \\t for a tab, got {text!r}")
@@ -91,27 +91,27 @@ def delimiter(text: str) -> str:
 
 
 def add_types(parser: argparse._ActionsContainer) -> None:
-    """How columns of text files are read."""
+    """Adds the options that say how columns of text files are read."""
     parser.add_argument(
         "--delimiter",
         type=delimiter,
         metavar="CHARACTER",
-        help=r"what stands between the columns of CSV files, as ';' or '\t' (default a comma, in "
-        ".tsv files a tab)",
+        help=r"character between the columns of CSV files, such as ';' or '\t' (default: a comma, "
+        "in .tsv files a tab)",
     )
     parser.add_argument(
         "--types",
         type=column_types,
         default={},
         metavar="COLUMN=TYPE,...",
-        help="how columns of CSV and JSON files are read, where the first rows tell it wrongly: "
-        f"{', '.join(TYPES)}",
+        help="types of columns of CSV and JSON files, where the first rows do not show the right "
+        f"one; a type is {', '.join(TYPES[:-1])} or {TYPES[-1]}",
     )
 
 
 def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
-    """A table of what every process did."""
-    rows: list[tuple[str, ...]] = [("role", "pid", "memory", "did")]
+    """Returns the rows of a table that says what every process did."""
+    rows: list[tuple[str, ...]] = [("role", "pid", "peak memory", "work done")]
     for role in roles:
         memory = f"{role.memory_bytes / 2**20:,.0f} MiB" if role.memory_bytes else "?"
         rows.append((role.role, str(role.pid), memory, role.did))
@@ -119,10 +119,22 @@ def role_rows(roles: Sequence[Activity]) -> list[tuple[str, ...]]:
 
 
 def add_cluster(parser: argparse.ArgumentParser) -> None:
-    """How many processes of each role."""
-    shape = parser.add_argument_group("the cluster, on this machine")
-    shape.add_argument("--workers", type=positive, default=2, help="trainers (default 2)")
-    shape.add_argument("--ps", type=positive, default=2, help="parameter servers (default 2)")
+    """Adds the options for the number of processes of each role."""
+    shape = parser.add_argument_group("processes of the cluster on this machine")
     shape.add_argument(
-        "--data-workers", type=positive, default=2, help="workers of the data service (default 2)"
+        "--workers", type=positive, default=2, metavar="N", help="number of trainers (default: 2)"
+    )
+    shape.add_argument(
+        "--ps",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="number of parameter servers (default: 2)",
+    )
+    shape.add_argument(
+        "--data-workers",
+        type=positive,
+        default=2,
+        metavar="N",
+        help="number of workers of the data service (default: 2)",
     )

@@ -17,17 +17,34 @@ if TYPE_CHECKING:
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = commands.add_parser(
-        "predict", help="predict the rows of files with a trained model", description=__doc__
+        "predict",
+        help="predict the rows of files with a trained model",
+        description=__doc__,
+        epilog="example: pstrain predict model --data 'new/*.parquet' --output predictions.csv",
     )
     parser.add_argument(
-        "folder", type=local_path, metavar="DIR", help="what pstrain train --out wrote"
+        "folder", type=local_path, metavar="DIR", help="folder that pstrain train --out wrote"
     )
-    parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
+    parser.add_argument(
+        "--data",
+        required=True,
+        metavar="GLOB",
+        help="files to predict: a path, a folder, or a glob in quotes",
+    )
+    parser.add_argument(
+        "--output",
+        type=local_path,
+        required=True,
+        metavar="FILE",
+        help="file to write, whose name ends in .parquet or .csv",
+    )
     add_types(parser)
     parser.add_argument(
-        "--output", type=local_path, required=True, metavar="FILE", help="ends in .parquet or .csv"
+        "--column",
+        default="prediction",
+        metavar="NAME",
+        help="name of the column of predictions (default: prediction)",
     )
-    parser.add_argument("--column", default="prediction", help="its name (default prediction)")
     parser.add_argument(
         "--only", action="store_true", help="write the predictions without the other columns"
     )
@@ -54,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
-    """Writes the file, whole or not at all; returns its rows."""
+    """Writes the file, whole or not at all; returns its number of rows."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     writer: Any = None
     rows = 0
@@ -76,7 +93,7 @@ def _write(batches: Iterator[pa.RecordBatch], path: Path) -> int:
 
 @contextlib.contextmanager
 def _named(output: Path) -> Iterator[None]:
-    """Errors of the file that is written under its name; it is as it was before."""
+    """Raises errors of writing as ones that name ``output``, which is left as it was before."""
     try:
         yield
     except OSError as error:

@@ -33,23 +33,40 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "server", help="run a trainer or a parameter server", description=__doc__
     )
-    parser.add_argument("--job", choices=("worker", "ps"), help="default: from TF_CONFIG")
-    parser.add_argument("--index", type=int, help="task index; default: from TF_CONFIG, or 0")
-    parser.add_argument("--host", help="address to listen on; default: the task's own")
-    parser.add_argument("--port", type=int, help="port to listen on (0: a free one)")
+    parser.add_argument(
+        "--job",
+        choices=("worker", "ps"),
+        help="what to run: a trainer (worker) or a parameter server (ps) (default: from TF_CONFIG)",
+    )
+    parser.add_argument(
+        "--index",
+        type=int,
+        metavar="N",
+        help="index of the task in its job (default: from TF_CONFIG, or 0)",
+    )
+    parser.add_argument(
+        "--host", help="address to listen on (default: the task's host in TF_CONFIG, or 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port",
+        type=int,
+        help="port to listen on; 0 chooses a free one (default: the task's port in TF_CONFIG)",
+    )
     tls = parser.add_argument_group("encryption, for all servers of a cluster or for none")
-    tls.add_argument("--tls-cert", metavar="PEM", help="certificate that the server shows")
-    tls.add_argument("--tls-key", metavar="PEM", help="its key")
+    tls.add_argument(
+        "--tls-cert", metavar="PEM", help="file of the certificate to present; turns on TLS"
+    )
+    tls.add_argument("--tls-key", metavar="PEM", help="file of that certificate's private key")
     tls.add_argument(
         "--tls-ca",
         metavar="PEM",
-        help="whom to trust as parameter servers (default: the file in PSTRAIN_TLS_CA, else the "
-        "system's roots)",
+        help="file of the CA certificates to trust in connections to parameter servers (default: "
+        "the file in PSTRAIN_TLS_CA, or else those of the system)",
     )
     tls.add_argument(
         "--insecure-network",
         action="store_true",
-        help="listen where other hosts can reach it, without encryption",
+        help="listen without TLS on an address that other hosts can reach",
     )
     parser.add_argument(
         "--exit-with-coordinator",
@@ -57,12 +74,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=float,
         const=COORDINATOR_GRACE_S,
         metavar="SECONDS",
-        help="end with the coordinator's program: at once where that ends well, else when nobody "
-        f"has been connected for so long (default {COORDINATOR_GRACE_S:.0f}); give it to all "
-        "servers of a cluster",
+        help="end with the coordinator's program: at once if the program ends without an error, "
+        "otherwise when no program has been connected for SECONDS (default: "
+        f"{COORDINATOR_GRACE_S:.0f}); give it to all servers of a cluster",
     )
     parser.add_argument(
-        "--ready-json", action="store_true", help="print one JSON line when it serves"
+        "--ready-json",
+        action="store_true",
+        help="print the address and pid as one line of JSON when the server is ready",
     )
     parser.set_defaults(run=run)
 
@@ -81,19 +100,19 @@ def run(args: argparse.Namespace) -> int:
             announce_ready(address=server.address, pid=os.getpid())
         else:
             print(f"{server.job_name}:{server.task_index} serves at {server.address}", flush=True)
-        # A bare wait would not wake for a signal that another thread took.
+        # A wait without a time-out would not wake for a signal that another thread received.
         while not stop.wait(_POLL_S) and not server.has_stopped:
             pass
         server.stop()
-    # Threads that the transports keep can make taking the interpreter down slow, or abort it.
+    # Threads of the transports can make the interpreter's shutdown slow, or abort it.
     logging.shutdown()
     os._exit(0)
 
 
 def _has_started(server: Server, stop: StopSignals) -> bool:
-    """False where a signal came first; raises what the server cannot start for.
+    """Starts the server; False if a signal came first. Raises the error if it cannot start.
 
-    On a thread of its own: kernels are loaded by callbacks from C, out of which no Ctrl-C comes.
+    The start has its own thread: callbacks from C load kernels, and Ctrl-C cannot interrupt them.
     """
     outcome: Future[None] = Future()
 
@@ -114,7 +133,7 @@ def _has_started(server: Server, stop: StopSignals) -> bool:
 
 
 def _server(resolver: ClusterResolver, args: argparse.Namespace) -> Server:
-    # Kernels and transports take a second to import, which no other command shall wait for.
+    # Importing kernels and transports takes a second, for which no other command should wait.
     from pstrain.server import Server
 
     return Server(

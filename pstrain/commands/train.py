@@ -30,24 +30,74 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "train",
         help="train a model on your own Parquet, CSV, JSON or Arrow files",
         description=__doc__,
+        epilog="example: pstrain train --data 'clicks/*.parquet' --label clicked --out model",
     )
-    parser.add_argument("--data", required=True, metavar="GLOB", help="files, in quotes")
-    parser.add_argument("--label", required=True, metavar="COLUMN", help="has two values")
-    parser.add_argument("--out", type=local_path, default=Path("pstrain-model"), metavar="DIR")
-    parser.add_argument("--overwrite", action="store_true", help="replace the model in --out")
+    _add_files(parser)
+    _add_columns(parser)
+    _add_model(parser)
+    parser.add_argument("--json", action="store_true", help="print the result as one line of JSON")
+    parser.add_argument(
+        "--local", action="store_true", help="train in this process, without a cluster"
+    )
+    add_cluster(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_files(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data",
+        required=True,
+        metavar="GLOB",
+        help="files to train on: a path, a folder, or a glob in quotes",
+    )
+    parser.add_argument(
+        "--label",
+        required=True,
+        metavar="COLUMN",
+        help="column to predict, which must have two values",
+    )
+    parser.add_argument(
+        "--out",
+        type=local_path,
+        default=Path("pstrain-model"),
+        metavar="DIR",
+        help="folder for the trained model (default: pstrain-model)",
+    )
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace the model that is in --out, once the new one is saved",
+    )
     held_out = parser.add_mutually_exclusive_group()
     held_out.add_argument(
-        "--validation", type=share, default=0.1, metavar="SHARE", help="of the rows (default 0.1)"
+        "--validation",
+        type=share,
+        default=0.1,
+        metavar="SHARE",
+        help="share of the rows to hold out for validation (default: 0.1)",
     )
-    held_out.add_argument("--validation-data", metavar="GLOB", help="files to validate on instead")
-    columns = parser.add_argument_group("columns, where what is found out is wrong")
-    for option in ("--dense", "--categorical", "--ignore"):
-        columns.add_argument(option, type=names, default=(), metavar="COLUMN,...")
+    held_out.add_argument(
+        "--validation-data", metavar="GLOB", help="files to validate on, instead of held-out rows"
+    )
+
+
+def _add_columns(parser: argparse.ArgumentParser) -> None:
+    columns = parser.add_argument_group(
+        "columns",
+        description="The kinds of the columns are inferred from a sample and shown; --dense, "
+        "--categorical and --ignore correct them.",
+    )
+    for option, meaning in (
+        ("--dense", "columns to use as numbers"),
+        ("--categorical", "columns to use as categories"),
+        ("--ignore", "columns to leave out"),
+    ):
+        columns.add_argument(option, type=names, default=(), metavar="COLUMN,...", help=meaning)
     columns.add_argument(
         "--weights",
         metavar="COLUMN",
-        help="how much each row counts in training, where rows count differently; scores on the "
-        "validation rows, which need none, count them alike",
+        help="column that says how much each row counts in training (default: all rows count "
+        "alike); validation scores do not use it",
     )
     add_types(columns)
     columns.add_argument(
@@ -55,25 +105,61 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=poolings,
         default={},
         metavar="RULE|COLUMN=RULE,...",
-        help="how the embeddings of a list's values become one, in Parquet columns of lists of "
-        "integers, text or booleans: sum, mean (default) or sqrtn (the sum over the root of the "
-        "count); a rule alone is that of all lists that are not named",
+        help="rule by which the embeddings of the values of a list become one, in Parquet columns "
+        "of lists of integers, text or booleans: sum, mean or sqrtn (the sum divided by the square "
+        "root of the count); a RULE without a column holds for all columns that are not named "
+        "(default: mean)",
     )
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
     model = parser.add_argument_group("model")
-    model.add_argument("--model", choices=MODELS, help="default wide_deep")
-    model.add_argument("--dim", type=positive, default=16, help="embedding size (default 16)")
     model.add_argument(
-        "--hidden", type=_layers, default=(64, 32), metavar="UNITS,...", help="default 64,32"
+        "--model",
+        choices=MODELS,
+        help="kind of model (default: wide_deep, or logistic_regression without categorical "
+        "columns)",
     )
-    model.add_argument("--optimizer", choices=tuple(OPTIMIZERS), default="adagrad")
-    model.add_argument("--learning-rate", type=rate, help=f"default {_usual_rates()}")
-    model.add_argument("--batch-size", type=positive, default=1024, help="default 1024")
-    model.add_argument("--epochs", type=positive, default=3, help="default 3")
-    model.add_argument("--seed", type=seed, default=0)
-    parser.add_argument("--json", action="store_true", help="close with one line of JSON")
-    parser.add_argument("--local", action="store_true", help="in this process, without a cluster")
-    add_cluster(parser)
-    parser.set_defaults(run=run)
+    model.add_argument(
+        "--dim", type=positive, default=16, metavar="N", help="size of an embedding (default: 16)"
+    )
+    model.add_argument(
+        "--hidden",
+        type=_layers,
+        default=(64, 32),
+        metavar="UNITS,...",
+        help="sizes of the hidden layers (default: 64,32)",
+    )
+    model.add_argument(
+        "--optimizer",
+        choices=tuple(OPTIMIZERS),
+        default="adagrad",
+        help="rule that updates the weights (default: adagrad)",
+    )
+    model.add_argument(
+        "--learning-rate",
+        type=rate,
+        metavar="RATE",
+        help="learning rate of the first epoch, which falls to a tenth of it in the last (default: "
+        f"{_usual_rates()})",
+    )
+    model.add_argument(
+        "--batch-size",
+        type=positive,
+        default=1024,
+        metavar="N",
+        help="rows in each batch (default: 1024)",
+    )
+    model.add_argument(
+        "--epochs", type=positive, default=3, metavar="N", help="passes over the data (default: 3)"
+    )
+    model.add_argument(
+        "--seed",
+        type=seed,
+        default=0,
+        metavar="N",
+        help="seed of the initial weights, the shuffle and the held-out rows (default: 0)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -112,18 +198,18 @@ def _config(args: argparse.Namespace) -> TrainConfig:
 
 def _show(outcome: Outcome, out: Path, narrator: Narrator) -> None:
     if outcome.roles:
-        narrator.table("What every process did", role_rows(outcome.roles))
+        narrator.table("Processes of the cluster", role_rows(outcome.roles))
     narrator.table(
         "Result",
         [
             ("AUC on the validation rows", f"{outcome.auc:.4f}"),
-            ("log loss on them", f"{outcome.logloss:.4f}"),
-            ("rows to train on, to validate on", f"{outcome.rows_train:,}, "
+            ("log loss on the validation rows", f"{outcome.logloss:.4f}"),
+            ("training rows, validation rows", f"{outcome.rows_train:,}, "
              f"{outcome.rows_validation:,}"),
             ("examples per second", f"{outcome.examples_per_s:,.0f}"),
-            ("seconds in all", f"{narrator.elapsed_s:.1f}"),
+            ("total seconds", f"{narrator.elapsed_s:.1f}"),
             ("checkpoint", outcome.checkpoint),
-            ("next", f"pstrain predict {out} --data ... --output predictions.csv"),
+            ("next command", f"pstrain predict {out} --data ... --output predictions.csv"),
         ],
     )  # fmt: skip
 
@@ -147,4 +233,4 @@ def _layers(text: str) -> tuple[int, ...]:
 
 
 def _usual_rates() -> str:
-    return ", ".join(f"{usual:g} ({name})" for name, (usual, _) in OPTIMIZERS.items())
+    return ", ".join(f"{usual:g} for {name}" for name, (usual, _) in OPTIMIZERS.items())

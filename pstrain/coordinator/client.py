@@ -102,6 +102,7 @@ class ClusterCoordinator:
             if checkpoint is not None:
                 self.recover_from(checkpoint)
             return
+        strategy.check_open()
         self._options = options
         self.strategy = strategy
         self._functions = KnownFunctions()

@@ -20,7 +20,7 @@ def error_of_failed(closure: Closure, missing: int | None, attempts_max: int) ->
         return input_error(closure, missing)
     return closure.error or AbortedError(
         f"closure {closure.id} lost its trainer {attempts_max} times; it may be what "
-        "kills them: run it locally to see"
+        "kills the trainers: run it locally to see"
     )
 
 

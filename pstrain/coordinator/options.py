@@ -34,9 +34,9 @@ class CoordinatorOptions:
             value, wanted = getattr(self, field.name), getattr(options, field.name)
             if wanted not in (value, field.default):
                 raise InvalidArgumentError(
-                    f"the strategy has a coordinator with {field.name}={value} already, got "
-                    f"{wanted}: give it where the first one is made, which fit, evaluate and "
-                    "predict do where there is none"
+                    f"the strategy already has a coordinator with {field.name}={value}, got "
+                    f"{wanted}: pass the value where the first coordinator is made; fit, evaluate "
+                    "and predict make one if there is none"
                 )
 
 

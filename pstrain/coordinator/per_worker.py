@@ -114,17 +114,17 @@ class PerWorkerIterator:
             raise InvalidArgumentError(f"not a position of a per-worker iterator: {dict(state)!r}")
         if "next" in state:
             raise InvalidArgumentError(
-                "the position is of data that fit dealt to trainers a range at a time, and these "
-                "are read otherwise: give fit the data as then, or "
-                "callbacks.Checkpoint(..., resume=False)"
+                "the position was saved while fit dealt out ranges of the data to trainers, and "
+                "this data is read in another way: give fit the data in the same form as "
+                "before, or callbacks.Checkpoint(..., resume=False)"
             )
         positions = dict(state.get("trainers", {}))
         count = self._trainers.num_trainers
         if positions and state.get("trainers_count") != count:
             raise InvalidArgumentError(
                 f"the position was saved by {state.get('trainers_count')} trainers and there are "
-                f"{count}: only rows that a data service gives out (distribute, from_dataset_id) "
-                "can be gone on with by another number"
+                f"{count}: another number of trainers can continue only with data that a data "
+                "service hands out (distribute, from_dataset_id)"
             )
         if "service" in state:
             # Other readers of the job would keep the position from being loaded.
@@ -242,7 +242,9 @@ class PerWorkerDataset:
         return f"<PerWorkerDataset of {self._source!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        raise TypeError("a per-worker dataset is no argument of a function: pass iter(dataset)")
+        raise TypeError(
+            "a per-worker dataset cannot be an argument of a function: pass iter(dataset)"
+        )
 
     def _note_epoch(self, epoch: int) -> None:
         """Notes that an iterator was moved to ``epoch``: the next iterator has the one after."""

@@ -307,13 +307,13 @@ class Restorer:
             "were given up" if self._gives_up else "that had ended since are run again",
         )  # fmt: skip
         if names := self._left_out():
-            logger.warning("%s were not in the checkpoint and have begun anew", _named(names))
+            logger.warning("%s were not in the checkpoint and have started over", _named(names))
 
     def _checkpoint(self, reason: str) -> str:
         if self._newest is None:
             raise UnavailableError(
-                f"{reason}, and there is no checkpoint yet to go back to: start the server "
-                "again and the program anew, and save one before training begins"
+                f"{reason}, and there is no checkpoint yet to go back to: start the server and "
+                "the program again, and save a checkpoint before training begins"
             )
         return self._newest
 
@@ -343,7 +343,7 @@ class Restorer:
         try:
             self._manager.wait()
         except (DataServiceError, OSError) as error:
-            logger.warning("the checkpoint that was being written is given up: %s", error)
+            logger.warning("abandoned the checkpoint that was being written: %s", error)
 
     def _give_up(self, error: Exception) -> None:
         logger.error("parameter servers could not be restored: %s", error)

@@ -47,7 +47,7 @@ class Rollback:
                 core.kept = {number: c for number, c in core.kept.items() if number > mark}
 
     def parts(self) -> dict[int, int]:
-        """Returns, by closure that has not ended, how many parts of it are committed."""
+        """Returns, by closure not ended, how many of its parts without elements are committed."""
         with self._core.changed:
             return dict(self._core.state.parts)
 
@@ -78,7 +78,7 @@ class Rollback:
     def requeue(self, parts: Mapping[int, int]) -> int:
         """Queues all kept closures again; returns how many. UnavailableError if they are too many.
 
-        ``parts``: by closure, how many of its parts the checkpoint contains.
+        ``parts``: by closure, how many of its parts without elements the checkpoint contains.
         """
         core = self._core
         with core.changed:
@@ -86,7 +86,8 @@ class Rollback:
             if len(kept) >= KEPT_MAX:
                 raise UnavailableError(
                     f"more than {KEPT_MAX:,} closures have ended since the last checkpoint, so "
-                    "they cannot be run again: start anew from it, and save more often"
+                    "they cannot be run again: start the program again from that checkpoint, and "
+                    "save more often"
                 )
             again = {closure.id: closure for closure in kept.values()}
             core.closures = OrderedDict(sorted({**again, **core.closures}.items()))

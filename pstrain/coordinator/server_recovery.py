@@ -146,7 +146,7 @@ class ServerRecovery:
         return self._manager
 
     def check_intact(self) -> None:
-        """Raises ServerLostError, or the like, if values of this session are lost."""
+        """Raises an error, such as ServerLostError, if values of this session are lost."""
         self._strategy.parameters.check_current()
         if self._switch.is_restoring:
             raise ServerLostError("a parameter server was lost, and is being restored")

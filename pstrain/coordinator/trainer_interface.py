@@ -189,6 +189,8 @@ def _error_that_counts(closure: Closure) -> Exception | None:
     """Returns the error of a run; None if the closure had a value before and was run again."""
     error = closure.error
     if error is not None and closure.value.has_value:
-        logger.warning("closure %d had ended well and failed again: %s", closure.id, error)
+        logger.warning(
+            "closure %d had succeeded, and failed when it ran again: %s", closure.id, error
+        )
         return None
     return error

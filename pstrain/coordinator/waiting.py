@@ -63,8 +63,8 @@ class Waiting:
                 state = core.state
                 raise DeadlineExceededError(
                     f"gave up waiting for {what}: {state.waiting_count} closures wait, "
-                    f"{len(state.running)} run, {len(state.trainers)} trainers live"
-                    f"{first_unfinished(state, core.label_of)}"
+                    f"{len(state.running)} run, {len(state.trainers)} trainers are "
+                    f"alive{first_unfinished(state, core.label_of)}"
                 )
             self.check_absent_trainers()
             if pause_at_s is not None and now_s >= pause_at_s:
@@ -104,7 +104,9 @@ class Waiting:
         state = self._core.state
         absent = state.round.absent if self._core.in_rounds and state.trainers else ()
         if absent and time.monotonic() - self._joining_since_s > ABSENT_TIMEOUT_S:
-            logger.warning("rounds begin without trainers %s: they do not join", sorted(absent))
+            logger.warning(
+                "rounds begin without trainers %s, which have not joined", sorted(absent)
+            )
             self._core.apply(decide.Decision(rounds.give_up_absent(state)))
             self._core.make_progress()
 
@@ -117,8 +119,8 @@ class Waiting:
             if queue and now_s - since_s > self._trainer_timeout_s:
                 core.closures[queue.first].error = UnavailableError(
                     f"trainer {trainer} could not be reached for {now_s - since_s:.0f} s while "
-                    f"{len(queue)} closures wait for just this one; start the cluster's 'worker' "
-                    f"task {trainer}, or schedule them without trainer="
+                    f"{len(queue)} closures that are bound to it wait; start the cluster's "
+                    f"'worker' task {trainer}, or schedule them without trainer="
                 )
                 core.apply(decide.fail_bound_to(core.state, trainer))
 

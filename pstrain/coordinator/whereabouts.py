@@ -36,4 +36,4 @@ def first_unfinished(state: CoordinatorState, label_of: Callable[[int], str]) ->
     if not state.attempts:
         return ""
     first = min(state.attempts)
-    return f"; the first of them is {label_of(first)}, which {whereabouts(state, first, label_of)}"
+    return f"; the first closure is {label_of(first)}, which {whereabouts(state, first, label_of)}"

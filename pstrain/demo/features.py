@@ -1,7 +1,8 @@
 """The features of a flight, as dataset operators that run on the data workers.
 
-What is learnt from data (ranks of the numeric columns) comes from training rows alone. Invariant:
-training, test and prediction rows go through the same operators, so a row has one encoding.
+What is learnt from data (the ranks of the numeric columns) comes from training rows alone.
+Invariant: training, test and prediction rows go through the same operators, so that equal rows have
+the same features.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from pstrain.features.schema import Category, FeatureSchema
 _KNOTS = 256
 _SPREAD = 3.4
 
-# Ids as they are, and hashed ones with room enough that collisions are rare.
+# Ids that are used as they are, and ids that are hashed into enough buckets for few collisions.
 _PLAIN = {"month": 13, "weekday": 7, "hour": 24, "minute": 60}
 _HASHED = {"carrier": 2**10, "origin": 2**8, "dest": 2**12, "tailnum": 2**16, "flight": 2**14}
 
-# Columns that say more together than each alone.
+# Columns that tell more in combination than each alone.
 _CROSSES = (
     ("origin", "hour"),
     ("carrier", "hour"),
@@ -53,7 +54,7 @@ Knots = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 def schema() -> FeatureSchema:
-    """What the model reads of the rows that :func:`operators` makes."""
+    """Returns the columns that the model reads of the rows that :func:`operators` makes."""
     sizes = _PLAIN | _HASHED
     sizes |= {_bin(name): _BINS for name in WEATHER}
     sizes |= {"_".join(names): _CROSS_BUCKETS for names in _CROSSES}
@@ -62,7 +63,7 @@ def schema() -> FeatureSchema:
 
 
 def operators(flights: Dataset, ranks: Ranks) -> Dataset:
-    """Rows of flights as rows of features; nothing runs yet."""
+    """Returns a dataset that turns rows of flights into rows of features; nothing runs yet."""
     rows = flights.with_column(
         "clock", ((col("hour") + col("minute") / 60.0 - 13.0) / 5.0).cast("float32")
     )
@@ -76,7 +77,7 @@ def operators(flights: Dataset, ranks: Ranks) -> Dataset:
 
 
 def _cross(names: Sequence[str]) -> Any:
-    """Bucket of several columns' values together."""
+    """Returns the expression for the bucket of several columns' values together."""
     key = col(names[0]).hash(_KEYS)
     for name in names[1:]:
         key = (key * 31 + col(name).hash(_KEYS)).hash(_KEYS)
@@ -88,11 +89,12 @@ def _bin(name: str) -> str:
 
 
 class Ranks:
-    """Replaces numeric columns by their rank among the training rows; adds circles and bins.
+    """A batch function that replaces numeric columns by ranks, and adds circles and bins.
 
-    Ranks are evened out over [-1.7, 1.7], which has a standard deviation near 1: no outlier and no
-    unit matters any more. An unknown value becomes 0, the middle. Month and wind direction also
-    come as sine and cosine, since December is next to January, and the weather in bins of ranks.
+    Ranks are those among the training rows, spread evenly over [-1.7, 1.7], which has a standard
+    deviation near 1, so outliers and units do not matter. An unknown value becomes 0, the middle.
+    Month and wind direction are added as sine and cosine, since December is next to January, and
+    the weather as bins of ranks.
     """
 
     def __init__(self, knots: Mapping[str, Knots]) -> None:
@@ -118,7 +120,7 @@ class Ranks:
 
 
 def _knots(values: NDArray[np.float32]) -> Knots:
-    """(values, their ranks), at most ``_KNOTS`` of them, evenly over the distinct values."""
+    """Returns (values, their ranks): at most ``_KNOTS``, spread evenly over the distinct values."""
     distinct, counts = np.unique(values, return_counts=True)
     if not len(distinct):
         return np.zeros(1, np.float32), np.zeros(1, np.float32)
@@ -128,7 +130,7 @@ def _knots(values: NDArray[np.float32]) -> Knots:
 
 
 def _bins(ranks: NDArray[np.float64]) -> pa.Array:
-    """Number of the bin of each rank, null for NaN."""
+    """Returns the number of the bin of each rank, null for NaN."""
     unknown = np.isnan(ranks)
     share = np.where(unknown, 0.0, ranks) / _SPREAD + 0.5
     bins = from_numbers(np.clip(share * _BINS, 0, _BINS - 1).astype(np.int64))
@@ -136,10 +138,10 @@ def _bins(ranks: NDArray[np.float64]) -> pa.Array:
 
 
 def _floats(column: pa.Array) -> Any:
-    """float32 with NaN for null."""
+    """Returns the column as float32, with NaN for null."""
     return to_numbers(column.cast(pa.float32()).fill_null(_UNKNOWN))
 
 
 def _column(values: NDArray[np.floating]) -> pa.Array:
-    """float32 column with 0 for NaN."""
+    """Returns a float32 column, with 0 for NaN."""
     return from_numbers(np.nan_to_num(values).astype(np.float32))

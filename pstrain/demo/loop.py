@@ -1,7 +1,7 @@
-"""A training loop of our own, over nothing but ``coordinator.schedule``.
+"""A training loop written by hand, on nothing but ``coordinator.schedule``.
 
-What ``model.fit`` does too; here to be read. Invariant: an epoch ends when every live trainer has
-seen the end of its data.
+It does what ``model.fit`` does, as an example to read. Invariant: an epoch ends when every live
+trainer has seen the end of its data.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def train_one_epoch(
     while True:
         live = coordinator.live_trainers()
         if (now := coordinator.stats()["losses"]) != losses:
-            # What a lost trainer had not finished is there again, for those at their end too.
+            # A lost trainer's remaining data comes back, also to trainers that had seen the end.
             losses, ended = now, set()
         if ended and ended >= live:
             break
@@ -53,7 +53,7 @@ def train_one_epoch(
 
 
 def _step_of(model: Any) -> Callable[[Any, int], dict[str, Any]]:
-    """The function that runs on the trainers."""
+    """Returns the function that runs on the trainers: it trains on up to ``count`` batches."""
 
     def train(batches: Any, count: int) -> dict[str, Any]:
         started_s = time.perf_counter()

@@ -1,7 +1,7 @@
 """The demonstration from files to a trained model: every step that a training program takes.
 
-It uses the public interface only, as a user's program would. Invariant: whatever ends it, an
-error or Ctrl-C among them, no process of its cluster is left.
+Trains as a user's program would, by the public interface. Invariant: whatever ends the program,
+also an error or Ctrl-C, no process of its cluster is left.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SHOWN = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoConfig:
-    """What the options of ``pstrain demo`` say; ``data_dir`` and ``out`` None: the user's cache."""
+    """The options of ``pstrain demo``; ``data_dir`` and ``out`` None: the user's cache folder."""
 
     data_dir: Path | None = None
     out: Path | None = None
@@ -50,7 +50,7 @@ class DemoConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it."""
+    """The result of one demonstration."""
 
     files: flights.FlightFiles
     test_auc: float
@@ -63,21 +63,21 @@ class Outcome:
 
 
 def run(config: DemoConfig, narrator: Narrator) -> Outcome:
-    """Runs all of it; blocks for about half a minute."""
+    """Runs the whole demonstration; blocks for about half a minute."""
     out = config.out or flights.cache_folder().parent / "demo"
     make_folder("--out", out)
     narrator.say("reading the flights that left New York in 2013")
     files = flights.prepare(config.data_dir)
     done = "wrote" if files.written else "found"
     narrator.say(
-        f"{done} {files.rows_train:,} flights to train on, {files.rows_test:,} to test on, "
-        f"in {Path(files.test).parent}"
+        f"{done} {files.rows_train:,} flights to train on and {files.rows_test:,} to test on in "
+        f"{Path(files.test).parent}"
     )
-    narrator.say("compiling kernels, which takes a while the first time on a machine")
+    narrator.say("compiling kernels, which takes up to a minute the first time on a machine")
     compile_kernels(lambda text: narrator.say(f"  {text}"))
     narrator.say(
         f"starting 1 dispatcher, {config.data_workers} data workers, {config.ps} parameter "
-        f"servers and {config.workers} trainers, each a process of its own"
+        f"servers and {config.workers} trainers, each in its own process"
     )
     with ps.LocalCluster(config.workers, config.ps, config.data_workers) as cluster:
         coordinator = ps.ClusterCoordinator(_strategy(cluster, config))
@@ -93,12 +93,12 @@ def _strategy(cluster: ps.LocalCluster, config: DemoConfig) -> ps.ParameterServe
 
 
 def _rates(epochs: int) -> Callable[[int], float]:
-    """From the full learning rate in the first epoch down to a tenth of it in the last."""
+    """Returns the learning rate by epoch: from the full rate down to a tenth of it in the last."""
     return lambda epoch: LEARNING_RATE * (1 - 0.9 * epoch / max(epochs - 1, 1))
 
 
 class _Demo:
-    """One run on a cluster that is up."""
+    """One run of the demonstration on a cluster that is up."""
 
     def __init__(
         self,
@@ -140,12 +140,12 @@ class _Demo:
         )
 
     def _datasets(self, ranks: features.Ranks) -> tuple[ds.Dataset, ds.Dataset]:
-        """The training and the test rows as the data service delivers them."""
+        """Returns the training and the test rows as the data service delivers them."""
         train = features.operators(ds.Dataset.from_parquet(self._files.train), ranks)
         train = train.shuffle(_SHUFFLE_ROWS, seed=self._config.seed).batch(self._config.batch_size)
         service = self._cluster.service
         dataset_id = ds.register_dataset(service, train)
-        self._narrator.say(f"registered the training rows with the dispatcher: {dataset_id}")
+        self._narrator.say(f"registered the training rows as dataset {dataset_id}")
         train = ds.from_dataset_id(
             ds.ShardingPolicy.DYNAMIC, service, dataset_id, job_name="training"
         )
@@ -164,19 +164,19 @@ class _Demo:
         return model
 
     def _train(self, model: Any, train: ds.Dataset, test: ds.Dataset, trace: Trace) -> None:
-        """The first epoch by a loop of our own, the others by ``fit``."""
+        """Trains the first epoch by a loop written by hand, the others by ``fit``."""
         epochs = self._config.epochs
         per_worker = self._coordinator.create_per_worker_dataset(train)
         bar = ProgressBar(examples_per_epoch=self._files.rows_train)
         callbacks = [trace, bar]
-        self._narrator.say("epoch 1: a loop of our own over coordinator.schedule")
+        self._narrator.say("epoch 1, by a hand-written loop over coordinator.schedule")
         calls = CallbackList(callbacks, model, epochs=epochs, steps=None)
         train_one_epoch(self._coordinator, model, per_worker, calls)
         scores = model.evaluate(test, verbose=0)
         trace.tested(auc=scores["auc"], loss=scores["loss"])
         self._narrator.say(f"  AUC on the test flights: {scores['auc']:.4f}")
         if epochs > 1:
-            self._narrator.say("the other epochs: model.fit")
+            self._narrator.say("the other epochs, by model.fit")
             model.fit(
                 per_worker,
                 epochs=epochs,
@@ -196,15 +196,15 @@ class _Demo:
         return path
 
     def _predict(self, path: str, ranks: features.Ranks) -> None:
-        """A few flights by a model that is made from the checkpoint alone, in this process."""
-        self._narrator.say("loading it again, into a new model in this process")
+        """Predicts a few flights, in this process, by a model made from the checkpoint alone."""
+        self._narrator.say("loading the checkpoint into a new model in this process")
         model = ps.models.from_config(read_config(path))
         ps.Checkpoint(model=model).restore(path)
         flown = ds.Dataset.from_parquet(self._files.test).to_table()
         chosen = np.random.default_rng(self._config.seed).choice(len(flown), _SHOWN, replace=False)
         some = flown.take(np.sort(chosen))
         late = model.predict(features.operators(ds.Dataset.from_table(some), ranks).batch(_SHOWN))
-        rows = [("flight", "route", "month", "hour", "chance of being late", "was late")]
+        rows = [("flight", "route", "month", "hour", "predicted chance of delay", "was delayed")]
         for row, chance in zip(some.to_pylist(), late, strict=True):
             rows.append(
                 (
@@ -224,5 +224,5 @@ class _Demo:
         target = self._out / "training.png"
         if plot.draw(trace, target):
             return str(target)
-        self._narrator.say("no picture: matplotlib is missing (pip install 'pstrain[demo]')")
+        self._narrator.say("no plot: matplotlib is missing (pip install 'pstrain[demo]')")
         return None

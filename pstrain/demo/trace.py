@@ -1,6 +1,7 @@
-"""Loss and AUC over time, noted while a model is trained.
+"""Records loss and AUC over time while a model is trained.
 
-Knows only the logs. Invariant: time counts while training runs, not while it is evaluated.
+Knows only the logs of training. Invariant: only the time of training counts, not that of
+evaluation.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ _EVERY_EXAMPLES = 8_192
 
 
 class LossPoint(NamedTuple):
-    """Mean loss of the examples since the point before."""
+    """The mean loss of the examples since the previous point."""
 
     seconds: float
     loss: float
 
 
 class TestPoint(NamedTuple):
-    """Scores on the test rows after an epoch."""
+    """The scores on the test rows after an epoch."""
 
     seconds: float
     auc: float
@@ -29,7 +30,7 @@ class TestPoint(NamedTuple):
 
 
 class Trace(Callback):
-    """Collects the points; ``examples`` and ``seconds`` are those of all epochs so far."""
+    """A callback that collects points; ``examples`` and ``seconds`` are of all epochs so far."""
 
     def __init__(self) -> None:
         self.losses: list[LossPoint] = []
@@ -64,5 +65,5 @@ class Trace(Callback):
             self.tested(auc=logs["val_auc"], loss=logs["val_loss"])
 
     def tested(self, *, auc: float, loss: float) -> None:
-        """Notes scores on the test rows."""
+        """Records scores on the test rows."""
         self.tests.append(TestPoint(self.seconds, auc, loss))

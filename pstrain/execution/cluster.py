@@ -8,7 +8,7 @@ themselves ends when every live trainer has seen its end since the last loss of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -30,25 +30,28 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOST = (
-    "a trainer was lost while it read the data: rows that it had taken and not finished were left "
-    "out of this pass; those of a data service would have gone to the other trainers"
+    "a trainer was lost while it read the data: the rows that it had taken but not "
+    "finished were left out of this pass; a data service would have given them to "
+    "the other trainers"
 )
 _ABSENT = (
-    "only trainers %s of %d read their share of the rows in this pass, the others' were left out: "
-    "distribute() the data to a data service, which gives rows to whoever is there"
+    "only trainers %s of %d read their shares of the rows in this pass, and the "
+    "shares of the others were left out: distribute() the data to a data service, "
+    "which gives all rows to the trainers that are there"
 )
 
 _DIFFERS = (
-    "trainers read different data: one met the end of the pass before element {:,}, which another "
-    "has found; let all of them see the same files, which nobody changes meanwhile, and functions "
-    "give the same rows each time"
+    "trainers read different data: for one of them the pass ended before element "
+    "{:,}, which another one read; make sure that all trainers see the same "
+    "files, that nothing changes the files meanwhile, and that functions return the "
+    "same rows each time"
 )
 
 
 _GIVE_UP_TIMEOUT_S: Final = 10.0
 _GOES_ON = (
-    "steps of a run that was broken off had not ended after %.0f s: they may still change values; "
-    "coordinator.join() waits for them"
+    "steps of an interrupted run had not ended after %.0f s and may still change "
+    "values; coordinator.join() waits for them"
 )
 
 
@@ -288,7 +291,7 @@ class ClusterExecutor:
         steps_per_execution: int,
         *,
         is_in_order: bool = False,
-    ) -> Iterator[Report]:
+    ) -> Generator[Report, None, None]:
         """Reads each element once, despite lost trainers, if every trainer can read the data.
 
         Other data (of a data service, or of a dataset function) is read as in :meth:`run`: a data
@@ -303,6 +306,10 @@ class ClusterExecutor:
                 yield from in_order(self._run_dealt(*given))
             else:
                 yield from self.run(function, elements, steps, steps_per_execution)
+        except (KeyboardInterrupt, GeneratorExit):
+            # Else they would fail without the elements, which the next schedule would raise.
+            self.give_up()
+            raise
         finally:
             elements.close()
 

@@ -132,9 +132,10 @@ class DealtPass:
             raise InvalidArgumentError(f"not a position in data: {dict(state)!r}")
         if "next" not in state and not state.keys() <= _OF_AN_EPOCH:
             raise InvalidArgumentError(
-                "the position was saved while a data service, one process or another version read "
-                f"the data ({', '.join(state)}), and is none of data that trainers are dealt: give "
-                "fit the data as then, or callbacks.Checkpoint(..., resume=False)"
+                "the position was saved while a data service, one process or another version "
+                f"read the data ({', '.join(state)}), so it is no position in data that is dealt "
+                "out to trainers: give fit the data in the same form as before, or "
+                "callbacks.Checkpoint(..., resume=False)"
             )
         if "next" in state:
             self._data = self._data.identified(state.get("data", {}))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, Protocol
 
 from pstrain.execution.resumption import Restorable
@@ -92,10 +92,12 @@ class Executor(Restorable, Protocol):
         steps_per_execution: int,
         *,
         is_in_order: bool = False,
-    ) -> Iterator[Report]:
+    ) -> Generator[Report, None, None]:
         """Makes one pass over the first ``steps`` elements (None: all); yields the calls' reports.
 
         ``is_in_order``: yields them in the order of the elements, if trainers share such an order.
+        If the generator is closed or interrupted before its end, the calls that it has scheduled
+        are cancelled.
         """
 
 

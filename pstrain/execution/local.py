@@ -6,7 +6,7 @@ a per-worker iterator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -74,9 +74,9 @@ class _LocalIterator:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if not state.keys() <= {"epoch", "reader", "is_known"}:
             raise InvalidArgumentError(
-                "the position is of data that a cluster's trainers read "
-                f"({', '.join(state)}), which one process cannot go on from: train on a cluster as "
-                "then, or give callbacks.Checkpoint(..., resume=False)"
+                "the position was saved while the trainers of a cluster read the data "
+                f"({', '.join(state)}), and one process cannot continue from it: train on a "
+                "cluster again, or give callbacks.Checkpoint(..., resume=False)"
             )
         self.close()
         self._open(int(state["epoch"]))
@@ -194,7 +194,7 @@ class LocalExecutor:
         steps_per_execution: int,
         *,
         is_in_order: bool = False,  # noqa: ARG002
-    ) -> Iterator[Report]:
+    ) -> Generator[Report, None, None]:
         iterator = iter(_Epochs(data, InputContext()))
         try:
             yield from self._reports(function, iterator, steps, steps_per_execution)

@@ -112,7 +112,7 @@ class Totals:
         if [np.shape(state) for state in states] == [state.shape for state in self._states]:
             self._states = states
         else:
-            logger.warning("the metrics are not those that were saved: they count from here on")
+            logger.warning("the metrics are not those that were saved, so they count from zero")
 
     def _merge(self, other: Totals) -> None:
         self.steps, self.examples = other.steps, other.examples
@@ -269,8 +269,8 @@ class Progress:
             if self._saves_position:
                 self._saves_position = False
                 logger.warning(
-                    "the position of the data cannot be saved (%s): who goes back to such a "
-                    "checkpoint begins the epoch's data again", error
+                    "the position of the data cannot be saved (%s): going back to this "
+                    "checkpoint will start the data of the epoch from its beginning", error
                 )  # fmt: skip
             return {"epoch": self._iterator.epoch, "is_known": False}
 

@@ -101,7 +101,7 @@ class Recovery:
             try:
                 manager.wait()
             except (DataServiceError, OSError) as error:
-                logger.warning("a checkpoint that was being written is given up: %s", error)
+                logger.warning("abandoned a checkpoint that was being written: %s", error)
 
 
 @contextlib.contextmanager
@@ -152,14 +152,15 @@ def _resume(manager: CheckpointManager, initial_epoch: int) -> None:
     if not is_unfinished(state, initial_epoch) or is_of_this_program(state):
         return
     logger.warning(
-        "going on with the fit that %s was saved in: epoch %d, step %d. Checkpoint(resume=False), "
-        "or another directory, begins anew", path, state["epoch"] + 1, state["totals"]["steps"],
+        "resuming the fit that saved %s, in epoch %d after step %d; to start over, pass "
+        "Checkpoint(resume=False) or another directory",
+        path, state["epoch"] + 1, state["totals"]["steps"],
     )  # fmt: skip
     try:
         manager.checkpoint.restore(path, with_attached=True)
     except DataServiceError as error:
         error.add_note(
-            f"fit was to go on from {path}; Checkpoint(resume=False), or another directory, makes "
-            "it begin anew"
+            f"fit tried to resume from {path}; to start over, pass Checkpoint(resume=False) "
+            "or another directory"
         )
         raise

@@ -1,1 +1,1 @@
-"""From columns of a batch to what models read: dense values, rows of tables, labels."""
+"""Encoding of a batch's columns as what models read: dense values, rows of tables, labels."""

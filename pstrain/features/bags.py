@@ -1,7 +1,7 @@
-"""Categorical columns of lists: how many values an example has, which, and what each counts.
+"""Categorical columns of lists: the values of each example, and the weight of each value.
 
-Knows Arrow's list layouts, not tables or layers. Invariant: a null list is an empty one, and an
-empty one pools to zeros.
+Knows Arrow's list layouts, not tables or layers. Invariant: a null list counts as an empty one, and
+an empty one is pooled to zeros.
 """
 
 from __future__ import annotations
@@ -21,18 +21,22 @@ from pstrain.errors import DataError, InvalidArgumentError
 from pstrain.kernels import pooling
 
 Pooling = Literal["sum", "mean", "sqrtn"]
-"""``sum`` of weight * row; ``mean``: over the sum of weights; ``sqrtn``: over the root of the sum
-of squared weights."""
+"""How the rows of a list are pooled into one.
+
+``sum``: the sum of weight * row; ``mean``: that divided by the sum of weights; ``sqrtn``: that
+divided by the root of the sum of squared weights.
+"""
 
 _RULES = {"sum": pooling.SUM, "mean": pooling.MEAN, "sqrtn": pooling.SQRTN}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bags:
-    """The values of multi-valued fields, field after field and in each example after example.
+    """The values of multi-valued fields, ordered by field and, within a field, by example.
 
-    ``ids``: int64 [m], rows of the fused table; ``offsets``: int64 [fields * n + 1]; ``scales``:
-    float32 [m], what each value counts; ``fields``: positions among all categorical columns.
+    ``ids``: int64 [m], rows of the table that all fields share; ``offsets``: int64
+    [fields * n + 1], where each list begins in ``ids``; ``scales``: float32 [m], the factor of each
+    value; ``fields``: positions of the fields among all categorical columns.
     """
 
     ids: NDArray[np.int64]
@@ -42,7 +46,7 @@ class Bags:
 
 
 class Lists:
-    """One column of lists, taken apart."""
+    """One column of lists, split into offsets and values."""
 
     def __init__(self, name: str, column: pa.Array) -> None:
         if pa.types.is_null(column.type):
@@ -56,11 +60,14 @@ class Lists:
         lengths = _without_nulls(pc.list_value_length(column))
         self.offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(lengths, out=self.offsets[1:])
-        # Of a fixed size, null lists still take room.
+        # Null lists of a fixed size still occupy values, so they are dropped.
         self.values = column.drop_null().flatten() if column.null_count else column.flatten()
 
     def scales(self, rule: Pooling, weights: Lists | None) -> NDArray[np.float32]:
-        """What each value counts, where ``weights`` are as many numbers per example."""
+        """Returns the factor of each value, by its weight if ``weights`` are given.
+
+        DataError unless there is a finite weight for each value.
+        """
         given = np.empty(0, np.float32)
         if weights is not None:
             given = self._weights(weights)
@@ -95,7 +102,7 @@ def _without_nulls(numbers: pa.Array) -> NDArray[Any]:
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Whether values of this Arrow type are lists, of any length or of one."""
+    """True if values of this Arrow type are lists, of variable or fixed size."""
     return bool(
         pa.types.is_list(type_)
         or pa.types.is_large_list(type_)
@@ -104,14 +111,14 @@ def is_list(type_: pa.DataType) -> bool:
 
 
 def check_pooling(rule: str | None, what: str = "pooling") -> Pooling | None:
-    """``rule``, if it is one; InvalidArgumentError naming ``what``, and those that there are."""
+    """Returns ``rule``; InvalidArgumentError, naming ``what``, if it is neither a rule nor None."""
     if rule is not None:
         check_choice(what, rule, get_args(Pooling))
     return cast("Pooling | None", rule)
 
 
 def joined(parts: Sequence[Bags]) -> Bags | None:
-    """The bags of several fields, one after the other; None for none."""
+    """Concatenates the bags of several fields; None if there are none."""
     if not parts:
         return None
     counts = [len(part.ids) for part in parts]
@@ -126,7 +133,7 @@ def joined(parts: Sequence[Bags]) -> Bags | None:
 
 
 def of_ids(name: str, ids: ArrayLike | pa.Array, rule: Pooling) -> Bags:
-    """Bags of one field from lists of ids: an Arrow list array, or an array [n, k]."""
+    """Returns the bags of one field with lists of ids: an Arrow list array, or an array [n, k]."""
     column: Any = ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
     if not isinstance(column, pa.Array):
         try:

@@ -1,7 +1,7 @@
-"""What users hand over as a batch of rows, as one Arrow record batch.
+"""Converts what users pass as a batch of rows to one Arrow record batch.
 
 Knows nothing of what a model reads. Invariant: values keep their types, and all columns of a batch
-have as many rows.
+have the same number of rows.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
 def is_data_frame(data: Any) -> bool:
-    """Whoever has one has imported pandas, which is no dependency."""
+    """True if ``data`` is a pandas DataFrame.
+
+    Pandas is not a dependency: a program that has a DataFrame has imported it.
+    """
     return isinstance(data, getattr(sys.modules.get("pandas"), "DataFrame", ()))
 
 
 def as_batch(given: Any, names: Collection[str] | None = None) -> pa.RecordBatch:
-    """A record batch, table, DataFrame or mapping of arrays as one batch.
+    """Returns a record batch, table, DataFrame or mapping of arrays as one batch.
 
-    Of a mapping only ``names`` are looked at, as far as it has them; None: all.
-    InvalidArgumentError for anything else, and for columns that are none.
+    Of a mapping only the columns in ``names`` are used, if present (None: all).
+    InvalidArgumentError for anything else, and for columns that are not arrays or differ in length.
     """
     if isinstance(given, pa.RecordBatch):
         return given
@@ -45,7 +48,7 @@ def as_batch(given: Any, names: Collection[str] | None = None) -> pa.RecordBatch
 
 
 def batches_of(data: Any, names: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Record batches of what users have. InvalidArgumentError where one lacks a column."""
+    """Yields the record batches of users' data; InvalidArgumentError if one lacks a column."""
     if isinstance(data, pa.Table):
         data = data.to_batches()
     elif isinstance(data, pa.RecordBatch | Mapping) or is_data_frame(data):
@@ -89,7 +92,7 @@ def _as_array(name: str, values: Any) -> pa.Array:
 
 def _converted(values: Any) -> pa.Array:
     if isinstance(values, list | tuple) and (not values or _holds_lists(values)):
-        # NumPy would take no value for a float, and lists must not have several lengths.
+        # NumPy would make an empty list one of floats, and does not take lists of several lengths.
         return pa.array(values)
     array = np.asarray(values)
     if array.ndim == 2 and array.shape[1]:

@@ -1,7 +1,7 @@
-"""A categorical column: which rows of an embedding table its values have, and how many it takes.
+"""A categorical column: the rows of an embedding table that its values get, and their number.
 
-Knows one column, not the table that columns share. Invariant: a value has the same row, or key, in
-every process, for as long as the category is the same.
+Knows one column, not the table that columns share. Invariant: for equal categories, a value has the
+same row, or key, in every process.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ MAX_BUCKETS = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Category:
-    """A categorical column: its values go to ``buckets`` rows, its nulls to one row more.
+    """A categorical column: its values go to ``buckets`` rows, its nulls to one further row.
 
-    ``hashed``: any integer or string, by a hash that is stable across processes; otherwise the
-    values are ids in ``[0, buckets)`` already and are used as they are. ``vocabulary``: a list of
-    values, a ``Vocabulary`` or a lookup layer that says which rows values go to; it counts them.
-    ``online``: a value, any integer or string, gets a row of its own when a model is first trained
-    on it, or is for the ``min_count``-th time (see ``layers.OnlineLookup``); until then, and when
-    none of the ``buckets`` is left, values share the first row.
-    ``pooling`` makes it a column of lists, whose rows become one: "sum", "mean" or "sqrtn" of
-    them, zeros of none. ``weights``: a column of as many numbers, by which values count.
+    ``hashed``: values are any integers or strings, assigned to rows by a hash that is stable across
+    processes; if False, values are ids in ``[0, buckets)`` and are used unchanged. ``vocabulary``:
+    a list of values, a ``Vocabulary`` or a lookup layer that assigns rows to values; it determines
+    ``buckets``. ``online``: values are any integers or strings, and a value gets a row of its own
+    when a model is trained on it for the first or, if given, for the ``min_count``-th time (see
+    ``layers.OnlineLookup``). Until then, and if none of the ``buckets`` is left, values share the
+    first row. ``pooling`` makes it a column of lists, whose rows are pooled into one: their "sum",
+    "mean" or "sqrtn"; zeros for an empty list. ``weights``: the name of a column of lists that has
+    a weight for each value.
     """
 
     buckets: int = 0
@@ -85,13 +86,13 @@ class Category:
 
     @property
     def rows(self) -> int:
-        """Rows this column takes in an embedding table."""
+        """The number of rows of this column in an embedding table."""
         return self.buckets + 1
 
     def ids_into(
         self, name: str, column: pa.Array, base: int, out: NDArray[np.int64], k: int
     ) -> None:
-        """Rows of a column's values, from ``base`` on, into column k of ``out``; keys if online."""
+        """Writes a column's rows, from ``base`` on, or keys if online, into ``out[:, k]``."""
         if self.online:
             columns.keys_into(name, column, out, k)
         elif self.vocabulary is not None:
@@ -102,7 +103,7 @@ class Category:
     def bags(
         self, name: str, column: pa.Array, weights: pa.Array | None, base: int, field: int
     ) -> Bags:
-        """The values of a column of lists, as field number ``field``."""
+        """Returns the values of a column of lists, as bags of field number ``field``."""
         lists = Lists(name, column)
         ids = np.empty((len(lists.values), 1), np.int64)
         if len(ids):
@@ -112,7 +113,7 @@ class Category:
         return Bags(ids.reshape(-1), lists.offsets, scales, (field,))
 
     def to_json(self) -> list[Any]:
-        """``[buckets, hashed]``, and the rest by name where there is any."""
+        """Returns the JSON form: ``[buckets, hashed]``, then a dict of other options, if any."""
         rest = {
             "pooling": self.pooling,
             "weights": self.weights,
@@ -127,7 +128,7 @@ class Category:
     def from_json(
         cls, buckets: int, hashed: bool, rest: Mapping[str, Any] | None = None
     ) -> Category:
-        """Inverse of :meth:`to_json`."""
+        """Returns the category that :meth:`to_json` encoded."""
         given = dict(rest or {})
         if "vocabulary" in given:
             given["vocabulary"] = Vocabulary.from_json(given["vocabulary"])

@@ -1,7 +1,7 @@
-"""One Arrow column into one column of a matrix, without copying what need not be copied.
+"""Converts an Arrow column to a column of a matrix, with as few copies as possible.
 
-Knows the layout of Arrow buffers, not what a model is. Invariant: every error names the column,
-the first offending value and what to do about it.
+Knows the layout of Arrow buffers, not models. Invariant: every error names the column, the
+offending type or value, and the remedy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pstrain.features.bags import is_list
 from pstrain.kernels import hashing, keys
 from pstrain.kernels.keys import NO_KEY
 
-# By the type's number: the hash of a type is that of its text, made anew each time.
+# Keyed by type id: hashing a type object formats it as text each time.
 _NUMPY_OF = {
     pa.int8().id: np.dtype(np.int8),
     pa.int16().id: np.dtype(np.int16),
@@ -32,7 +32,8 @@ _NUMPY_OF = {
     pa.float32().id: np.dtype(np.float32),
     pa.float64().id: np.dtype(np.float64),
 }
-# By number: each column of each batch is asked, and a function for each kind is a call.
+# A set of type ids, because every column of every batch is checked, and pa.types has a function
+# per type.
 _TEXT = frozenset(
     kind.id
     for kind in (
@@ -48,7 +49,7 @@ _COMPILED = frozenset(np.dtype(t) for t in (np.int32, np.int64, np.float32, np.f
 
 
 def _view(buffer: pa.Buffer | None, dtype: Any, size: int = -1, offset: int = 0) -> NDArray[Any]:
-    """Elements of a buffer, read-only always: kernels are compiled for read-only columns once."""
+    """Returns elements of a buffer, always read-only, so that kernels are compiled only once."""
     if buffer is None or size == 0:
         values = np.empty(0, dtype=dtype)
     else:
@@ -62,7 +63,7 @@ _NO_BITMAP = _view(None, np.uint8)
 
 
 class _Values(NamedTuple):
-    """A primitive column: values of [offset, offset + n), validity bitmap, first bit in it."""
+    """A primitive column: its n values, its validity bitmap, and its first bit in the bitmap."""
 
     values: NDArray[Any]
     valid: NDArray[np.uint8]
@@ -70,7 +71,7 @@ class _Values(NamedTuple):
 
 
 def is_categorical(type_: pa.DataType) -> bool:
-    """Whether values of this Arrow type can be hashed into buckets."""
+    """True if values of this Arrow type can be hashed into buckets."""
     return (
         pa.types.is_integer(type_)
         or pa.types.is_boolean(type_)
@@ -82,7 +83,10 @@ def is_categorical(type_: pa.DataType) -> bool:
 def dense_into(
     name: str, column: pa.Array, mean: float, std: float, out: NDArray[np.float32], k: int
 ) -> None:
-    """Normalised values of a numeric column; nulls and NaN become 0. DataError for infinity."""
+    """Writes normalised values of a numeric column into ``out[:, k]``; nulls and NaN become 0.
+
+    DataError for any other value that is not finite as float32.
+    """
     values, valid, bit = numbers(name, column, "dense")
     wrong = hashing.place_dense(values, valid, bit, mean, 1.0 / std, out, k)
     if wrong >= 0:
@@ -101,7 +105,11 @@ def ids_into(
     out: NDArray[np.int64],
     k: int,
 ) -> None:
-    """``base`` + bucket of each value; nulls go to bucket ``buckets``."""
+    """Writes ``base`` + bucket of each value into ``out[:, k]``; nulls go to bucket ``buckets``.
+
+    DataError for a column that is not of integers, booleans or strings and, unless ``hashed``, for
+    strings and for ids outside [0, ``buckets``).
+    """
     if pa.types.is_dictionary(column.type):
         _dictionary_ids(name, column, buckets, hashed, base, out, k)
     elif is_text(column.type):
@@ -126,7 +134,10 @@ def ids_into(
 
 
 def keys_into(name: str, column: pa.Array, out: NDArray[np.int64], k: int) -> None:
-    """Keys of the values: integers themselves, of strings the hash; nulls become ``NO_KEY``."""
+    """Writes the keys of the values into ``out[:, k]``; nulls become ``NO_KEY``.
+
+    The key of an integer is the integer, that of a string its hash.
+    """
     if pa.types.is_dictionary(column.type):
         codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
         keys_into(name, column.dictionary, codes, 0)
@@ -150,7 +161,7 @@ def _refuse_floats(name: str, column: pa.Array, values: NDArray[Any]) -> None:
 
 
 def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
-    """Labels as float32 0 and 1. DataError where the column holds null or any other value."""
+    """Returns labels as float32 0 and 1; DataError for nulls and other values."""
     column = singles(column)
     if column.null_count:
         raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
@@ -175,14 +186,14 @@ def labels(name: str, column: pa.Array) -> NDArray[np.float32]:
 
 
 def singles(column: pa.Array) -> pa.Array:
-    """The values of a column of lists that have one each, as labels [n, 1] have; others as is."""
+    """Flattens a column whose lists all have one value, as labels [n, 1]; returns others as is."""
     if not is_list(column.type) or not (to_numbers(pc.list_value_length(column)) == 1).all():
         return column
     return column.flatten()
 
 
 def vector(what: str, values: Any, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Numbers of any shape, of Arrow too, as float [n]; DataError where some are none."""
+    """Returns numbers of any shape, also Arrow's, as ``dtype`` [n]; DataError for other values."""
     if values is None:
         raise DataError(f"{what} are no numbers but None: give what was computed")
     if isinstance(values, pa.ChunkedArray):
@@ -201,7 +212,7 @@ def vector(what: str, values: Any, dtype: DTypeLike = np.float32) -> NDArray[Any
 
 
 def _kind(values: Any) -> Any:
-    """What an error calls the type of these values."""
+    """Returns the name of the type of these values for an error message."""
     try:
         return np.asarray(values).dtype
     except ValueError:
@@ -209,7 +220,7 @@ def _kind(values: Any) -> Any:
 
 
 def check_labels(what: str, labels: NDArray[np.float32]) -> None:
-    """InvalidArgumentError for labels of two classes that are not from 0 to 1."""
+    """Raises InvalidArgumentError unless all labels are between 0 and 1."""
     outside = ~((labels >= 0) & (labels <= 1))
     if outside.any():
         raise InvalidArgumentError(
@@ -219,13 +230,13 @@ def check_labels(what: str, labels: NDArray[np.float32]) -> None:
 
 
 def finite_values(name: str, column: pa.Array) -> NDArray[np.float64]:
-    """The non-null finite values of a numeric column, as float64."""
+    """Returns the finite values of a numeric column, without nulls, as float64."""
     values = numbers(name, column.drop_null(), "dense").values.astype(np.float64)
     return values[np.isfinite(values)]
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Whether values of this Arrow type are strings or bytes."""
+    """True if values of this Arrow type are strings or bytes."""
     return type_.id in _TEXT
 
 
@@ -244,7 +255,10 @@ _OF_LISTS = {
 
 
 def numbers(name: str, column: pa.Array, role: str) -> _Values:
-    """A column of numbers, booleans or only nulls; DataError names any other with its role."""
+    """Returns the values of a column of numbers, booleans or only nulls.
+
+    DataError for other types, naming the column with its ``role``.
+    """
     dtype = _NUMPY_OF.get(column.type.id)
     if dtype is None:
         if pa.types.is_dictionary(column.type) and not is_text(column.type.value_type):
@@ -254,15 +268,15 @@ def numbers(name: str, column: pa.Array, role: str) -> _Values:
         if pa.types.is_float16(column.type):
             return numbers(name, column.cast(pa.float32()), role)
         if pa.types.is_null(column.type):
-            # Of a file in which no row has a value, nothing else is known.
+            # A column without any value in its file may have this type; its real one is unknown.
             return numbers(name, column.cast(pa.int64()), role)
         remedy = _OF_LISTS[role] if is_list(column.type) else "cast it to numbers"
         raise DataError(f"{role} column {name!r} holds {column.type}: {remedy}")
     valid, buffer = column.buffers()
     values = _view(buffer, dtype, len(column), column.offset)
     if dtype not in _COMPILED:
-        # Small integers are rare; widening them keeps the number of compiled kernels small. Ids
-        # keep their bits; as a number one beyond int64 would become negative.
+        # Small integers are rare; widening them keeps the number of compiled kernels small. Ids of
+        # uint64 keep their bits as int64; dense values beyond int64 would become negative.
         is_number = role == "dense" and dtype == np.uint64
         values = values.astype(np.float64 if is_number else np.int64)
         values.flags.writeable = False
@@ -272,7 +286,7 @@ def numbers(name: str, column: pa.Array, role: str) -> _Values:
 def text(
     column: pa.Array,
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8], int]:
-    """Offsets, bytes, validity bitmap and first bit in it, of a column of strings."""
+    """Returns offsets, bytes, validity bitmap and its first bit, of a column of strings."""
     if pa.types.is_string_view(column.type) or pa.types.is_binary_view(column.type):
         column = column.cast(pa.large_binary())
     wide = pa.types.is_large_string(column.type) or pa.types.is_large_binary(column.type)
@@ -293,7 +307,7 @@ def _dictionary_ids(
     out: NDArray[np.int64],
     k: int,
 ) -> None:
-    """The dictionary is encoded once; its values are few, the rows that point at them many."""
+    """Encodes the few values of the dictionary once, then the many rows that refer to them."""
     codes = np.empty((len(column.dictionary), 1), dtype=np.int64)
     ids_into(name, column.dictionary, buckets, hashed, base, codes, 0)
     values, valid, bit = numbers(name, column.indices, "categorical")

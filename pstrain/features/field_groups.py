@@ -1,6 +1,6 @@
-"""A batch's ids grouped by field, once for all that a step does with the rows they stand for.
+"""Groups a batch's ids by field, once for all operations of a step on the rows of these ids.
 
-Knows nothing of variables or of where rows are. Invariant: read-only once made.
+Knows nothing of variables or of where rows are. Invariant: groups are read-only once made.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from pstrain.kernels import fields as kernels
 
 
 class FieldGroups(NamedTuple):
-    """Names as in ``pstrain.kernels.fields``; ``order``: int32, the row of each distinct id."""
+    """The groups of a batch; its arrays are described in ``pstrain.kernels.fields``.
+
+    ``order``: int32, the row of each distinct id.
+    """
 
     order: NDArray[np.int32]
     starts: NDArray[np.int64]
@@ -26,7 +29,7 @@ class FieldGroups(NamedTuple):
     ends: NDArray[np.int32]
 
     def inverse(self) -> NDArray[np.int32]:
-        """int32 [n * fields]: the row that each example has in each field, example by example."""
+        """Returns the row of each field of each example, int32 [n * fields], by example."""
         fields, size = self.repeated.shape
         inverse = buffers.empty((size, fields)).view(np.int32)
         kernels.rows_of_examples(
@@ -36,9 +39,10 @@ class FieldGroups(NamedTuple):
 
 
 def group_by_field(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], FieldGroups]:
-    """Distinct ids of field after field, and groups in which they are the rows, in that order.
+    """Returns the distinct ids of each field, field after field, and the groups of these ids.
 
-    ``ids``: [n, fields]. An id that several fields have is there for each of them.
+    ``ids``: [n, fields]. An id that occurs in several fields is returned once per field. Row k of
+    the groups is the k-th of the returned ids.
     """
     size, fields = ids.shape
     distinct = np.empty(ids.size, np.int64)
@@ -56,6 +60,6 @@ def group_by_field(ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], FieldGrou
 
 
 def group_rows(inverse: NDArray[np.int32], fields: int) -> FieldGroups:
-    """Groups of rows that were looked up without regard to fields; see ``FieldGroups.inverse``."""
+    """Groups by field rows that were looked up as a whole; undoes ``FieldGroups.inverse``."""
     distinct, groups = group_by_field(inverse.reshape(-1, fields).astype(np.int64))
     return groups._replace(order=distinct.astype(np.int32))

@@ -1,8 +1,8 @@
-"""What a process knows of which keys have which rows, so that it need not ask for them again.
+"""A process's cache of the rows of keys, so that it does not ask the servers for a key again.
 
-Knows nothing of servers. Invariant: what was known before values went back is not known after, so
-nobody takes a row that has become another key's; what is known is no more than twice the rows there
-are, and what is counted a fixed size.
+Knows nothing of servers. Invariant: the cache is emptied when the mapping is restored or assigned,
+so a key never gets a row that has become another key's. It holds at most twice as many keys as
+there are rows, and its table of counts has a fixed size.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _MOST_COUNTS = 1 << 20
 
 
 class KeyFields(NamedTuple):
-    """Fields of keys, whose rows follow one another: int64 arrays with an entry for each.
+    """The fields of a mapping, whose rows follow one another: int64 arrays with an entry per field.
 
-    ``first`` row, which nobody gets; ``capacity``: rows, with that one; ``min_count``: how often a
-    process has to meet a key until it claims a row for it.
+    ``first``: the field's first row, which no key gets; ``capacity``: the number of rows, including
+    the first; ``min_count``: how often a process has to meet a key before it claims a row for it.
     """
 
     first: I64
@@ -43,11 +43,11 @@ class KeyFields(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Of all fields."""
+        """The number of rows of all fields."""
         return int(self.capacity.sum())
 
     def cuts(self) -> list[int]:
-        """Rows at which buckets begin, in ascending order: a shard has whole buckets."""
+        """Returns the rows at which buckets begin, ascending; shards consist of whole buckets."""
         cuts: list[I64] = []
         for first, capacity in zip(self.first.tolist(), self.capacity.tolist(), strict=True):
             buckets = -(-(capacity - 1) // kernels.BUCKET_ROWS)
@@ -59,9 +59,10 @@ class KeyFields(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Distinct keys, in the order of their buckets ``[starts, stops)``, of rows of a variable.
+    """Distinct keys to ask the servers for, in the order of their buckets.
 
-    ``fields``: of each; ``may_claim``: 1 where a key without a row is to get one, else 0.
+    ``fields``: the field of each key; ``starts`` and ``stops``: the rows of its bucket;
+    ``may_claim``: 1 if the key is to get a row if it has none, else 0.
     """
 
     keys: I64
@@ -71,7 +72,7 @@ class Asked(NamedTuple):
     may_claim: NDArray[np.uint8]
 
     def by_shard(self, spec: VariableSpec) -> Iterator[tuple[int, slice, Asked]]:
-        """(shard index, where they are among these, the keys) of each shard that has some."""
+        """Yields (shard index, slice of these keys, the keys) for each shard that has any."""
         ends = np.searchsorted(self.starts, row_bounds(spec)).tolist()
         for index, (start, stop) in enumerate(itertools.pairwise(ends)):
             if start < stop:
@@ -80,7 +81,7 @@ class Asked(NamedTuple):
 
 
 def distinct(keys: I64, fields: I64, among: KeyFields) -> tuple[Asked, I64, I64]:
-    """Keys once, how often each came, and where each of those given is among them."""
+    """Returns the distinct keys, how often each occurred, and the index of each given key."""
     starts, stops = np.empty(len(keys), np.int64), np.empty(len(keys), np.int64)
     kernels.find_buckets(keys, fields, among.first, among.capacity, starts, stops)
     order = np.lexsort((keys, starts))
@@ -95,7 +96,7 @@ def distinct(keys: I64, fields: I64, among: KeyFields) -> tuple[Asked, I64, I64]
 
 
 class KeyMap:
-    """Rows of keys of one variable. Thread-safe; to look up takes no lock."""
+    """The known rows of the keys of one variable. Thread-safe; lookups take no lock."""
 
     def __init__(self, fields: KeyFields) -> None:
         self._fields = fields
@@ -104,11 +105,10 @@ class KeyMap:
         self._counts: I64 | None = None
         self._lock = threading.Lock()
         self.has_told = False
-        """Whether somebody was told that there are keys without a row."""
+        """True once a warning was logged that there are keys without a row."""
 
     def replace(self, ids: I64, fields: I64, columns: I64, targets: I64, nulls: I64) -> I64:
-        """Keys in ``columns``, which are of ``fields``, become ids where they are known; where the
-        others are.
+        """Replaces known keys in ``columns``, of ``fields``, by ids; returns places of the others.
 
         See :func:`pstrain.kernels.keys.replace_known`.
         """
@@ -126,7 +126,7 @@ class KeyMap:
         return missing[:count]
 
     def admit(self, asked: Asked, times: I64) -> Asked:
-        """The same, where those may claim a row that have been met often enough."""
+        """Counts how often keys were met; returns them with ``may_claim`` set if often enough."""
         wanted = self._fields.min_count[asked.fields]
         admitted = (wanted <= 1).astype(np.uint8)
         waiting = np.flatnonzero(admitted == 0)
@@ -135,7 +135,7 @@ class KeyMap:
             met = np.empty(len(waiting), np.uint8)
             with self._lock:
                 kernels.meet(
-                    self._room_to_count(),
+                    self._count_table(),
                     asked.keys[waiting],
                     salts,
                     times[waiting],
@@ -146,7 +146,10 @@ class KeyMap:
         return asked._replace(may_claim=admitted)
 
     def add(self, asked: Asked, rows: I64) -> None:
-        """From now on these are known, also those that never get a row: they have the first."""
+        """Adds the rows that the servers gave to keys.
+
+        Keys that can never get a row are known too, with the first row of their field.
+        """
         firsts = self._fields.first[asked.fields]
         with self._lock:
             self._add(asked.keys, rows, firsts, rows >= 0)
@@ -156,7 +159,7 @@ class KeyMap:
             self._refused += self._add(asked.keys, firsts, firsts, is_refused)
 
     def _add(self, keys: I64, rows: I64, firsts: I64, which: NDArray[np.bool_]) -> int:
-        """How many of these are new."""
+        """Adds the keys that ``which`` selects; returns how many of them are new."""
         entries = self._entries + int(np.count_nonzero(which))
         if 2 * entries > len(self._known):
             self._rebuild(entries)
@@ -169,12 +172,14 @@ class KeyMap:
 
     @property
     def size_bytes(self) -> int:
-        """Memory of what is known and counted."""
+        """The memory of known keys and of counts."""
         return self._known.nbytes + (0 if self._counts is None else self._counts.nbytes)
 
     def _rebuild(self, entries: int, *, is_whole: bool = True) -> None:
-        """With room for so many, in a table that others see when it is whole; who looks up in the
-        old one may miss. Not ``is_whole``: without keys that never get a row.
+        """Makes a new table with room for so many entries.
+
+        Other threads see the table once it is complete; until then lookups in the old one may miss
+        keys. Not ``is_whole``: leaves out keys that can never get a row.
         """
         slots = len(self._known)
         while slots < 2 * entries:
@@ -189,7 +194,7 @@ class KeyMap:
         self._refused = self._refused if is_whole else 0
         self._known = built
 
-    def _room_to_count(self) -> I64:
+    def _count_table(self) -> I64:
         if self._counts is None:
             places = min(_MOST_COUNTS, 1 << max(4, self._fields.rows.bit_length()))
             self._counts = np.zeros((places, 3), np.int64)
@@ -203,10 +208,10 @@ def _no_keys(slots: int) -> I64:
 
 
 class KeyMaps:
-    """The maps of one process's parameters, by variable id. Thread-safe.
+    """The key maps of one process's parameters, by variable id. Thread-safe.
 
-    ``generation`` grows in the program when rows are given to other keys than before: by a restore,
-    or values that are assigned. It travels to the trainers with all closures from then on.
+    ``generation`` grows in the program when rows get other keys than before, by a restore or an
+    assignment. It is sent to the trainers with every later closure.
     """
 
     def __init__(self) -> None:
@@ -216,11 +221,11 @@ class KeyMaps:
         self._lock = threading.Lock()
 
     def register(self, variable: int) -> None:
-        """The values of this variable are keys."""
+        """Marks a variable as one whose values are keys."""
         self._variables.add(variable)
 
     def of(self, variable: int, fields: KeyFields) -> KeyMap:
-        """The map of a variable; another one after :meth:`forget`."""
+        """Returns the map of a variable; a new, empty one after :meth:`forget`."""
         with self._lock:
             found = self._maps.get(variable)
             if found is None:
@@ -228,17 +233,20 @@ class KeyMaps:
             return found
 
     def advance(self, generation: int) -> None:
-        """What was known in an older generation is forgotten."""
+        """Drops all maps if ``generation`` is newer than the present one."""
         with self._lock:
             if generation > self.generation:
                 self.generation = generation
                 self._maps.clear()
 
     def are_in(self, variables: Iterable[int]) -> bool:
-        """Whether the values of one of these variables are keys."""
+        """True if the values of at least one of these variables are keys."""
         return not self._variables.isdisjoint(variables)
 
     def forget(self, variables: Iterable[int] | None = None) -> None:
-        """The keys of these variables (None: of all) have changed otherwise than by claims."""
+        """Drops all maps after these variables were changed, if one of them holds keys.
+
+        None: drops them in any case. Not meant for changes by claims.
+        """
         if variables is None or self.are_in(variables):
             self.advance(self.generation + 1)

@@ -1,8 +1,8 @@
-"""Rows for keys that nobody knew before: a mapping that all trainers share and grow.
+"""A mapping from keys to rows that all trainers share, and to which they add new keys.
 
-It is an ordinary variable, which has at each row the key that the row is of, so checkpoints,
-restores onto other servers and reads of it are those of any variable. Must not know what the rows
-are used for. Invariant: as long as a mapping is not assigned or restored, a key keeps its row.
+The mapping is an ordinary variable, which holds for each row the key of that row. Checkpoints,
+restores onto other servers and reads of it are therefore those of any variable. Must not know what
+the rows are used for. Invariant: unless the mapping is assigned or restored, a key keeps its row.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ I64 = NDArray[np.int64]
 
 
 class KeyRows:
-    """A mapping from keys of one or several fields to rows, of which each field has its own.
+    """A mapping from the keys of one or several fields to rows; each field has rows of its own.
 
-    ``capacities``: rows of each, of which the first is that of all keys without a row;
-    ``min_counts``: how often a process has to meet a key of it before it claims a row for it.
+    ``capacities``: the number of rows of each field, the first of which stands for all keys without
+    a row. ``min_counts``: for each field, how often a process has to meet a key before it claims a
+    row for the key.
     """
 
     def __init__(self, capacities: Sequence[int], min_counts: Sequence[int], name: str) -> None:
@@ -57,13 +58,14 @@ class KeyRows:
 
     @property
     def map(self) -> KeyMap:
-        """What this process knows of it; another object after rows were given to other keys."""
+        """The part of the mapping known here; a new object after a restore or an assignment."""
         return self._parameters.key_maps.of(self.variable.spec.id, self.fields)
 
     def stats(self) -> dict[str, int]:
-        """``used`` rows of all fields, ``capacity``, ``refused``: claims that found no free row.
+        """Returns the number of rows ``used``, the ``capacity``, and the number ``refused``.
 
-        Servers count those since they hold the variable.
+        All are totals over the fields. ``refused`` counts claims that found no free row, since the
+        servers hold the variable.
         """
         counts = self._parameters.count_keys(self.variable.spec)
         return {"capacity": self.fields.rows - len(self.fields.first), **counts}
@@ -77,10 +79,11 @@ class KeyRows:
         nulls: I64,
         training: bool | None = None,
     ) -> I64:
-        """``ids`` [n, k] anew, with ids for the keys in ``columns``, which are of ``fields``.
+        """Returns a copy of ``ids`` [n, k] in which the keys in ``columns`` are replaced by ids.
 
-        An id is the column's of ``targets`` + a row of its field, of ``NO_KEY`` that of ``nulls``.
-        With ``training`` (None: while a tape records) keys that are new get rows.
+        Column ``columns[f]`` has keys of field ``fields[f]``. The id of a key is ``targets[f]``
+        plus its row, counted from the first row of the field; the id of ``NO_KEY`` is ``nulls[f]``.
+        If ``training`` (None: if a tape is active), new keys get rows.
         """
         claims = recording() if training is None else training
         while True:
@@ -96,7 +99,7 @@ class KeyRows:
                 return found
 
     def _ask(self, known: KeyMap, keys: I64, of: I64, claims: bool) -> I64:
-        """Rows, counted from the first of their fields, of keys that are not known here."""
+        """Asks the servers for unknown keys; returns rows, counted from each field's first row."""
         asked, times, inverse = distinct(keys, of, self.fields)
         if claims:
             asked = known.admit(asked, times)

@@ -1,7 +1,7 @@
-"""Mean and standard deviation of numbers that come in batches.
+"""Mean and standard deviation of numbers that arrive in batches.
 
-Knows nothing of columns. Invariant: however far from 0 the numbers lie, no large squares cancel
-each other out (Chan, Golub and LeVeque, 1979).
+Knows nothing of columns. Invariant: no large squares are subtracted from each other, however far
+from 0 the numbers are, so precision is kept (Chan, Golub and LeVeque, 1979).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from numpy.typing import NDArray
 
 
 class Moments:
-    """Adds up over batches; without any number the mean is 0."""
+    """Running mean and deviation over batches; without any number the mean is 0."""
 
     def __init__(self) -> None:
         self.mean = 0.0
         self._count, self._squares = 0, 0.0
 
     def add(self, values: NDArray[np.float64]) -> None:
-        """Counts finite numbers."""
+        """Adds numbers, which must be finite."""
         if not len(values):
             return
         count = self._count + len(values)
-        # Of numbers that are all the same nothing is left, so that no rounding is a deviation.
+        # Differences of equal numbers are exactly 0, so rounding does not count as a deviation.
         near = values - values[0]
         mean = float(values[0] + near.mean())
         gap = mean - self.mean
@@ -34,6 +34,6 @@ class Moments:
         self._count = count
 
     def deviation(self) -> float:
-        """1 where all numbers are the same, or nearly, or there is none."""
+        """Returns the standard deviation; 1 if numbers are (nearly) equal or there are none."""
         found = math.sqrt(self._squares / max(self._count, 1))
         return found if found >= 1e-12 else 1.0

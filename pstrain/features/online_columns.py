@@ -1,7 +1,8 @@
-"""Columns of a schema whose values get rows when they are first trained on.
+"""The online columns of a schema, whose values get rows when they are first trained on.
 
-Encoded batches have keys in the place of such a column's rows; here they get the rows of the table
-that all columns share. Knows nothing of models. Invariant: what is no key stays as it is.
+Encoded batches have keys in place of the rows of such columns; this module replaces the keys by
+rows of the table that all columns share. Knows nothing of models. Invariant: everything in a batch
+but keys stays unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ I64 = NDArray[np.int64]
 
 
 class _Places(NamedTuple):
-    """Fields with a column of one matrix: the first row of each in the table, and that of nulls."""
+    """Online fields with columns in one matrix: arrays with an entry per field.
+
+    ``fields``: the field's number; ``columns``: its column; ``targets``: its first row in the
+    shared table; ``nulls``: the row for nulls.
+    """
 
     fields: I64
     columns: I64
@@ -33,7 +38,7 @@ class _Places(NamedTuple):
 
 
 class OnlineColumns:
-    """The online columns of a schema; they share a mapping, in which each has rows of its own."""
+    """The online columns of a schema, which share one mapping; each has rows of its own in it."""
 
     def __init__(self, schema: FeatureSchema, name: str) -> None:
         online = [category for category in schema.categorical.values() if category.online]
@@ -60,17 +65,17 @@ class OnlineColumns:
 
     @property
     def map(self) -> KeyMap:
-        """What this process knows; another object after rows were given to other keys."""
+        """The part of the mapping known here; a new object after a restore or an assignment."""
         return self._rows.map
 
     def stats(self) -> dict[str, int]:
-        """Of all columns together: see ``OnlineLookup.stats``."""
+        """Returns the totals over all columns; see ``OnlineLookup.stats``."""
         return self._rows.stats()
 
     def with_rows(self, features: Features, training: bool | None = None) -> Features:
-        """The same batch, with rows in the place of keys.
+        """Returns the batch with rows in place of keys.
 
-        With ``training`` (None: while a tape records) keys that are new get rows.
+        If ``training`` (None: if a tape is active), new keys get rows.
         """
         ids, bags = features.ids, features.bags
         if len(self._single.fields):

@@ -1,8 +1,8 @@
-"""From Arrow batches to the matrices a model reads: dense values, ids, labels.
+"""Encodes Arrow batches as the matrices that a model reads: dense values, ids, labels.
 
 Knows nothing of models or of where batches come from. Invariant: encoding is a pure function of
-(schema, row): every trainer, today's and the one that restores a checkpoint, gives a row the same
-ids and values.
+(schema, row): a row gets the same ids and values on every trainer, also after a checkpoint is
+restored.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _is_online = operator.attrgetter("online")
 class Features:
     """An encoded batch; every matrix is row-major.
 
-    ``dense``: float32 [n, D]; ``ids``: int64 [n, F], with each field's offset in the fused table
-    added; ``labels``: float32 [n] of 0 and 1, or None where the batch has none. ``bags``: the
-    fields that are lists, which then have no column in ``ids``. ``has_keys``: those of online
-    columns are keys, which a model finds rows for.
+    ``dense``: float32 [n, D]. ``ids``: int64 [n, F], rows of the table that all fields share.
+    ``labels``: float32 [n] of 0 and 1, or None if the batch has none. ``bags``: the fields with
+    lists, which have no column in ``ids``. ``has_keys``: True if the ids of online columns are
+    keys, which a model replaces by rows.
     """
 
     dense: NDArray[np.float32]
@@ -52,7 +52,7 @@ class Features:
 
     @property
     def table_ids(self) -> NDArray[np.int64]:
-        """All ids to look up, one after the other: of ``ids``, then of ``bags``."""
+        """All ids to look up: those of ``ids``, then those of ``bags``."""
         single = self.ids.reshape(-1)
         return single if self.bags is None else np.concatenate([single, self.bags.ids])
 
@@ -83,10 +83,10 @@ def _check_categories(categorical: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureSchema:
-    """Which columns a model reads and how.
+    """The columns that a model reads, and how it reads them.
 
-    ``normalization``: (mean, standard deviation) of dense columns; columns without one are used
-    as they are. A null or NaN in a dense column counts as its mean (0 where there is none).
+    ``normalization``: (mean, standard deviation) by dense column; other dense columns are used
+    unchanged. A null or NaN in a dense column counts as the column's mean, or 0 without one.
     """
 
     dense: Sequence[str] = ()
@@ -121,27 +121,28 @@ class FeatureSchema:
 
     @property
     def vocabulary_sizes(self) -> tuple[int, ...]:
-        """Table rows per categorical column, in order."""
+        """The number of table rows of each categorical column, in order."""
         return tuple(category.rows for category in self.categorical.values())
 
     @property
     def table_rows(self) -> int:
-        """Rows of the table that all categorical columns share."""
+        """The number of rows of the table that all categorical columns share."""
         return sum(self.vocabulary_sizes)
 
     @property
     def is_online(self) -> bool:
-        """Whether a column gets its rows while a model is trained."""
+        """True if a column is online: its values get rows while a model is trained."""
         return any(map(_is_online, self.categorical.values()))
 
     @classmethod
     def from_arrow(
         cls, schema: pa.Schema, label: str | None = "label", buckets: int = 2**18
     ) -> FeatureSchema:
-        """Floats become dense columns; ints, strings, bools and dictionaries hashed categories.
+        """Makes a schema: floats become dense columns, other types hashed categories.
 
-        Lists of such become categories whose rows are averaged.
-        InvalidArgumentError for a missing label or a column of another type.
+        The other types are integers, strings, booleans and dictionaries of these, and lists of
+        them, which become categories whose rows are averaged. InvalidArgumentError for a missing
+        label column or a column of another type.
         """
         if label is not None and label not in schema.names:
             raise InvalidArgumentError(
@@ -168,7 +169,7 @@ class FeatureSchema:
 
     @classmethod
     def of(cls, source: Any, **options: Any) -> FeatureSchema:
-        """The schema itself, or one made from a ``pa.Schema`` or anything with ``.schema``."""
+        """Returns a schema unchanged, or one from a ``pa.Schema`` or an object with ``.schema``."""
         if isinstance(source, FeatureSchema):
             return source
         schema = source if isinstance(source, pa.Schema) else getattr(source, "schema", None)
@@ -180,7 +181,7 @@ class FeatureSchema:
         )
 
     def lacks_label(self, batch: Any) -> DataError:
-        """The error of a batch without the label column, where one is needed."""
+        """Returns the error for a batch that lacks the label column although it is needed."""
         names = getattr(getattr(batch, "schema", None), "names", None)
         if isinstance(batch, Mapping):
             names = list(batch)
@@ -191,11 +192,11 @@ class FeatureSchema:
         )
 
     def encode(self, batch: Any, *, labelled: bool = True) -> Features:
-        """Encodes a batch; a table, a DataFrame or a mapping of arrays is taken as one.
+        """Encodes a batch: a record batch, table, DataFrame or mapping of arrays.
 
-        A batch without the label column is encoded without labels; where not ``labelled``, any,
-        whatever that column holds. DataError names the column and the value where a row cannot be
-        used; InvalidArgumentError a missing column.
+        A batch without the label column is encoded without labels; with ``labelled=False`` every
+        batch is, and the label column is not read. DataError if a row cannot be used, naming the
+        column and the value; InvalidArgumentError for a missing column.
         """
         named = list(batch) if isinstance(batch, Mapping) else None
         label = () if self.label is None or not labelled else (self.label,)
@@ -222,7 +223,7 @@ class FeatureSchema:
 
     @property
     def _columns(self) -> Iterator[str]:
-        """All columns that a batch must have."""
+        """The names of all columns that a batch must have."""
         yield from self.dense
         for name, category in self.categorical.items():
             yield name
@@ -255,11 +256,12 @@ class FeatureSchema:
         max_tokens: int | None = None,
         num_oov_indices: int = 1,
     ) -> FeatureSchema:
-        """The same schema with vocabularies learnt from one pass over ``data``.
+        """Returns the schema with vocabularies that are learnt from one pass over ``data``.
 
-        ``data``: record batches, a table, a Dataset or a dict of arrays; ``columns``: which
-        categorical columns, by default all that are not online. A vocabulary has at most
-        ``max_tokens`` ids, of its most frequent values and of ``num_oov_indices`` for all others.
+        ``data``: record batches, a table, a Dataset or a dict of arrays. ``columns``: the
+        categorical columns that get a vocabulary, by default all that are not online. A vocabulary
+        has at most ``max_tokens`` ids: ``num_oov_indices`` for unknown values, and the others for
+        the most frequent values.
         """
         plain = [name for name, category in self.categorical.items() if not category.online]
         names = plain if columns is None else list(columns)
@@ -282,9 +284,9 @@ class FeatureSchema:
         return replace(self, categorical={**self.categorical, **learnt})
 
     def normalized(self, data: Any) -> FeatureSchema:
-        """The same schema with mean and standard deviation of every dense column over ``data``.
+        """Returns the schema with mean and standard deviation of every dense column in ``data``.
 
-        ``data`` is one pass over what :meth:`adapted` takes.
+        Reads ``data``, of the types that :meth:`adapted` takes, in one pass.
         """
         moments = [Moments() for _ in self.dense]
         for batch in batches_of(data, self.dense):
@@ -294,7 +296,7 @@ class FeatureSchema:
         return replace(self, normalization=dict(zip(self.dense, pairs, strict=True)))
 
     def to_json(self) -> dict[str, Any]:
-        """JSON form, as kept in checkpoints."""
+        """Returns the JSON form that checkpoints save."""
         return {
             "dense": list(self.dense),
             "categorical": [[n, *c.to_json()] for n, c in self.categorical.items()],
@@ -304,7 +306,7 @@ class FeatureSchema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> FeatureSchema:
-        """Inverse of :meth:`to_json`. DataError for anything else."""
+        """Returns the schema that :meth:`to_json` encoded; DataError for anything else."""
         try:
             return cls(
                 dense=value["dense"],

@@ -1,8 +1,8 @@
-"""Vocabularies: which values of a column have an id of their own, learnt from data or given.
+"""Vocabularies: the values of a column that have an id of their own, learnt from data or given.
 
-Ids are 0 to ``num_oov_indices`` - 1 for values that are no token, by their hash, then the tokens in
-order. Knows Arrow columns, not tables or models. Invariant: a vocabulary never changes once made,
-and a value has the same id in every process.
+Ids 0 to ``num_oov_indices`` - 1 are for unknown values, by their hash; the ids of the tokens
+follow, in order. Knows Arrow columns, not tables or models. Invariant: a vocabulary never changes
+once made, and a value has the same id in every process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ _COMPACT_AT_ROWS = 1 << 20
 
 
 class Vocabulary:
-    """Tokens, all strings or all integers, each once. InvalidArgumentError for others."""
+    """A list of distinct tokens, either all strings or all integers.
+
+    InvalidArgumentError for null and for a token that occurs twice, DataError for other types.
+    """
 
     def __init__(self, tokens: Sequence[Any] | pa.Array, num_oov_indices: int = 1) -> None:
         self.num_oov_indices = integer_at_least(num_oov_indices, 0, "num_oov_indices")
@@ -40,21 +43,21 @@ class Vocabulary:
 
     @property
     def size(self) -> int:
-        """Ids that there are: of unknown values and of tokens."""
+        """The number of ids, of unknown values and of tokens."""
         return self.num_oov_indices + len(self.tokens)
 
     @property
     def holds_text(self) -> bool:
-        """Whether tokens are strings rather than integers."""
+        """True if tokens are strings, False if they are integers."""
         return bool(pa.types.is_large_string(self.tokens.type))
 
     def ids_into(
         self, name: str, column: pa.Array, base: int, out: NDArray[np.int64], k: int
     ) -> None:
-        """``base`` + id of each value into column k of ``out``; of nulls ``base`` + ``size``.
+        """Writes ``base`` + id of each value into ``out[:, k]``; for nulls ``base`` + ``size``.
 
-        DataError names a value that is no token where there are no ids for such, and a column of
-        another type than the tokens.
+        DataError for an unknown value if ``num_oov_indices`` is 0, naming the value, and for a
+        column of another type than the tokens.
         """
         null = base + self.size
         if pa.types.is_dictionary(column.type):
@@ -108,7 +111,7 @@ class Vocabulary:
 
     @functools.cached_property
     def _arrays(self) -> tuple[NDArray[Any], ...]:
-        """Offsets and bytes of strings, or the numbers."""
+        """The tokens as arrays: offsets and bytes of strings, or the numbers."""
         if not self.holds_text:
             return (columns.numbers("vocabulary", self.tokens, "categorical").values,)
         if not len(self.tokens):
@@ -118,7 +121,7 @@ class Vocabulary:
 
     @functools.cached_property
     def _table(self) -> tuple[NDArray[np.int32], int]:
-        """The hash table, half empty or more, and the number of a token that comes again."""
+        """The hash table, at least half empty, and the index of a repeated token, or below 0."""
         table = np.zeros(1 << max(1, (2 * len(self.tokens)).bit_length()), np.int32)
         if self.holds_text:
             starts, data = self._arrays
@@ -130,12 +133,12 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Vocabulary:
-        """Inverse of :meth:`to_json`."""
+        """Returns the vocabulary that :meth:`to_json` encoded."""
         return cls(value["tokens"], value["num_oov_indices"])
 
     @classmethod
     def of(cls, source: Any) -> Vocabulary:
-        """Itself, that of a lookup layer, or one of the values given."""
+        """Returns a vocabulary unchanged, that of a lookup layer, or a new one of given values."""
         if isinstance(source, cls):
             return source
         found = getattr(source, "vocabulary", source)
@@ -159,7 +162,7 @@ class Vocabulary:
 
 
 class TokenCounts:
-    """How often each value of a column comes; adds up over batches, lists value by value."""
+    """Counts how often each value of a column occurs, over several batches; lists by value."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -168,7 +171,10 @@ class TokenCounts:
         self._compacted_rows = 0
 
     def add(self, column: pa.Array | pa.ChunkedArray) -> None:
-        """Counts the values of a column; nulls are not counted. DataError for another type."""
+        """Counts the values of a column, but not nulls.
+
+        DataError for a type that has no vocabulary, such as floats.
+        """
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             counted = _plain(self._name, chunk).drop_null().value_counts()
             part = pa.table({"token": counted.field("values"), "count": counted.field("counts")})
@@ -178,7 +184,7 @@ class TokenCounts:
             self._compact()
 
     def most_common(self, limit: int | None = None) -> pa.Array:
-        """The ``limit`` most frequent values, the greater first where counts are the same."""
+        """Returns the ``limit`` most frequent values; greater ones first if equally frequent."""
         if not self._parts:
             return pa.array([], pa.large_string())
         self._compact()
@@ -194,7 +200,7 @@ class TokenCounts:
 
 
 def _plain(name: str, column: pa.Array) -> pa.Array:
-    """A column's values as large strings or int64."""
+    """Returns a column's values as large strings or int64; DataError for other types."""
     if is_list(column.type):
         return _plain(name, column.flatten())
     if pa.types.is_dictionary(column.type):
@@ -228,5 +234,5 @@ def _as_tokens(tokens: Any) -> pa.Array:
     if array.null_count:
         raise InvalidArgumentError("a vocabulary cannot hold null")
     plain = _plain("vocabulary", array)
-    # Slices keep all of what they were cut from, which would travel.
+    # A slice keeps the whole array that it was cut from, which would be sent along with it.
     return pa.array(plain.to_pylist(), plain.type) if plain.offset else plain

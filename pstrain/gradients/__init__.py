@@ -1,1 +1,1 @@
-"""From what a step has computed to the gradients of the variables that it read."""
+"""Gradients of the variables that a step has read, from the operations that it has recorded."""

@@ -1,8 +1,9 @@
-"""Whether NumPy or SciPy takes a tensor's value to compute, or somebody asks for it as an array.
+"""Finds out whether NumPy or SciPy is about to compute with a tensor's value, losing its gradient.
 
-SciPy's functions ask no tensor whether it has an answer, nor does NumPy of what is inside of lists
-or put into an array, so who is calling is read from the frame.
-Knows nothing of tapes. Invariant: where a frame does not tell, somebody has asked for the value.
+SciPy's functions do not offer a tensor to compute the result itself, nor does NumPy for tensors in
+lists or tensors stored into an array. So the caller is determined from its frame and bytecode.
+Knows nothing of tapes. Invariant: if the frame does not tell, the program counts as having asked
+for the value explicitly.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pstrain.errors import UnimplementedError
 from pstrain.gradients import derivatives
 from pstrain.gradients.derivatives import special
 
-# What computes with its arguments in C, so that it has no frame of its own; beside the ufuncs.
+# Functions beside the ufuncs that compute in C, so that they have no frame of their own.
 _IN_C = frozenset({"dot", "inner", "vdot", "where", "concatenate"})
 _METHODS_OF_UFUNCS = frozenset({"reduce", "accumulate", "reduceat", "outer"})
-# What changes in steps has no gradient to lose.
+# Piecewise constant functions of ``math``, which have no gradient to lose.
 _STEPS_OF_MATH = frozenset(
     {"ceil", "floor", "trunc", "frexp", "isclose", "isfinite", "isinf", "isnan", "ulp"}
 )
@@ -30,13 +31,13 @@ _SMOOTH = {
     for name, function in vars(math).items()
     if isinstance(function, BuiltinFunctionType) and name not in _STEPS_OF_MATH
 }
-# What calls another function, or makes what does, and has no frame of its own.
+# Functions written in C that call another function, or return an iterator that calls one.
 _APPLYING = frozenset({"map", "starmap", "reduce", "accumulate"})
 _STORES = frozenset({"STORE_SUBSCR", "STORE_SLICE"})
 
 
 def check_taken(frame: FrameType) -> None:
-    """UnimplementedError where what ``frame`` runs would lose the gradient of a tensor."""
+    """Raises UnimplementedError if what ``frame`` executes would lose the gradient of a tensor."""
     if stores(frame):
         raise UnimplementedError(
             "`array[...] = tensor` would put a tensor that a loss may depend on into an array, "
@@ -59,7 +60,7 @@ def check_taken(frame: FrameType) -> None:
 
 
 def check_float(frame: FrameType, what: str) -> None:
-    """UnimplementedError where what ``frame`` runs is a smooth function of Python's ``math``."""
+    """Raises UnimplementedError if ``frame`` is calling a smooth function of Python's ``math``."""
     names = _applied_at(frame.f_code, frame.f_lasti)
     name = next((found for found in (_smooth(frame, *one) for one in names) if found), "")
     if not name:
@@ -73,20 +74,20 @@ def check_float(frame: FrameType, what: str) -> None:
 
 
 def _smooth(frame: FrameType, root: str, name: str) -> str:
-    """What ``math`` calls the smooth function that a name can be in a frame; empty for others.
+    """Returns the name in ``math`` of the smooth function that ``name`` may refer to; "" if none.
 
-    ``root``: what the name is an attribute of, or the name itself; empty where nobody knows.
+    ``root``: the object that ``name`` is an attribute of, or ``name`` itself; empty if unknown.
     """
     seen = {**frame.f_globals, **frame.f_locals}
     if root in ("", name) and id(seen.get(name)) in _SMOOTH:
         return _SMOOTH[id(seen[name])]
     is_of_math = seen.get(root) is math if root else any(one is math for one in seen.values())
-    # Its numbers, such as e, go by names that others' functions have.
+    # Looked up by identity: names of constants in math, such as e, may be functions elsewhere.
     return name if is_of_math and id(getattr(math, name, None)) in _SMOOTH else ""
 
 
 def computes(frame: FrameType) -> bool:
-    """Whether what ``frame`` runs computes with the value that it wants of a tensor."""
+    """True if what ``frame`` executes computes with the tensor's value that it asks for."""
     module = _module(frame)
     if module.startswith("numpy."):
         return not module.startswith("numpy.testing")
@@ -98,7 +99,7 @@ def _module(frame: FrameType) -> str:
 
 
 def stores(frame: FrameType) -> bool:
-    """Whether what ``frame`` runs is ``array[...] = value``."""
+    """True if ``frame`` is executing ``array[...] = value``."""
     return _instruction(frame.f_code, frame.f_lasti).opname in _STORES
 
 
@@ -109,7 +110,7 @@ def _instruction(code: CodeType, offset: int) -> dis.Instruction:
 
 @functools.lru_cache(maxsize=1024)
 def _computes_at(code: CodeType, offset: int) -> bool:
-    """The same of a place in a function: an operator, or a call of what has a name of NumPy's."""
+    """True if the instruction at ``offset`` is an operator, or calls something by a NumPy name."""
     instructions = list(dis.get_instructions(code))
     current = _instruction(code, offset)
     if current.opname == "BINARY_OP":
@@ -119,7 +120,7 @@ def _computes_at(code: CodeType, offset: int) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _applied_at(code: CodeType, offset: int) -> tuple[tuple[str, str], ...]:
-    """Root and name of what is called at a place, and of what ``map`` and the like may call."""
+    """Returns root and last name of what is called at ``offset``, or may be by ``map`` and such."""
     current, instructions = _instruction(code, offset), list(dis.get_instructions(code))
     start, end = _start(current), _end(current)
     inside = [
@@ -138,7 +139,7 @@ def _applied_at(code: CodeType, offset: int) -> tuple[tuple[str, str], ...]:
 def _references(
     names: list[dis.Instruction], instructions: list[dis.Instruction]
 ) -> tuple[tuple[str, str], ...]:
-    """Root and last name of each of ``names`` that is not called where it stands: what is given."""
+    """Returns root and last name of each reference that is passed as an argument, not called."""
     called = {_start(one) for one in instructions if one.opname.startswith("CALL")}
     given: dict[tuple[int, int], list[dis.Instruction]] = {}
     for one in names:
@@ -151,7 +152,7 @@ def _references(
 
 
 def _called(call: dis.Instruction, instructions: list[dis.Instruction]) -> str:
-    """The last name of what is called: of all names that begin where the call does, the longest."""
+    """Returns the last name of the called expression: of the longest that starts with the call."""
     start, end = _start(call), _end(call)
     named = [
         one
@@ -172,7 +173,7 @@ def _end(instruction: dis.Instruction) -> tuple[int, int]:
 
 
 def _has_gradient(name: str) -> bool:
-    """Whether what NumPy calls so computes floats that a loss may depend on."""
+    """True if NumPy's function of this name computes floats that a loss may depend on."""
     function = getattr(np, name, None)
     if isinstance(function, np.ufunc):
         gives_floats = any("d" in types.partition("->")[2] for types in function.types)

@@ -1,7 +1,7 @@
-"""What is noted of a step's operations while a tape is active, in the thread that entered it.
+"""Records a step's operations while a tape is active, in the thread that entered the tape.
 
-Knows neither what a tensor can do nor how gradients are added up: a leaf is whatever has ``spec``,
-``parameters`` and ``trainable``. Invariant: without an active tape nothing is kept.
+Knows neither the operations of tensors nor how gradients are summed; a variable is any object with
+``spec``, ``parameters`` and ``trainable``. Invariant: without an active tape nothing is recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Backward: TypeAlias = "Callable[..., Sequence[Gradient] | Gradient]"
 
 
 class Recorded(Protocol):
-    """A value that depends on others."""
+    """A value that may depend on other values."""
 
     value: NDArray[Any]
     tracked: bool
@@ -32,7 +32,7 @@ _R = TypeVar("_R", bound=Recorded)
 
 
 class Record:
-    """The operations and leaves that one tape has seen."""
+    """The operations and leaves that one tape has recorded."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -40,7 +40,7 @@ class Record:
 
 
 class Operation(NamedTuple):
-    """How outputs were made of inputs."""
+    """An operation that computed outputs from inputs, with its backward function."""
 
     outputs: tuple[Recorded, ...]
     inputs: tuple[Recorded, ...]
@@ -48,7 +48,7 @@ class Operation(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """A tensor that is what was read of a variable."""
+    """A tensor that was read from a variable: its value or, with ``lookup``, rows of it."""
 
     tensor: Recorded
     variable: Any
@@ -65,20 +65,20 @@ _is_tracked = operator.attrgetter("tracked")
 
 
 def records() -> list[Record]:
-    """Those of the tapes that are active in this thread."""
+    """Returns the records of the tapes that are active in this thread."""
     return _active.tapes
 
 
 def recording() -> bool:
-    """Whether a tape is active in this thread."""
+    """True if a tape is active in this thread."""
     return bool(records())
 
 
 def wants_gradient(variable: Any) -> bool:
-    """Whether a tape of this thread may train what is read of ``variable``.
+    """True if a tape of this thread can train what is read from ``variable``.
 
-    InvalidArgumentError where it was to be trained and cannot be, for its dtype: it would be a
-    constant, unsaid.
+    InvalidArgumentError for a trainable variable of floats other than float32, which otherwise
+    would silently be a constant.
     """
     if not (recording() and variable.trainable):
         return False
@@ -94,7 +94,7 @@ def wants_gradient(variable: Any) -> bool:
 
 
 def leaf(tensor: _R, variable: Any, lookup: Lookup | None = None) -> _R:
-    """Says that ``tensor`` is ``variable``'s value, or (``lookup``) the rows looked up from it."""
+    """Records that ``tensor`` is ``variable``'s value or, with ``lookup``, its looked-up rows."""
     tapes = _active.tapes
     if tapes and variable.trainable:
         tensor.tracked = True
@@ -104,17 +104,18 @@ def leaf(tensor: _R, variable: Any, lookup: Lookup | None = None) -> _R:
 
 
 def record(output: _R, inputs: Sequence[Recorded], backward: Backward) -> _R:
-    """Says how ``output`` was made; without an active tape nothing is kept.
+    """Records how ``output`` was computed, if a tape is active and an input is tracked.
 
-    ``backward(output_gradient)`` returns one gradient per input (or the gradient itself where
-    there is one input), None for "no dependence"; it must not change its argument.
+    ``backward(output_gradient)`` returns one gradient per input, or the gradient itself if there is
+    one input; None means that the output does not depend on the input. It must not change its
+    argument.
     """
     record_all((output,), inputs, backward)
     return output
 
 
 def record_all(outputs: Sequence[Recorded], inputs: Sequence[Recorded], backward: Backward) -> None:
-    """Like :func:`record` with several outputs; ``backward`` takes one gradient, or None, each."""
+    """Records like :func:`record`; ``backward`` takes a gradient, or None, for each output."""
     tapes = _active.tapes
     if not tapes or not any(map(_is_tracked, inputs)):
         return

@@ -1,8 +1,8 @@
-"""Turns what a step has computed into gradients of the variables it read.
+"""Computes the gradients of a step's loss with respect to the variables that the step read.
 
-Knows nothing of networks, of layers or of where variables live. Invariant: a tape belongs to the
-thread that entered it, and adding up changes no array but sums of its own, so one gradient may
-reach two consumers.
+Knows nothing of layers or of where variables are. Invariant: a tape records only the thread that
+entered it, and summing changes no arrays but the tape's own sums, so one gradient array may go to
+two consumers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from pstrain.vocabulary import Lookup, Update, VariableSpec
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Gradients:
-    """What a step wants to change: at most one update per variable, all through ``parameters``."""
+    """The gradients of a step: at most one update per variable, all of one ``parameters``."""
 
     updates: tuple[Update, ...]
     parameters: Any
@@ -44,7 +44,7 @@ class Gradients:
         return f"<Gradients of {', '.join(repr(update.variable.name) for update in self)}>"
 
     def of(self, variable: Any) -> Update:
-        """The update of one variable. KeyError where the loss does not depend on it."""
+        """Returns the update of one variable; KeyError if the loss does not depend on it."""
         for update in self.updates:
             if update.variable.id == variable.spec.id:
                 return update
@@ -52,13 +52,13 @@ class Gradients:
 
 
 class GradientTape(Telling):
-    """Records the operations of its ``with`` block in the thread that entered it.
+    """A tape that records the operations of its ``with`` block in the thread that entered it.
 
-    Variables of float32 that are trainable are read with their gradient by layers and models, by
-    their rows (``variable[ids]``, ``embedding_lookup``), and whole where operators or NumPy's
-    functions take them: ``x @ variable``, ``np.sum(variable * variable)``. What ``numpy()`` reads
-    is an array, a constant to the tape. The tape keeps the arrays of the step alive until it is
-    dropped, and tells gradients any number of times.
+    It tracks trainable float32 variables where layers and models read them, where their rows are
+    looked up (``variable[ids]``, ``embedding_lookup``), and where operators or NumPy's functions
+    take them as a whole: ``x @ variable``, ``np.sum(variable * variable)``. The array that
+    ``numpy()`` returns is a constant to the tape. The tape keeps the arrays of the step alive until
+    it is garbage-collected; gradients can be computed any number of times.
     """
 
     _foreign = foreign_names.TAPE
@@ -79,10 +79,10 @@ class GradientTape(Telling):
         records().remove(self._seen)
 
     def gradients(self, loss: Tensor) -> Gradients:
-        """Gradients of a scalar ``loss`` with respect to every trainable variable it depends on.
+        """Returns gradients of a scalar ``loss`` for every trainable variable that it depends on.
 
-        A variable that was read several times gets the sum. InvalidArgumentError where ``loss``
-        is not a scalar computed inside this tape.
+        The gradient of a variable that was read several times is the sum over all reads.
+        InvalidArgumentError if ``loss`` is not a scalar computed inside this tape.
         """
         if not isinstance(loss, Tensor):
             raise InvalidArgumentError(
@@ -119,12 +119,13 @@ class GradientTape(Telling):
 
     @instead_of("gradient", foreign_arguments.GRADIENT)
     def gradient(self, target: Tensor, sources: Any) -> Any:
-        """Those of :meth:`gradients` for the given variables, None where there is none.
+        """Returns the gradients of :meth:`gradients` for given variables; None for no dependence.
 
-        For a variable one, which can be computed with (``VariableGradient``), for a list, tuple or
-        dict, however deep, lists and dicts of them, to be given to ``apply_gradients`` as pairs:
-        ``zip(tape.gradient(loss, variables), variables)``. That of a part of a ShardedVariable is
-        of its rows: an array, or ``IndexedSlices`` where rows were looked up.
+        For a variable, returns a ``VariableGradient``, which supports arithmetic; for lists, tuples
+        and dicts of variables, nested to any depth, lists and dicts of these. Pass them to
+        ``apply_gradients`` as pairs: ``zip(tape.gradient(loss, variables), variables)``. The
+        gradient of a part of a ShardedVariable covers the part's rows: an array, or
+        ``IndexedSlices`` if rows were looked up.
         """
         return _of_sources(self.gradients(target), sources)
 
@@ -150,7 +151,7 @@ class GradientTape(Telling):
 
 
 def _added_up(known: NDArray[Any], gradient: NDArray[Any], *, may_change: bool) -> NDArray[Any]:
-    """Their sum; in the place of ``known`` where that is a sum already, which nobody else has."""
+    """Returns the sum; ``may_change``: ``known`` is the tape's own sum and may be overwritten."""
     if not (known.dtype == gradient.dtype == np.float32 and known.shape == gradient.shape):
         return known + gradient
     out = known if may_change else buffers.empty(known.shape)
@@ -212,7 +213,7 @@ def _summed(uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
 
 
 def _whole_sum(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> NDArray[Any]:
-    """Of a variable that was read as a whole, and rows of it besides."""
+    """Sums the gradients of a variable that was read as a whole and also by rows."""
     total = np.zeros(spec.shape, np.float32)
     rows = total.reshape(spec.rows, -1)
     for entry, gradient in uses:
@@ -224,7 +225,10 @@ def _whole_sum(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> NDA
 
 
 def _merge_lookups(spec: VariableSpec, uses: list[tuple[Leaf, NDArray[Any]]]) -> Update:
-    """Shards hold consecutive rows, so ids in ascending order are grouped by shard."""
+    """Merges several lookups of one variable into one update.
+
+    Shards hold consecutive rows, so ids in ascending order are grouped by shard.
+    """
     lookups = [entry.lookup for entry, _ in uses if entry.lookup is not None]
     unique, places = np.unique(
         np.concatenate([lookup.unique for lookup in lookups]), return_inverse=True

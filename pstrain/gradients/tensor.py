@@ -1,7 +1,7 @@
-"""A value computed in a step, and what operators and NumPy's functions make of it.
+"""Tensors: values computed in a step, with operators and NumPy's functions that keep gradients.
 
-Knows nothing of layers or of where variables live: a variable is whatever has ``spec``. Invariant:
-no operation changes an array it was handed, and none loses a gradient unsaid.
+Knows nothing of layers or of where variables are: a variable is any object with ``spec``.
+Invariant: no operation changes an array that it is given, and none loses a gradient silently.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from pstrain.gradients.recording import Gradient, leaf, record, recording, wants
 
 Operand: TypeAlias = "Tensor | ArrayLike"
 
-# What `==` compares values with; anything else is another object.
+# Types of operands that `==` compares by value; other objects are never equal to a tensor.
 VALUES = (numbers.Number, np.ndarray, np.generic, list, tuple)
 
 
 class Tensor:
-    """A value computed in a step. ``tracked``: a tape knows how it depends on a variable.
+    """A value computed in a step; ``tracked``: a tape has recorded how it depends on a variable.
 
-    Arithmetic with numbers, arrays, tensors and variables gives tensors, and so do indices,
-    products of matrices and NumPy's functions that are smooth: ``tensor[:, 0]``,
-    ``array @ tensor``, ``np.exp(tensor)``, ``np.mean(tensor)``. One of two shapes may be repeated
-    to the other, as (k,) and (n, 1) to (n, k); others are an error, of which (n, 1) beside (n,),
-    labels beside a network's logits, is the usual one.
-    Comparisons, and what other functions of NumPy make of a tensor, are arrays; where the loss
-    would lose a gradient by that, it is an error, also for ``np.mean``, ``np.exp`` and their
-    like of a list of tensors. What changes in steps has none to lose: ``np.round``, ``np.floor``
-    and ``np.sign`` give constants. ``np.asarray(tensor)``, by whoever wants an array, is its value.
+    Arithmetic with numbers, arrays, tensors and variables returns tensors, and so do indexing,
+    matrix products and NumPy's smooth functions: ``tensor[:, 0]``, ``array @ tensor``,
+    ``np.exp(tensor)``, ``np.mean(tensor)``. One of two shapes may be broadcast to the other, as
+    (k,) and (n, 1) to (n, k). Shapes that only a third shape could combine are an error, most often
+    (n, 1) with (n,), a network's logits with labels.
+    Comparisons and other functions of NumPy return arrays. If the loss would lose a gradient by
+    that, it is an error, also for functions like ``np.mean`` and ``np.exp`` of a list of tensors.
+    Piecewise constant functions have no gradient to lose: ``np.round``, ``np.floor`` and
+    ``np.sign`` return constants. ``np.asarray(tensor)``, called explicitly, returns the value.
     """
 
     __slots__ = ("tracked", "value")
@@ -63,7 +63,7 @@ class Tensor:
         return self.value.dtype
 
     def numpy(self) -> NDArray[Any]:
-        """The value itself, not a copy; it must not be changed while a tape is active."""
+        """Returns the value itself, not a copy; it must not be changed while a tape is active."""
         return self.value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -72,10 +72,10 @@ class Tensor:
         return np.array(self.value, dtype=dtype, copy=copy)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """`array * tensor` is a tensor, whose gradient NumPy's own answer would lose.
+        """Makes `array * tensor` a tensor, because NumPy's own result would lose the gradient.
 
-        `array += tensor` adds in place. An array or number of the tensor's shape keeps its
-        precision, so that sums can be kept in float64.
+        `array += tensor` adds in place. A NumPy array or number of floats keeps its precision if
+        the tensor can be broadcast to its shape, so that sums can be kept in float64.
         """
         if method == "__call__" and not options and derivatives.derivative_of(ufunc):
             return _computed(ufunc, _operands(inputs, self))
@@ -138,7 +138,7 @@ class Tensor:
         return len(self.value)
 
     def __getitem__(self, key: Any) -> Tensor:
-        """Indexes as NumPy does; the gradient goes to what was taken."""
+        """Indexes as NumPy does; the gradient goes to the selected values."""
         return _computed_by(derivatives.TAKEN, (self, key), {})
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -147,13 +147,13 @@ class Tensor:
         return (self[row] for row in range(len(self)))
 
     def reshape(self, *shape: Any) -> Tensor:
-        """The same as ``np.reshape(tensor, shape)``."""
+        """Returns ``np.reshape(tensor, shape)``."""
         sizes = shape[0] if len(shape) == 1 else shape
         return _computed_by(derivatives.FUNCTIONS[np.reshape], (self, sizes), {})
 
     @property
     def T(self) -> Tensor:
-        """The same as ``np.transpose(tensor)``."""
+        """The transposed tensor, as by ``np.transpose(tensor)``."""
         return _computed_by(derivatives.FUNCTIONS[np.transpose], (self,), {})
 
     def __repr__(self) -> str:
@@ -199,7 +199,7 @@ class Tensor:
     def __pow__(self, exponent: Operand) -> Tensor:
         if not isinstance(exponent, numbers.Real):
             return _computed(np.power, (self, _operand(exponent, self)))
-        # Numbers of Python take the tensor's dtype, whatever NumPy's would make of it.
+        # A Python or NumPy number as exponent does not change the tensor's dtype.
         power = int(exponent) if isinstance(exponent, numbers.Integral) else float(exponent)
 
         def backward(grad: NDArray[Any]) -> Gradient:
@@ -236,7 +236,7 @@ class Tensor:
 
 
 def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:
-    """What a function that has derivatives gives."""
+    """Computes a ufunc that has derivatives, and records it."""
     derivatives.check_shapes([one.shape for one in operands])
     values = [one.value for one in operands]
     output = Tensor(ufunc(*values))
@@ -250,14 +250,17 @@ def _computed(ufunc: Any, operands: Sequence[Tensor]) -> Tensor:
 
 
 def _gradient(part: Any, operand: Tensor) -> Gradient:
-    """As the rest of the tape takes it: of the operand's shape and dtype, scalars too."""
+    """Returns a gradient in the operand's shape and dtype; None if the operand is not tracked."""
     if not operand.tracked:
         return None
     return np.asarray(derivatives.summed_to(operand.shape, part), operand.dtype)
 
 
 def _fits(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any]) -> bool:
-    """Whether the rule is of tensors that a call has, and of all whose gradients it would lose."""
+    """True if the rule takes the call's arguments and covers every tracked tensor among them.
+
+    At least one of the rule's own arguments has to be a tensor.
+    """
     try:
         _signature(rule.compute).bind(*args, **options)
     except TypeError:
@@ -270,7 +273,7 @@ def _fits(rule: derivatives.Rule, args: Sequence[Any], options: Mapping[str, Any
     return not is_lost and any(isinstance(args[place], Tensor) for place in places)
 
 
-# To read one takes longer than most functions do. Rules live as long as the program.
+# Cached, because reading a signature takes longer than most functions. Rules are never dropped.
 _signature = functools.lru_cache(maxsize=None)(inspect.signature)
 
 
@@ -298,7 +301,7 @@ def _untracked(
     is_constant: bool,
     changed: Sequence[Any] = (),
 ) -> Any:
-    """What a function makes of values; UnimplementedError where a gradient would be lost by it."""
+    """Calls a function with values of tensors; UnimplementedError if that would lose a gradient."""
     is_lost = not is_constant and recording()
     is_lost = is_lost and any(one.tracked for one in _tensors((args, options)))
     if is_lost and any(map(_has_floats, changed)):
@@ -316,7 +319,7 @@ def _untracked(
 
 
 def _tensors(given: Any) -> Iterator[Tensor]:
-    """Those in arguments, however deep."""
+    """Yields the tensors in arguments, nested to any depth."""
     if isinstance(given, Tensor):
         yield given
     elif isinstance(given, Mapping):
@@ -327,7 +330,7 @@ def _tensors(given: Any) -> Iterator[Tensor]:
 
 
 def _values(given: Any) -> Any:
-    """Arguments with values in the places of tensors."""
+    """Returns arguments in which tensors are replaced by their values."""
     if isinstance(given, Tensor):
         return given.value
     if isinstance(given, Mapping):
@@ -346,7 +349,7 @@ def _has_floats(result: Any) -> bool:
 
 
 def _operands(inputs: Sequence[Any], tensor: Tensor) -> list[Tensor]:
-    """What NumPy was given, of which ``tensor`` is the first tensor, as tensors."""
+    """Returns the inputs of a ufunc as tensors; ``tensor`` is the first tensor among them."""
     for other in inputs:
         is_numpys = isinstance(other, np.ndarray | np.generic) and other.dtype.kind == "f"
         if is_numpys and derivatives.reaches(tensor.shape, other.shape):
@@ -358,7 +361,7 @@ def _operands(inputs: Sequence[Any], tensor: Tensor) -> list[Tensor]:
 
 
 def cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """The tensor itself where it is of ``dtype``; its gradient comes back in its own."""
+    """Returns the tensor in ``dtype``; its gradient is converted back to the original dtype."""
     if tensor.dtype == dtype:
         return tensor
     output = Tensor(tensor.value.astype(dtype))
@@ -366,7 +369,10 @@ def cast(tensor: Tensor, dtype: np.dtype[Any]) -> Tensor:
 
 
 def _operand(other: Operand, like: Tensor) -> Tensor:
-    """``other`` in the dtype of ``like``, unless it is a tensor."""
+    """Returns ``other`` as a tensor: unchanged if it is one, else in the dtype of ``like``.
+
+    A dtype of ``like`` that is not of floats is not applied.
+    """
     if isinstance(other, Tensor):
         return other
     if hasattr(other, "spec"):
@@ -375,12 +381,12 @@ def _operand(other: Operand, like: Tensor) -> Tensor:
 
 
 def _of_variable(variable: Any, dtype: np.dtype[Any]) -> Tensor:
-    """What is read of a variable, in ``dtype`` if that is of floats. A leaf if it is trained."""
+    """Reads a variable, in ``dtype`` if that is a float type; a leaf if a tape may train it."""
     if hasattr(variable.parameters, "parts"):
         return joined([_of_variable(part, dtype) for part in variable.parameters.parts])
     is_trained = variable.trainable and variable.dtype == np.float32
     if is_trained and recording() and tuple(variable.shape) != tuple(variable.spec.shape):
-        # A part is rows of a variable to a tape.
+        # A tape treats a part of a sharded variable as rows of the variable.
         return cast(variable[:], dtype if dtype.kind == "f" else variable.dtype)
     value = Tensor(np.asarray(variable.numpy(), dtype if dtype.kind == "f" else None))
     if is_trained:
@@ -389,19 +395,19 @@ def _of_variable(variable: Any, dtype: np.dtype[Any]) -> Tensor:
 
 
 def as_tensor(given: Any) -> Tensor:
-    """Tensors as they are; a variable as what a tape may train; anything else as a constant."""
+    """Returns a tensor unchanged, a variable as what a tape may train, others as constants."""
     return given if isinstance(given, Tensor) else Tensor(given)
 
 
 def value_of(variable: Any) -> Any:
-    """A tensor that is a leaf where a tape may train ``variable``, and an array elsewhere."""
+    """Returns the variable's value: a leaf tensor if a tape may train it, else an array."""
     if wants_gradient(variable):
         return _of_variable(variable, variable.dtype)
     return variable.numpy()
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
-    """One after the other along the first axis."""
+    """Concatenates tensors along the first axis."""
     ends = np.cumsum([len(part) for part in parts])
     whole = Tensor(np.concatenate([part.value for part in parts]))
     return record(whole, parts, lambda grad: np.split(grad, ends[:-1]))

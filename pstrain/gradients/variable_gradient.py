@@ -1,7 +1,7 @@
-"""The gradient of one variable, as a tape gives it: an update that can be computed with.
+"""The gradient of one variable: an update that also supports arithmetic.
 
-Knows nothing of tapes. Invariant: whatever is computed of a gradient is made anew, so the step's
-own stays as it was.
+Knows nothing of tapes. Invariant: arithmetic returns new arrays, so the step's own gradient does
+not change.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ def _value(other: Any) -> Any:
 
 
 class VariableGradient(Update):
-    """Of a whole variable an array to NumPy and to operators, whose results are arrays.
+    """The gradient of a whole variable or of looked-up rows, as given to ``apply_gradients``.
 
-    Of rows that were looked up, ``values`` [n, ...] of rows ``indices``, it is multiplied and
-    divided by numbers, and is of rows again. Either goes into ``apply_gradients``.
+    The gradient of a whole variable acts as an array for NumPy and operators, which return arrays.
+    The gradient of looked-up rows, ``values`` [n, ...] of rows ``indices``, can be multiplied and
+    divided by numbers, which returns a gradient of the same rows.
     """
 
-    # Operators of NumPy's arrays and numbers shall leave it to those here.
+    # Makes operators of NumPy's arrays and numbers defer to those of this class.
     __array_priority__ = 1000
 
     def __repr__(self) -> str:
@@ -48,7 +49,7 @@ class VariableGradient(Update):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The variable's."""
+        """The shape of the variable."""
         return tuple(self.variable.shape)
 
     @property
@@ -57,7 +58,7 @@ class VariableGradient(Update):
 
     @property
     def indices(self) -> NDArray[np.int64]:
-        """Which rows were looked up, each once, those of one shard after another's."""
+        """The looked-up rows, each once and grouped by shard; all rows of a whole variable."""
         return np.arange(self.variable.rows) if self.lookup is None else self.lookup.unique
 
     @property
@@ -67,7 +68,7 @@ class VariableGradient(Update):
         return self.gradient.reshape(count or self.shape)
 
     def numpy(self) -> Array:
-        """Of the whole variable. InvalidTypeError for rows that were looked up."""
+        """Returns the gradient of a whole variable; InvalidTypeError for looked-up rows."""
         return np.asarray(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:

@@ -26,10 +26,10 @@ NO_KEY = -(2**63)
 BUCKET_ROWS = 1024
 
 NO_ROW = -1
-"""Stands for a row: the key has no row yet."""
+"""Given in place of a row number if the key has no row yet."""
 
 NO_ROW_EVER = -2
-"""Stands for a row: the key has no row, and cannot get one because its bucket is full."""
+"""Given in place of a row number if the key cannot get a row because its bucket is full."""
 
 _UNKNOWN_ROW = -1
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

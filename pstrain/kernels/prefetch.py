@@ -58,7 +58,7 @@ def ask_for(_typing: Any, array: Any, row: Any, size_bytes: Any) -> Any:  # noqa
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         array_, row_, size_ = arguments
         kind, most, line = signature.args[0], 2 * LINE_BYTES, size_.type(LINE_BYTES)
-        # Most rows have a line or two: a loop would cost more than the requests.
+        # Most rows take one or two cache lines, for which a loop would cost more than the requests.
         _request(context, builder, kind, array_, row_, size_.type(0))
         with builder.if_then(builder.icmp_signed(">", size_, line)):
             _request(context, builder, kind, array_, row_, line)

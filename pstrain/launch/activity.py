@@ -1,7 +1,7 @@
-"""What every role of a local cluster has done so far, in a form for people.
+"""Reports, in words for people, what every process of a local cluster has done so far.
 
-Asks each role for its own status and the kernel for memory; knows nothing of models. Invariant: a
-role that does not answer is listed as such, never left out.
+Asks each role for its own status, and the kernel for its memory. Knows nothing of models.
+Invariant: a role that does not answer is listed with its error, never left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAMES = {"worker": "trainer", "ps": "parameter server", "data_worker": "data wo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """One role. ``memory_bytes``: the most it ever had resident; 0 where that is not known."""
+    """What one process has done. ``memory_bytes``: its peak resident memory; 0 if unknown."""
 
     role: str
     pid: int
@@ -37,7 +37,7 @@ class Activity:
 
 
 def activities(cluster: LocalCluster, parameters: RemoteParameters) -> list[Activity]:
-    """One per process of the cluster, and the calling program first."""
+    """Returns one entry for the calling program, then one for each process of the cluster."""
     service: Mapping[str, Any] | DataServiceError
     try:
         service = _service_status(cluster)
@@ -58,7 +58,7 @@ def activities(cluster: LocalCluster, parameters: RemoteParameters) -> list[Acti
 
 
 def peak_memory_bytes(pid: int | str) -> int:
-    """The most memory a process ever had resident, from Linux's /proc; 0 elsewhere."""
+    """Returns the peak resident memory of a process; 0 if Linux's /proc does not tell it."""
     try:
         lines = pathlib.Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -77,7 +77,7 @@ def _did(
             status = parameters.status(task["index"], timeout_s=_TIMEOUT_S)
             requests = status["requests"]
             held = f"{status['shards']} shards of {status['size_bytes'] / 1e6:,.1f} MB"
-            # Outside closures, decided here, and decided elsewhere.
+            # Changes outside closures, of closures decided here, and of those decided elsewhere.
             pulls = requests.get("pull", 0)
             pushes = sum(requests.get(kind, 0) for kind in ("push", "decide", "commit"))
             return f"{pulls:,} pulls, {pushes:,} pushes, {held}"
@@ -91,7 +91,9 @@ def _did(
             return f"{rows.get(task['pid'], 0):,} rows streamed"
     jobs = service.get("jobs", ())
     windows = sum(i.get("windows", {}).get("done", 0) for job in jobs for i in job["iterations"])
-    return f"{service.get('datasets', 0)} datasets, {len(jobs)} jobs, {windows:,} windows dealt out"
+    return (
+        f"{service.get('datasets', 0)} datasets, {len(jobs)} jobs, {windows:,} windows handed out"
+    )
 
 
 def _trainer_status(address: str) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def _trainer_status(address: str) -> dict[str, Any]:
 
 
 def _service_status(cluster: LocalCluster) -> dict[str, Any]:
-    """As ``dataservice status`` prints it; empty where there is no data service."""
+    """Returns what ``dataservice status`` prints; empty if there is no data service."""
     if not any(task["role"] == "dispatcher" for task in cluster.status()):
         return {}
     command = [sys.executable, "-m", "dataservice", "status", "--json", cluster.service]

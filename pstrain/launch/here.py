@@ -1,6 +1,7 @@
-"""``pstrain launch --engine local``: a program in all its parts, as processes of this machine.
+"""``pstrain launch --engine local``: runs every task of a program as a process of this machine.
 
-Decides what the end of a task means. Invariant: when it returns or raises, every task has ended.
+Decides what the end of one task means for the others. Knows tasks by job and index, not what they
+compute. Invariant: when :func:`run_here` returns or raises, every task has ended.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ INTERRUPTED: Final = 130
 _HOST: Final = "127.0.0.1"
 _LOOK_EVERY_S: Final = 0.05
 _RESTARTED_JOBS: Final = ("worker", "ps")
-# A task that ends as soon as it has begun, so many times on end, will not do better.
+# A task that ends within _SOON_S of its start, _SOON_ENDS times in a row, is given up.
 _SOON_S: Final = 10.0
 _SOON_ENDS: Final = 5
 
 
 def run_here(layout: Layout, *, supervise: bool) -> int:
-    """Runs all tasks until the chief ends; its exit code, or 1 when another one failed before.
+    """Runs all tasks until the chief ends; returns its exit code, or 1 if another failed first.
 
     ``supervise``: trainers and parameter servers that fail or are killed are started again, at
-    their addresses. SIGINT and SIGTERM end all, with exit code 130.
+    their addresses. SIGINT and SIGTERM end all tasks; the exit code is then 130.
     """
     check_program(layout.program[0])
     stop = StopSignals()
-    # Once here, into the cache, rather than in every process at the same time.
+    # Compiled once, into the cache, so that the tasks do not all compile at the same time.
     compile_kernels()
     return _Crew(layout, supervise).run(stop)
 
 
 class _Crew:
-    """The tasks by job and index, and what becomes of those that end."""
+    """The running tasks by job and index; restarts tasks that end, or ends the run."""
 
     def __init__(self, layout: Layout, supervise: bool) -> None:
         self._layout = layout
@@ -67,7 +68,7 @@ class _Crew:
             stop_all(list(self._running.values()))
 
     def _look(self) -> int | None:
-        """The exit code, when all is over."""
+        """Handles the tasks that have ended; returns the exit code, or None if the run goes on."""
         chief = self._running["chief", 0]
         if chief.returncode is not None:
             return self._chief_ended(chief)
@@ -77,12 +78,12 @@ class _Crew:
             del self._running[job, index]
             task.finish(0.0)
             if task.returncode == 0 and job in _RESTARTED_JOBS:
-                logger.info("%s has ended by itself", task.name)
+                logger.info("%s has ended without an error", task.name)
             elif not self._may_restart(job, index, task):
                 print(f"pstrain launch: {task.how_it_ended()}", file=sys.stderr)
                 return 1
             else:
-                logger.warning("%s; it is started again", task.how_it_ended())
+                logger.warning("%s; restarting it", task.how_it_ended())
                 self._start(job, index)
         return None
 
@@ -108,7 +109,7 @@ class _Crew:
 
 
 def _free_addresses(layout: Layout) -> Addresses:
-    """A free port of this machine for each task, different ones."""
+    """Returns an address on this machine for each task, each with a different free port."""
     with contextlib.ExitStack() as stack:
 
         def free_port() -> int:

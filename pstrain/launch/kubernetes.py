@@ -1,8 +1,8 @@
-"""``pstrain launch --engine k8s``: a JobSet manifest, and the Secret of the cluster's token.
+"""``pstrain launch --engine k8s``: a JobSet manifest, and the Secret with the cluster's token.
 
-Pure. A replicated job per part, each pod an index of it, named by DNS before any pod runs; the
-JobSet ends with the chief. Invariant: addresses are those that
-``KubernetesClusterResolver.from_stateful_sets`` gives for the same names.
+Pure. Each job of the cluster is a replicated job of the JobSet, with one pod per task; the pods'
+DNS names are known before any pod runs. The JobSet ends with the chief. Invariant: addresses are
+those that ``KubernetesClusterResolver.from_stateful_sets`` gives for the same names.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from pstrain.security import check_one_way
 _INDEX: Final = "PSTRAIN_TASK_INDEX"
 _INDEX_FIELD: Final = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 _TLS_FOLDER: Final = "/etc/pstrain/tls"
-# A server that is killed comes back at its name, beside the others, which go on.
+# How often the pods of one job may fail; each restarts under its name while the others go on.
 _RESTARTS: Final = 100
 _LABEL: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
-# A pod is called NAME-data-worker-0-INDEX, and a name of DNS has 63 characters.
+# A pod is called NAME-data-worker-0-INDEX, and a DNS label has at most 63 characters.
 _MAX_NAME: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesOptions:
-    """What the pods are made of. ``resources``: requests and limits by name, such as cpu.
+    """The settings of the pods. ``resources``: amounts by name, such as cpu.
 
-    ``token_secret`` and ``tls_secret``: Secrets that exist; without the first, one is written.
+    The amounts are both requests and limits. ``token_secret`` and ``tls_secret`` name existing
+    Secrets; without ``token_secret`` the manifest contains a new one.
     """
 
     image: str
@@ -56,7 +57,7 @@ class KubernetesOptions:
 
 
 def exposure_of_pods(exposure: Exposure, tls_secret: str | None) -> Exposure:
-    """As told, or with the certificates of a Secret (tls.crt, tls.key, ca.crt)."""
+    """Returns ``exposure``, or one with a Secret's certificates (tls.crt, tls.key, ca.crt)."""
     if tls_secret is None:
         return exposure
     check_one_way(exposure.insecure_network, {"--tls-secret": tls_secret})
@@ -68,7 +69,7 @@ def exposure_of_pods(exposure: Exposure, tls_secret: str | None) -> Exposure:
 
 
 def manifest(layout: Layout, options: KubernetesOptions, token: str) -> str:
-    """YAML for ``kubectl apply -f``. InvalidArgumentError for tasks that may not listen."""
+    """Returns YAML for ``kubectl apply -f``; InvalidArgumentError if tasks may not be exposed."""
     layout.exposure.require("k8s")
     documents = [_job_set(layout, options)]
     if options.token_secret is None:
@@ -77,7 +78,7 @@ def manifest(layout: Layout, options: KubernetesOptions, token: str) -> str:
 
 
 def addresses(layout: Layout, options: KubernetesOptions) -> dict[str, list[str]]:
-    """Of every task, by the names of pods."""
+    """Returns the addresses of all tasks by job, made of the pods' DNS names."""
     sets = {job: (_set_name(options, job), count) for job, count in layout.jobs.items()}
     resolver = KubernetesClusterResolver.from_stateful_sets(
         sets, service=options.name, namespace=options.namespace, port=options.port
@@ -91,7 +92,7 @@ def _part(job: str) -> str:
 
 
 def _set_name(options: KubernetesOptions, job: str) -> str:
-    """What the names of a part's pods begin with: a part is one Job, the first of its kind."""
+    """Returns the prefix of the names of a job's pods; 0 is its only replica in the JobSet."""
     return f"{options.name}-{_part(job)}-0"
 
 
@@ -121,7 +122,7 @@ def _job_set(layout: Layout, options: KubernetesOptions) -> dict[str, Any]:
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": options.name},
             "successPolicy": {"operator": "All", "targetReplicatedJobs": ["chief"]},
-            # A pod restarts by itself; starting all anew would lose what the servers hold.
+            # Pods restart one by one; restarting the JobSet would lose what the servers hold.
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [_replicated(layout, options, job) for job in layout.jobs],
         },
@@ -179,16 +180,16 @@ def _command(
     layout: Layout, options: KubernetesOptions, job: str, listed: Mapping[str, list[str]]
 ) -> list[str]:
     if job in PROGRAM_JOBS:
-        # Kubernetes takes $(NAME) for a variable, and $$ for a $ wherever it stands.
+        # Kubernetes expands $(NAME) as a variable and reads every $$ as a single $.
         command = layout.command(job, 0, listed, options.python)
         return [part.replace("$", "$$") for part in command]
-    # A pod's own name may not be known to DNS when it starts, its address is.
+    # When a server starts, DNS may not know its pod's name yet, so it listens at the pod's IP.
     own = {**listed, job: [f"$(POD_IP):{options.port}"]}
     return layout.command(job, 0, own, options.python)
 
 
 def _yaml(value: Any, indent: int) -> Iterator[str]:
-    """Lines of block style; every scalar as JSON has it, which YAML reads as the same value."""
+    """Yields lines in block style; scalars are JSON, which YAML reads as the same values."""
     margin = "  " * indent
     items: Any = value.items() if isinstance(value, Mapping) else ((None, each) for each in value)
     for name, each in items:

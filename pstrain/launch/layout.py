@@ -1,8 +1,8 @@
-"""What a launched cluster consists of: jobs, and each task's command and environment. Pure.
+"""The jobs of a launched cluster, and the command and environment of each task. Pure.
 
-Knows no engine: addresses are given. One program plays chief, worker and ps, told its part by
-TF_CONFIG; a dispatcher and data workers run beside it, found through DATASERVICE_DISPATCHER.
-Invariant: every task gets the same addresses.
+Knows no engine: callers pass the addresses. One program runs as chief, worker and ps, and learns
+its role from TF_CONFIG. A dispatcher and data workers run beside it; the program finds them through
+DATASERVICE_DISPATCHER. Invariant: every task gets the same addresses.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Addresses = Mapping[str, Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exposure:
-    """How tasks may be reached from other hosts: with certificates, or openly."""
+    """How other hosts may reach the tasks: by TLS, unencrypted, or (the default) not at all."""
 
     insecure_network: bool = False
     tls_cert: str | None = None
@@ -45,7 +45,7 @@ class Exposure:
             )
 
     def require(self, engine: str) -> None:
-        """InvalidArgumentError unless tasks may listen where other hosts reach them."""
+        """Raises InvalidArgumentError unless tasks may listen where other hosts reach them."""
         if self.tls_cert is None and not self.insecure_network:
             raise InvalidArgumentError(
                 f"tasks on {engine} listen where other hosts can reach them: give --tls-cert and "
@@ -53,7 +53,7 @@ class Exposure:
             )
 
     def options(self) -> list[str]:
-        """For the commands of `dataservice`."""
+        """Returns these settings as options of the `dataservice` command."""
         listed = [part for name, path in self._paths.items() if path for part in (name, path)]
         return [*listed, *(["--insecure-network"] if self.insecure_network else [])]
 
@@ -62,7 +62,7 @@ class Exposure:
         return {"--tls-cert": self.tls_cert, "--tls-key": self.tls_key, "--tls-ca": self.tls_ca}
 
     def environment(self) -> dict[str, str]:
-        """For `ps.Server` in the program, and for the clients in it."""
+        """Returns these settings as variables for the program's `ps.Server` and its clients."""
         given = {
             TLS_CERT_ENV: self.tls_cert,
             TLS_KEY_ENV: self.tls_key,
@@ -75,8 +75,10 @@ class Exposure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """``program`` and how many tasks play each part. A program that ends in ``.py`` is Python's;
-    another is a command."""
+    """A ``program``, and the number of tasks of each job of its cluster.
+
+    A program that ends in ``.py`` runs under Python; any other is a command.
+    """
 
     program: tuple[str, ...]
     workers: int = 2
@@ -96,16 +98,16 @@ class Layout:
 
     @property
     def jobs(self) -> dict[str, int]:
-        """Tasks of each job, the chief's first."""
+        """The number of tasks of each job, the chief's first."""
         service = {"dispatcher": 1, "data_worker": self.data_workers} if self.data_workers else {}
         return {"chief": 1, "ps": self.ps, "worker": self.workers, **service}
 
     def tasks(self) -> list[tuple[str, int]]:
-        """Job and index of all."""
+        """Returns the job and index of every task."""
         return [(job, index) for job, count in self.jobs.items() for index in range(count)]
 
     def command(self, job: str, index: int, addresses: Addresses, python: str) -> list[str]:
-        """What the task runs; `python` is the interpreter of its machine."""
+        """Returns the task's command line; `python` is the interpreter on its machine."""
         if job in PROGRAM_JOBS:
             return [*([python] if self.program[0].endswith(".py") else []), *self.program]
         host, _, port = addresses[job][index].rpartition(":")
@@ -116,7 +118,7 @@ class Layout:
         return [*listed, *self.exposure.options()]
 
     def environment(self, job: str, index: int | str, addresses: Addresses) -> dict[str, str]:
-        """What the task is told besides; `index` may be what an engine fills in."""
+        """Returns the task's variables; `index` may be a placeholder that an engine fills in."""
         if job not in PROGRAM_JOBS:
             return {}
         cluster = {name: list(addresses[name]) for name in PROGRAM_JOBS}
@@ -127,7 +129,7 @@ class Layout:
         return told
 
     def to_json(self) -> str:
-        """For a task that works its part out where it runs."""
+        """Returns the layout as JSON, for a task that resolves its role where it runs."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod

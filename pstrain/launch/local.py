@@ -52,14 +52,23 @@ class _Task:
 
 
 class _Resolver(SimpleClusterResolver):
-    """Of a cluster that ends before the program does: it knows who uses it."""
+    """The resolver of a LocalCluster, which remembers the strategies that use the cluster."""
 
-    def __init__(self, spec: ClusterSpec, strategies: weakref.WeakSet[Any]) -> None:
+    def __init__(
+        self, spec: ClusterSpec, strategies: weakref.WeakSet[Any], closing: threading.Event
+    ) -> None:
         super().__init__(spec, task_type="chief", task_id=0)
-        self._strategies = strategies
+        self._strategies, self._closing = strategies, closing
 
     def note_strategy(self, strategy: Any) -> None:
         self._strategies.add(strategy)
+
+    def check_open(self) -> None:
+        if self._closing.is_set():
+            raise FailedPreconditionError(
+                "the LocalCluster of this strategy is closed: make another one, and a strategy and "
+                "models on it"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SimpleClusterResolver, (self.cluster_spec(), "", self.task_type, self.task_id)
@@ -68,11 +77,11 @@ class _Resolver(SimpleClusterResolver):
 class LocalCluster:
     """``workers`` trainers, ``ps`` parameter servers, a dispatcher and ``data_workers``.
 
-    Ready when the constructor returns; a context manager. ``data_workers=0`` leaves the data
-    service out. ``log_dir``: where each process writes its log; None: a temporary folder that
-    goes with the cluster. ``supervise``: trainers and parameter servers that end by themselves or
-    are killed are started again at their old addresses. A role is named "worker" (a trainer),
-    "ps", "data_worker" or "dispatcher". Not thread-safe.
+    The cluster is ready when the constructor returns, and is a context manager.
+    ``data_workers=0`` leaves out the data service. ``log_dir``: the folder for each process's log;
+    None: a temporary folder that is removed with the cluster. ``supervise``: trainers and parameter
+    servers that end by themselves or are killed are started again at their old addresses. A role is
+    named "worker" (a trainer), "ps", "data_worker" or "dispatcher". Not thread-safe.
     """
 
     def __init__(
@@ -109,19 +118,19 @@ class LocalCluster:
             with self._changing:
                 for task in list(self._tasks.values()):
                     if task.role in ("ps", "worker") and task.child.returncode is not None:
-                        logger.warning("%s:%d has ended: it is restarted", task.role, task.index)
+                        logger.warning("%s:%d has ended; restarting it", task.role, task.index)
                         try:
                             self._restart(task)
                         except DataServiceError as error:
-                            logger.warning("it did not start, and is tried again: %s", error)
+                            logger.warning("the restart failed and is tried again: %s", error)
 
     def _start(self, workers: int, ps: int, data_workers: int) -> None:
         if data_workers:
             self._spawn("dispatcher", 0)
-        # Numba takes as long to import as a dispatcher to start.
+        # Importing Numba takes as long as the dispatcher's start, so both happen at the same time.
         from pstrain.compiling import compile_kernels
 
-        # Once here, into the cache, rather than in every server at the same time.
+        # Compiled once, into the cache, so that the servers do not all compile at the same time.
         compile_kernels()
         for role, count in (("ps", ps), ("worker", workers)):
             for index in range(count):
@@ -136,7 +145,7 @@ class LocalCluster:
 
     @property
     def service(self) -> str:
-        """Address of the dispatcher, for ``register_dataset`` and ``distribute``."""
+        """The dispatcher's address, for ``register_dataset`` and ``distribute``."""
         if ("dispatcher", 0) not in self._tasks:
             self._check_open()
             raise NotFoundError("this cluster has no data service: it was made with data_workers=0")
@@ -144,13 +153,13 @@ class LocalCluster:
 
     @property
     def resolver(self) -> SimpleClusterResolver:
-        """For ``ParameterServerStrategy``: this process is the coordinator.
+        """The resolver for ``ParameterServerStrategy``; it makes this process the coordinator.
 
-        The same object as long as the addresses are the same.
+        It is the same object as long as the addresses are the same.
         """
         spec = self.cluster_spec
         if self._resolver is None or self._resolver.cluster_spec() != spec:
-            self._resolver = _Resolver(spec, self._strategies)
+            self._resolver = _Resolver(spec, self._strategies, self._closing)
         return self._resolver
 
     @property
@@ -161,15 +170,15 @@ class LocalCluster:
         )
 
     def kill(self, role: str, index: int = 0) -> None:
-        """SIGKILL, as when a machine is lost."""
+        """Kills the process by SIGKILL, as when a machine is lost."""
         self._task(role, index).child.kill()
 
     def suspend(self, role: str, index: int = 0) -> None:
-        """SIGSTOP: the process is frozen, its connections stay open."""
+        """Freezes the process by SIGSTOP; its connections stay open."""
         self._task(role, index).child.suspend()
 
     def resume(self, role: str, index: int = 0) -> None:
-        """SIGCONT."""
+        """Lets a suspended process go on, by SIGCONT."""
         self._task(role, index).child.resume()
 
     def restart(self, role: str, index: int = 0) -> None:
@@ -183,7 +192,7 @@ class LocalCluster:
         self._wait(task.role, task.index)
 
     def status(self) -> list[dict[str, Any]]:
-        """One dict per process: role, index, address, pid, alive."""
+        """Returns one dict per process: role, index, address, pid, alive."""
         return [
             {
                 "role": task.role,
@@ -196,10 +205,10 @@ class LocalCluster:
         ]
 
     def close(self) -> None:
-        """Ends every process; those that do not end by themselves are killed. Idempotent.
+        """Ends every process; kills those that do not end when asked. Idempotent.
 
-        The coordinators of this process that use the cluster are closed first: they would take the
-        end of its trainers and servers for failures.
+        The coordinators of this process that use the cluster are closed first, because they would
+        take the end of its trainers and servers for failures.
         """
         self._closing.set()
         for strategy in list(self._strategies):
@@ -219,7 +228,7 @@ class LocalCluster:
     stop = close
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Functions that are sent may ask it for its addresses."""
+        """Pickles as a stand-in that has the addresses, for functions that are sent elsewhere."""
         if not self._tasks:
             raise TypeError("a cluster that is closed has no addresses to give away")
         known: dict[str, Any] = {"resolver": self.resolver}
@@ -238,7 +247,10 @@ class LocalCluster:
         self.close()
 
     def _spawn(self, role: str, index: int, address: str = "") -> None:
-        """At an address that it had before, which stays its own meanwhile, or at a new one."""
+        """Starts a task's process at its previous ``address``, or at a free port if there is none.
+
+        A task keeps its previous address while its process starts.
+        """
         log = os.path.join(self.log_dir, f"{role}-{index}.log")
         if role in ("ps", "worker"):
             module = "pstrain"

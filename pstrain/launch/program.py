@@ -1,7 +1,7 @@
-"""Whether a program can be started on this machine, before anything else is.
+"""Checks that a program can be started on this machine, before any process is started.
 
-Knows files and where commands are looked for, nothing of tasks. Invariant: what passes may still
-fail, what is refused never starts here; of other machines it says nothing.
+Knows files and the search path for commands, nothing of tasks or other machines. Invariant: a
+program that is refused cannot start on this machine; one that passes may still fail.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pstrain.errors import InvalidArgumentError, MissingFileError
 
 
 def check_program(program: str) -> None:
-    """An error that says why it is none: a .py file to be read, or a command to be found."""
+    """Raises an error unless ``program`` is a readable .py file or a command that is found."""
     if os.path.isdir(program):
         raise InvalidArgumentError(
             f"{program!r} is a folder; give the .py file in it that is to run in every task"

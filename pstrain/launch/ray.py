@@ -1,8 +1,8 @@
 """``pstrain launch --engine ray``: an actor per task, spread over the nodes of a Ray cluster.
 
-An actor finds a free port on its node; when all have, each starts its task as a process of its own.
-Ray is imported when a run begins. Invariant: when a run returns or raises, its actors are killed,
-and the kernel ends their tasks with them.
+Each actor finds a free port on its node. Once all actors have one, each starts its task as a
+process. Ray is imported only when a run begins. Invariant: when a run returns or raises, its actors
+are killed, and the kernel ends their tasks with them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOptions:
-    """``address``: the cluster's, such as ``auto`` or ``ray://HOST:10001``; None: RAY_ADDRESS,
-    else a new one on this machine. ``working_dir`` is copied to the nodes, the program in it."""
+    """The settings of a run on Ray.
+
+    ``address``: the cluster's, such as ``auto`` or ``ray://HOST:10001``; None: the one in
+    RAY_ADDRESS, else a new cluster on this machine. ``working_dir``: the folder with the program,
+    which is copied to the nodes. ``timeout_s``: how long to wait for room for all tasks.
+    """
 
     address: str | None = None
     cpus_per_task: int = 1
@@ -47,14 +51,14 @@ class RayOptions:
 
 
 class _Task:
-    """One task, on the node where Ray has put it."""
+    """The actor that runs one task, on the node where Ray has placed it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._stopping = threading.Event()
 
     def place(self) -> str:
-        """``host:port`` that is free here."""
+        """Returns ``host:port`` of this node, with a free port."""
         import ray
 
         host = str(ray.util.get_node_ip_address())
@@ -65,11 +69,11 @@ class _Task:
     def run(
         self, layout_json: str, job: str, index: int, addresses: Addresses, token: str
     ) -> tuple[int, str]:
-        """Until the task ends, or `stop`: its exit status, and how it ended."""
+        """Runs the task until it ends or `stop` is called; returns its status and how it ended."""
         layout = Layout.from_json(layout_json)
         command = layout.command(job, index, addresses, sys.executable)
         environment = {TOKEN_ENV: token, **layout.environment(job, index, addresses)}
-        # From this thread, with which the kernel would end it.
+        # Started by this thread, which waits for it: the kernel ends a task with its thread.
         task = TaskProcess(self._name, command, environment, Output())
         try:
             while task.returncode is None and not self._stopping.wait(_LOOK_S / 5):
@@ -83,9 +87,9 @@ class _Task:
 
 
 def run_on_ray(layout: Layout, options: RayOptions) -> int:
-    """Runs all tasks until the chief ends; its exit code, or 1 when another one failed before.
+    """Runs all tasks until the chief ends; returns its exit code, or 1 if another failed first.
 
-    Lines of the tasks come behind their names, as Ray forwards them.
+    Ray forwards the tasks' output, each line after the name of its task.
     """
     layout.exposure.require("ray")
     ray = _ray()
@@ -103,7 +107,7 @@ def _connect(ray: Any, layout: Layout, options: RayOptions) -> None:
     address = options.address or os.environ.get("RAY_ADDRESS") or "local"
     settings: dict[str, Any] = {"address": address, "logging_level": logging.WARNING}
     if address == "local":
-        # Made for these tasks alone, which share what CPUs there are.
+        # The cluster is made for these tasks alone; they share the CPUs that there are.
         settings["num_cpus"] = options.cpus_per_task * len(layout.tasks())
         settings["include_dashboard"] = False
     if options.working_dir:
@@ -139,7 +143,7 @@ def _run(ray: Any, layout: Layout, options: RayOptions) -> int:
 
 
 def _reserved(ray: Any, layout: Layout, options: RayOptions) -> Any:
-    """Room for all tasks, on different nodes where there are enough."""
+    """Reserves CPUs for all tasks, on different nodes if there are enough; returns the group."""
     bundles = [{"CPU": options.cpus_per_task} for _ in layout.tasks()]
     group = ray.util.placement_group(bundles, strategy="SPREAD")
     if not group.wait(timeout_seconds=options.timeout_s):
@@ -157,7 +161,7 @@ def _actor(ray: Any, group: Any, place: int, name: str, options: RayOptions) -> 
     chosen = strategies.PlacementGroupSchedulingStrategy(
         placement_group=group, placement_group_bundle_index=place
     )
-    # One thread runs the task, another hears that it is to stop.
+    # One thread runs the task, another one takes the call of `stop`.
     made = ray.remote(num_cpus=options.cpus_per_task, max_concurrency=2)(_Task)
     return made.options(scheduling_strategy=chosen).remote(name)
 
@@ -165,7 +169,7 @@ def _actor(ray: Any, group: Any, place: int, name: str, options: RayOptions) -> 
 def _started(
     ray: Any, layout: Layout, actors: dict[tuple[str, int], Any]
 ) -> dict[Any, tuple[str, int]]:
-    """What each actor's task will return, once all know where all are."""
+    """Starts the tasks once all addresses are known; returns job and index by pending result."""
     placed = ray.get([actor.place.remote() for actor in actors.values()], timeout=_CALL_TIMEOUT_S)
     addresses: dict[str, list[str]] = {job: [] for job in layout.jobs}
     for (job, _), address in zip(actors, placed, strict=True):
@@ -178,7 +182,7 @@ def _started(
 
 
 def _watched(ray: Any, running: dict[Any, tuple[str, int]]) -> int:
-    """Waits for what decides the end: the chief's, a failure, or that of the data service."""
+    """Waits until the chief or the data service ends or a task fails; returns the exit code."""
     while True:
         ended, _ = ray.wait(list(running), num_returns=1, timeout=_LOOK_S)
         for reference in ended:
@@ -202,7 +206,7 @@ def _outcome(ray: Any, reference: Any, name: str) -> tuple[int, str]:
 
 
 def _end(ray: Any, actors: list[Any], running: list[Any]) -> None:
-    """Asks the tasks to end, then kills the actors, and with them what did not."""
+    """Asks the tasks to end, then kills the actors and, with them, the tasks that remain."""
     with contextlib.suppress(ray.exceptions.RayError):
         for actor in actors:
             actor.stop.remote()

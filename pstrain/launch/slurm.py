@@ -1,8 +1,9 @@
-"""``pstrain launch --engine slurm``: a batch script, and what each task of it does.
+"""``pstrain launch --engine slurm``: a batch script, and the entry point of its tasks.
 
-The script runs two steps: one of all servers, and one of the chief, which ends the other. A task
-resolves its place with SlurmClusterResolver and becomes its command. Invariant: the text depends
-on the arguments alone, and both steps resolve the same addresses.
+The script runs two job steps, one with all servers and one with the chief; the end of the chief
+ends the servers. A task finds its place with SlurmClusterResolver and replaces itself by its
+command. Invariant: the script depends on the arguments alone, and both steps resolve the same
+addresses.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pstrain.launch.layout import Addresses, Layout
 from pstrain.resolvers.slurm import SlurmClusterResolver
 
 HOSTS_ENV: Final = "PSTRAIN_HOSTS"
-# Below the ports that systems deal out by themselves.
+# All ports are below 32,768, where Linux's ephemeral ports begin.
 _FIRST_PORT: Final = 10_000
 _PORTS_PER_JOB: Final = 64
 _PORT_BLOCKS: Final = 340
@@ -72,7 +73,7 @@ exit "$status"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
-    """What the job asks for. ``directives``: further ones, such as ``--partition=long``."""
+    """What the job requests. ``directives``: further options, such as ``--partition=long``."""
 
     nodes: int = 1
     cpus_per_task: int = 1
@@ -98,14 +99,17 @@ class SlurmOptions:
 
 
 def batch_script(layout: Layout, options: SlurmOptions) -> str:
-    """For ``sbatch``. InvalidArgumentError for tasks that may not listen on a network."""
+    """Returns the script for ``sbatch``.
+
+    InvalidArgumentError if tasks may not be exposed, or there are fewer servers than nodes.
+    """
     layout.exposure.require("slurm")
     servers = sum(server_jobs(layout).values())
     if options.nodes > servers:
         raise InvalidArgumentError(
             f"--nodes {options.nodes} is more than the {servers} servers; ask for fewer"
         )
-    # The servers, and the chief beside those of the first node.
+    # Only servers are counted: the chief's step overlaps the servers' on the first node.
     listed = [
         f"--job-name={shlex.quote(options.name)}",
         f"--nodes={options.nodes}",
@@ -123,12 +127,12 @@ def batch_script(layout: Layout, options: SlurmOptions) -> str:
 
 
 def server_jobs(layout: Layout) -> dict[str, int]:
-    """All jobs but the chief's."""
+    """Returns the number of tasks of every job but the chief's."""
     return {job: count for job, count in layout.jobs.items() if job != "chief"}
 
 
 def resolve(layout: Layout, environment: Mapping[str, str]) -> SlurmClusterResolver:
-    """The servers' addresses on the hosts that the script placed them on."""
+    """Returns a resolver for the servers, on the hosts where the script has placed them."""
     hosts = [host for host in environment.get(HOSTS_ENV, "").split(",") if host]
     if not hosts:
         raise FailedPreconditionError(f"{HOSTS_ENV} is not set: run the script by sbatch")
@@ -139,7 +143,7 @@ def resolve(layout: Layout, environment: Mapping[str, str]) -> SlurmClusterResol
 
 
 def _port_base(environment: Mapping[str, str]) -> int:
-    """Of this Slurm job, so that jobs that share a node do not meet."""
+    """Returns the first port of this Slurm job, by its id, so that jobs can share a node."""
     number = int(environment.get("SLURM_JOB_ID", "0"))
     return _FIRST_PORT + number % _PORT_BLOCKS * _PORTS_PER_JOB
 
@@ -147,7 +151,7 @@ def _port_base(environment: Mapping[str, str]) -> int:
 def task_of(
     part: str, layout: Layout, environment: Mapping[str, str], python: str
 ) -> tuple[list[str], dict[str, str]]:
-    """Command and environment of this process's task; `part` is "chief" or "server"."""
+    """Returns command and environment of this process's task; `part` is "chief" or "server"."""
     resolver = resolve(layout, environment)
     spec = resolver.cluster_spec()
     addresses: dict[str, Sequence[str]] = {
@@ -155,7 +159,7 @@ def task_of(
         for job in spec.jobs
     }
     chief_host = environment[HOSTS_ENV].partition(",")[0]
-    # Nobody connects to it: after the last server of its host.
+    # Nobody connects to the chief; its port follows those of the servers on its host.
     beyond = environment[HOSTS_ENV].split(",").count(chief_host)
     addresses["chief"] = [f"{chief_host}:{_port_base(environment) + beyond}"]
     job, index = ("chief", 0) if part == "chief" else resolver.get_task_info()
@@ -172,7 +176,7 @@ def _command_and_environment(
 
 
 def main(part: str, text: str) -> int:
-    """Becomes the task that Slurm's variables name."""
+    """Replaces this process by the task that Slurm's variables name; returns 1 if that fails."""
     try:
         command, told = task_of(part, Layout.from_json(text), os.environ, sys.executable)
         os.environ.update(told)

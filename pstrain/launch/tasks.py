@@ -1,7 +1,7 @@
-"""A launched task as a process of this machine: its output, its end, and that of what it started.
+"""A launched task as a process of this machine: its output, and its end with its descendants.
 
 Knows commands and environments, not what they are for. Invariant: once a task was stopped, or the
-process that started it has died in whatever way, its process is gone.
+process that started it has died in whatever way, the task's process is gone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _OUTPUT_TIMEOUT_S: Final = 2.0
 
 
 class Output:
-    """Writes the lines of all tasks to standard output, whole lines one by one. Thread-safe."""
+    """The standard output that all tasks share; writes whole lines, one by one. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._broken = False
 
     def line(self, name: str, text: str) -> None:
-        """Writes it behind the task's name. Nobody who listens any more is no error."""
+        """Writes ``text`` after the task's name. A closed standard output is not an error."""
         with self._lock:
             if not self._broken:
                 try:
@@ -45,7 +45,7 @@ class Output:
 class TaskProcess:
     """One running task, in a session of its own, so that what it starts ends with it.
 
-    To be made by a thread that lives as long as the task may: the kernel ends it with that thread.
+    Create it on a thread that outlives the task: the kernel kills the task with that thread.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class TaskProcess:
 
     @property
     def returncode(self) -> int | None:
-        """Exit status, negative for the number of a signal; None while it runs."""
+        """The exit status, negative for the number of a signal; None while the task runs."""
         return self._process.poll()
 
     def how_it_ended(self) -> str:
-        """For people: its status, and the last lines that it wrote."""
+        """Returns a text for people: the task's status, and the last lines that it wrote."""
         self._reader.join(_OUTPUT_TIMEOUT_S)
         status = self.returncode
         how = f"exit code {status}"
@@ -88,15 +88,18 @@ class TaskProcess:
         return f"{self.name} ended: {how}" + (f"; its last lines:\n{lines}" if lines else "")
 
     def request_stop(self) -> None:
-        """Asks it to end, without waiting."""
+        """Asks the task to end, without waiting."""
         if self.returncode is None:
             self._process.terminate()
 
     def finish(self, timeout_s: float) -> int:
-        """Waits for the end so long, then kills it and what it started; its exit status."""
+        """Waits for the end, at most ``timeout_s``, then kills what is left; returns the status.
+
+        What the task has started is killed too, in any case.
+        """
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(max(timeout_s, 0.0))
-        # The group keeps its number as long as anything in it lives.
+        # The process group keeps its number as long as any process in it lives.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         status = self._process.wait(_KILLED_TIMEOUT_S)
@@ -113,7 +116,7 @@ class TaskProcess:
 
 
 def stop_all(tasks: Sequence[TaskProcess]) -> None:
-    """Ends all at once; those that do not end by themselves are killed."""
+    """Asks all tasks to end, then kills those that have not ended within a few seconds."""
     for task in tasks:
         task.request_stop()
     deadline_s = time.monotonic() + _STOP_TIMEOUT_S

@@ -1,7 +1,7 @@
 """Runs a command that the kernel kills when the process that started it is gone.
 
-``python -m pstrain.launch.tethered PARENT_PID COMMAND...`` becomes the command. Knows nothing of
-it. Invariant: on Linux the command never outlives its parent; elsewhere it runs untethered.
+``python -m pstrain.launch.tethered PARENT_PID COMMAND...`` becomes the command, of which it knows
+nothing. Invariant: on Linux the command never outlives its parent; elsewhere it runs untethered.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 def main(parent_pid: int, command: list[str]) -> None:
     if sys.platform == "linux":
-        # It survives exec; a parent that was gone before is noticed by its number.
+        # The setting survives exec. A parent that died before it took effect shows in getppid().
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent_pid:
             os._exit(0)

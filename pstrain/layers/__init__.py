@@ -1,4 +1,4 @@
-"""Public layers."""
+"""The public layers."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ __all__ = [
     "concatenate",
 ]
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.LAYERS)

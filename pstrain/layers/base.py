@@ -1,8 +1,8 @@
-"""What a layer is: variables, what it wants to read for an input, and what it makes of it.
+"""The base of layers: variables, the reads that an input requires, and the computation.
 
-Reading is split from computing so that a model fetches for all of its layers in one message per
-server. Invariant: a layer holds no arrays and no step changes it after it is built, so threads
-may run steps of one layer at once.
+Reading is separate from computing so that a model fetches for all of its layers in one message per
+server. Knows nothing of models. Invariant: a layer holds no arrays and no step changes it after it
+is built, so several threads may run steps of one layer at once.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pstrain.vocabulary import Fetch, Lookup
 
 
 class Layer(Freezable, Telling, ABC):
-    """Base of layers. ``variables`` are in the order of what :meth:`requests` asks for.
+    """The base class of layers; :meth:`requests` asks for ``variables`` in their order.
 
     A layer of your own calls ``super().__init__(name)``, makes variables and layers as attributes,
-    and computes in :meth:`forward`, whose ``inputs`` may be anything, a tuple too. It may read
-    attributes as they are, and leave ``variables`` empty: then ``values`` is.
+    and computes in :meth:`forward`, whose ``inputs`` may be anything, also a tuple. It may leave
+    ``variables`` empty and read its attributes directly; ``values`` is then empty too.
     """
 
     _foreign = foreign_names.LAYER
@@ -41,17 +41,17 @@ class Layer(Freezable, Telling, ABC):
 
     @property
     def saved_variables(self) -> list[Any]:
-        """These, and those of layers and variables that are attributes, which are saved too."""
+        """The variables that checkpoints save: ``variables`` and those reached by attributes."""
         return reached([self.variables, vars(self)])
 
     @property
     def trainable_variables(self) -> list[Any]:
-        """Of ``saved_variables`` those that an optimizer may change."""
+        """The ``saved_variables`` that an optimizer may change."""
         return [variable for variable in self.saved_variables if variable.trainable]
 
     @property
     def weights(self) -> list[Any]:
-        """Of ``saved_variables``, as they lie on servers: of those that are cut, each shard."""
+        """The ``saved_variables``, with each sharded variable replaced by its shards."""
         return [
             part
             for variable in self.saved_variables
@@ -70,24 +70,27 @@ class Layer(Freezable, Telling, ABC):
         return f"<{type(self).__name__} {self.name!r} {shapes or 'not built'}>"
 
     def requests(self, inputs: Any) -> list[Fetch]:  # noqa: ARG002
-        """What to fetch for ``inputs``; by default all of every variable."""
+        """Returns what to fetch for ``inputs``; by default every variable as a whole."""
         return [Fetch(variable.spec) for variable in self.variables]
 
     @abstractmethod
     def forward(self, values: Sequence[Any], inputs: Any) -> Any:
-        """Computes from ``values``, which answer :meth:`requests` in order. Records on the tape."""
+        """Computes the output from ``values``, the answers to :meth:`requests` in order.
+
+        Records on the active tape.
+        """
 
     def __call__(self, inputs: Any) -> Any:
-        """Fetches and computes: for one layer alone, and for experiments."""
+        """Fetches and computes, for a layer that is used alone or in an experiment."""
         if not self.variables:
             return self.forward([], inputs)
         return self.forward(self.parameters.fetch(self.requests(inputs)), inputs)
 
 
 def as_matrix(name: str, inputs: Any) -> Tensor:
-    """Tensors of two axes as they are, variables as tensors, arrays and lists as float32.
+    """Returns ``inputs`` as a Tensor of two axes; arrays and lists are converted to float32.
 
-    InvalidArgumentError, naming layer ``name``, for anything that is no matrix of numbers.
+    InvalidArgumentError, naming layer ``name``, for anything but a matrix of numbers.
     """
     try:
         is_tensor = isinstance(inputs, Tensor) or hasattr(inputs, "spec")
@@ -105,17 +108,17 @@ def as_matrix(name: str, inputs: Any) -> Tensor:
 
 
 def whole(variable: Any, value: NDArray[Any]) -> Tensor:
-    """A variable's fetched value, as a leaf of the tape."""
+    """Returns a variable's fetched value as a leaf of the tape."""
     return leaf(Tensor(value), variable)
 
 
 def looked_up(variable: Any, lookup: Lookup) -> Tensor:
-    """A variable's fetched rows, as a leaf of the tape."""
+    """Returns a variable's fetched rows as a leaf of the tape."""
     return leaf(Tensor(lookup.rows), variable, lookup)
 
 
 def contiguous_rows(values: NDArray[Any]) -> NDArray[np.float32]:
-    """As float32 with each row in one piece, as kernels of vectors read it; most are so already."""
+    """Returns values as float32 with contiguous rows, as vector kernels need; rarely a copy."""
     if values.dtype == np.float32 and values.strides[1] == values.itemsize:
         return values
     return np.ascontiguousarray(values, np.float32)

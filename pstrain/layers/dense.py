@@ -1,4 +1,4 @@
-"""A fully connected layer: BLAS for the products, one fused pass for bias and rectifier."""
+"""A fully connected layer: products by BLAS, then bias and ReLU in one fused pass."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _GRADIENTS = {"relu": network.relu_gradient, "sigmoid": network.sigmoid_gradient
 
 
 class Dense(Layer, Maker):
-    """``activation(inputs @ kernel + bias)``, float32 [n, input_size] -> [n, units].
+    """A dense layer: ``activation(inputs @ kernel + bias)``, float32 [n, input_size] to [n, units].
 
-    Without ``input_size`` the variables are made at the first call, which must then be outside of
-    any trainer. The kernel starts Glorot-uniform unless ``kernel_initializer`` (of
-    ``pstrain.initializers``) is given, the bias at 0. ``activation``: "relu", or "sigmoid", whose
-    probabilities ``losses.BinaryCrossentropy()`` takes; without one, and with ``from_logits=True``,
-    the loss stays exact where they round to 0 or 1.
+    Without ``input_size`` the variables are made by the first call, which then must not be on a
+    trainer. The kernel starts Glorot-uniform unless ``kernel_initializer`` (from
+    ``pstrain.initializers``) is given; the bias starts at 0. ``activation``: "relu", or "sigmoid",
+    whose probabilities are input for ``losses.BinaryCrossentropy()``. A layer without activation
+    and a loss with ``from_logits=True`` are more exact: probabilities may round to 0 or 1.
     """
 
     @instead_of("Dense", foreign_arguments.DENSE)
@@ -68,7 +68,10 @@ class Dense(Layer, Maker):
             self.build(input_size)
 
     def build(self, input_size: int) -> None:
-        """Creates the variables. Further calls do nothing, but the size must be the same."""
+        """Creates the variables; later calls do nothing, but must give the same size.
+
+        InvalidArgumentError for another size, FailedPreconditionError on a trainer.
+        """
         if self.variables:
             if input_size != self.input_size:
                 raise InvalidArgumentError(
@@ -119,7 +122,7 @@ class Dense(Layer, Maker):
         return self.computed(tensor, leaves)
 
     def computed(self, tensor: Tensor, leaves: Sequence[Tensor]) -> Tensor:
-        """The output for a kernel, and a bias where there is one, that are given."""
+        """Returns the output for ``tensor``; ``leaves``: kernel, and bias if there is one."""
         output = Tensor(buffers.empty((len(tensor), self.units)))
         np.matmul(tensor.value, leaves[0].value, out=output.value)
         bias = leaves[1].value if self.use_bias else np.zeros(self.units, dtype=np.float32)
@@ -134,7 +137,7 @@ class Dense(Layer, Maker):
 
 
 class _Backward:
-    """Gradients of one call: to the inputs only where something upstream wants them."""
+    """The backward function of one call; computes no gradient of inputs that are not tracked."""
 
     def __init__(self, layer: Dense, inputs: Tensor, kernel: Tensor, output: Tensor) -> None:
         self.layer, self.inputs, self.kernel, self.output = layer, inputs, kernel, output
@@ -151,7 +154,7 @@ class _Backward:
         if self.inputs.tracked:
             to_inputs = buffers.empty(self.inputs.shape)
             if self.layer.units == 1:
-                # BLAS takes several times as long for an outer product.
+                # For an outer product BLAS takes several times as long.
                 column, row = gradient.reshape(-1), self.kernel.value.reshape(-1)
                 network.outer_product(column, row, to_inputs)
             else:

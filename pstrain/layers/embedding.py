@@ -1,6 +1,7 @@
-"""Embedding tables: one table for all fields of a batch, gathered straight into a matrix.
+"""Embedding tables: one table for all fields, whose rows are gathered directly into a matrix.
 
-Invariant: an id appears in at most one fetched row, so its gradient is summed before it travels.
+Knows nothing of models. Invariant: an id is fetched as one row however often it occurs, so its
+gradients are summed before they are sent.
 """
 
 from __future__ import annotations
@@ -30,14 +31,15 @@ _FLOATS_PER_LINE = 16
 
 
 class Embedding(Layer):
-    """Rows of width ``dim`` for the ids of one or several fields, side by side.
+    """A table of rows of width ``dim``; outputs the rows of all fields of an example, concatenated.
 
-    ``vocabulary_sizes``: ids per field; all fields share one table of their sum. Inputs are int64
-    [n, fields] (or [n] for one field), each in ``[0, size of its field)``, or ``Features``, whose
-    ids are rows of the table already; output float32 [n, fields * dim]. With ``combiner``, "sum",
-    "mean" or "sqrtn", an input of one field is a list of ids, an Arrow list array or int64 [n, k],
-    whose rows become one; output float32 [n, dim]. ``by_field``: ids are looked up field by field,
-    which ``project_embedding`` would do otherwise, and the layer by itself has no use for.
+    ``vocabulary_sizes``: ids per field; all fields share one table with the sum of these as rows.
+    Inputs are int64 [n, fields] (or [n] for one field), each in ``[0, size of its field)``, or
+    ``Features``, whose ids are rows of the table already; the output is float32 [n, fields * dim].
+    With ``combiner`` ("sum", "mean" or "sqrtn"), which needs a single field, each input is a list
+    of ids, in an Arrow list array or int64 [n, k], whose rows are pooled into one; the output is
+    float32 [n, dim]. ``by_field``: looks ids up field by field, which saves ``project_embedding``
+    the grouping; the layer itself has no use for it.
     """
 
     @instead_of("Embedding", foreign_arguments.EMBEDDING)
@@ -70,7 +72,10 @@ class Embedding(Layer):
         self.variables = [create_variable(start, shape=shape, name=name)]
 
     def features(self, inputs: Any) -> Features:
-        """Rows of the shared table as ``Features``. InvalidArgumentError for a wrong id."""
+        """Returns ``inputs`` as ``Features`` with rows of the shared table.
+
+        InvalidArgumentError for an id outside its field's range.
+        """
         if isinstance(inputs, Features):
             return inputs
         if self.combiner is None:
@@ -110,7 +115,7 @@ class Embedding(Layer):
 
     def requests(self, inputs: Any) -> list[Fetch]:
         features = self.features(inputs)
-        return [Fetch(self.variables[0].spec, _asked(features, self.by_field))]
+        return [Fetch(self.variables[0].spec, _ids_to_look_up(features, self.by_field))]
 
     def forward(self, values: Sequence[Lookup], inputs: Any) -> Tensor:
         pooled = self.combiner is not None
@@ -131,12 +136,12 @@ class Embedding(Layer):
 
 
 class WideDeepTable(Layer):
-    """Wide weights and embeddings in one table: a row is [wide weight, dim embedding values].
+    """A table of wide weights and embeddings: a row is [wide weight, dim embedding values].
 
-    One row per id means one cache miss and one request for both parts. From ``Features`` it makes
-    two tensors: the network's input, float32 [n, F * dim + D] (embeddings, then the dense
+    One row per id means one cache miss and one request for both parts. From ``Features`` it
+    computes two tensors: the network's input, float32 [n, F * dim + D] (embeddings, then the dense
     columns), and bias + sum of the wide weights, float32 [n, 1]. Wide weights and bias start at 0.
-    ``by_field`` as in ``Embedding``, for ``project``.
+    ``by_field`` as in ``Embedding``, here for ``project``.
     """
 
     def __init__(
@@ -162,18 +167,18 @@ class WideDeepTable(Layer):
 
     def requests(self, inputs: Features) -> list[Fetch]:
         table, bias = self.variables
-        return [Fetch(table.spec, _asked(inputs, self.by_field)), Fetch(bias.spec)]
+        return [Fetch(table.spec, _ids_to_look_up(inputs, self.by_field)), Fetch(bias.spec)]
 
     def forward(self, values: Sequence[Any], inputs: Features) -> tuple[Tensor, Tensor]:
         return self.computed(*self.leaves(values, inputs), inputs)
 
     def leaves(self, values: Sequence[Any], inputs: Features) -> tuple[FieldRows, Tensor]:
-        """The rows that were looked up, and the bias."""
+        """Returns the looked-up rows and the bias."""
         found = field_rows(self.variables[0], values[0], inputs)
         return found, whole(self.variables[1], values[1])
 
     def computed(self, found: FieldRows, bias: Tensor, inputs: Features) -> tuple[Tensor, Tensor]:
-        """What ``forward`` makes of its :meth:`leaves`."""
+        """Computes the outputs of ``forward`` from the results of :meth:`leaves`."""
         rows, inverse = found.rows, found.inverse
         fields, size = self.fields, len(inputs)
         embedded = fields * self.dim
@@ -198,7 +203,10 @@ class WideDeepTable(Layer):
 
 
 def _whole_numbers(name: str, inputs: Any) -> NDArray[np.int64]:
-    """Ids as int64; floats too, where they are whole. InvalidArgumentError naming the first."""
+    """Returns ids as int64; accepts floats that are whole numbers.
+
+    InvalidArgumentError for other types and values; names the first wrong value.
+    """
     try:
         given = np.asarray(inputs)
     except ValueError as error:
@@ -221,8 +229,8 @@ def _whole_numbers(name: str, inputs: Any) -> NDArray[np.int64]:
     return ids
 
 
-def _asked(features: Features, by_field: bool) -> NDArray[np.int64]:
-    """Ids to look up; by field only where there are no lists, whose rows are pooled first."""
+def _ids_to_look_up(features: Features, by_field: bool) -> NDArray[np.int64]:
+    """Returns the ids to look up: by field if asked and there are no lists to be pooled first."""
     if features.has_keys:
         raise InvalidArgumentError(
             "these Features have keys of online columns, which are no rows yet: give them to a "
@@ -232,6 +240,6 @@ def _asked(features: Features, by_field: bool) -> NDArray[np.int64]:
 
 
 def _padded_matrix(rows: int, width: int) -> NDArray[np.float32]:
-    """An empty matrix of at least ``width`` columns, whose rows are whole cache lines."""
+    """Returns an uninitialised matrix of ``width`` columns or more, in rows of full cache lines."""
     stride = -(-width // _FLOATS_PER_LINE) * _FLOATS_PER_LINE
     return buffers.empty((rows, stride))

@@ -1,9 +1,10 @@
-"""The parts of a factorization machine, for rows that were looked up and columns of numbers.
+"""The parts of a factorization machine, for looked-up rows and numeric columns.
 
-A numeric column's vector is its own times the value. Vectors are never laid side by side: their
-sum is all that pairs need, and what a dense layer makes of a numeric column's is the value times
-one row. Invariant: results are those of ``NumericEmbedding``, ``concatenate`` and ``Interaction``,
-up to the order in which float32 sums are taken.
+The vector of a numeric column is the column's own vector times the value. Vectors are never
+concatenated: products of all pairs need only the sum of the vectors, and a dense layer's output
+for the vector of a numeric column is the value times one row. Knows nothing of models. Invariant:
+results are those of ``NumericEmbedding``, ``concatenate`` and ``Interaction``, up to the order in
+which float32 sums are taken.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ Float32 = NDArray[np.float32]
 def pair_logits(
     found: FieldRows, fields: int, bias: Tensor, numeric: Tensor | None, inputs: Features
 ) -> Tensor:
-    """bias + weights + products of all pairs of vectors, float32 [n, 1].
+    """Returns bias + weights + dot products of all pairs of vectors, float32 [n, 1].
 
-    ``found`` has rows [weight, vector]; ``numeric``, [columns, dim], the vectors of ``inputs``'
-    dense columns; None leaves those out.
+    ``found``: rows [weight, vector]. ``numeric``: the vectors of the dense columns of ``inputs``,
+    [columns, dim]; None leaves these columns out.
     """
     groups = found.groups(fields)
     rows, numbers = read_only(found.rows.value), inputs.dense
@@ -53,7 +54,7 @@ def pair_logits(
 
 @dataclass(frozen=True, slots=True)
 class _PairsBackward:
-    """Gradients of one call, in the order of ``leaves``."""
+    """The backward function of one call; returns gradients in the order of ``leaves``."""
 
     groups: FieldGroups
     leaves: Sequence[Tensor]
@@ -78,10 +79,11 @@ class _PairsBackward:
 
 
 def folded(kernel: Tensor, numeric: Tensor) -> Tensor:
-    """A dense layer's kernel for numbers, where it has one for vectors that are numbers times own.
+    """Returns a dense layer's kernel for numeric columns in place of their vectors.
 
-    ``kernel`` [k + columns * dim, units] ends with the rows of ``numeric``'s vectors,
-    [columns, dim]; each column's become one: [k + columns, units].
+    The last columns * dim rows of ``kernel`` [k + columns * dim, units] apply to vectors, each a
+    number times a row of ``numeric`` [columns, dim]. The result, [k + columns, units], applies to
+    the numbers themselves: the rows of each column become one.
     """
     vectors = numeric.value
     columns, dim = vectors.shape

@@ -1,6 +1,7 @@
-"""How features meet: pairwise products, crosses with the input, and joining of columns.
+"""Feature interactions: pairwise products, crosses with the input, and concatenation of columns.
 
-Invariant: these work on one example at a time, so a batch may be cut anywhere.
+Knows nothing of tables or models. Invariant: each example is computed independently of the others
+in its batch, so a batch may be cut anywhere.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ Float32 = NDArray[np.float32]
 
 
 def concatenate(inputs: Sequence[Tensor | NDArray[Any]], axis: int = 1) -> Tensor:
-    """The columns of all, float32 [n, sum of widths]; arrays count as constants.
+    """Concatenates the columns of all inputs, float32 [n, sum of widths]; arrays are constants.
 
-    ``axis`` is 1, or -1, which is the same; ``np.concatenate`` of tensors takes others.
+    ``axis`` may be 1 or -1, which are the same; ``np.concatenate`` of tensors takes other axes.
     """
     if axis not in (1, -1):
         raise InvalidArgumentError(
@@ -61,12 +62,12 @@ def concatenate(inputs: Sequence[Tensor | NDArray[Any]], axis: int = 1) -> Tenso
 
 
 class Interaction(Layer):
-    """Products of an example's vectors with each other; it has no variables.
+    """A layer of dot products between the vectors of each example; it has no variables.
 
-    Inputs are float32 [n, >= count * dim], which begin with ``count`` vectors of ``dim`` values.
-    ``kind="dot"``: every pair's product, [n, count * (count - 1) / 2], pair (f, g < f) at
-    f * (f - 1) / 2 + g (DLRM, Naumov et al., 2019). ``kind="sum"``: their sum, [n, 1], the second
-    order of a factorization machine (Rendle, 2010).
+    Inputs are float32 [n, >= count * dim] and begin with ``count`` vectors of ``dim`` values.
+    ``kind="dot"``: outputs the product of every pair, [n, count * (count - 1) / 2], with pair
+    (f, g < f) at f * (f - 1) / 2 + g (DLRM, Naumov et al., 2019). ``kind="sum"``: outputs the sum
+    of all products, [n, 1], the second-order term of a factorization machine (Rendle, 2010).
     """
 
     def __init__(
@@ -123,10 +124,10 @@ class Interaction(Layer):
 
 
 class Cross(Layer):
-    """``x0 * (W x + b) + x`` for inputs ``(x0, x)``, both float32 [n, size] (DCN V2).
+    """The cross layer of DCN V2: ``x0 * (W x + b) + x`` for ``(x0, x)``, both float32 [n, size].
 
-    Wang et al., 2021. With ``rank`` the matrix is the product of two thin ones, size x rank and
-    rank x size.
+    Wang et al., 2021. With ``rank`` the matrix W is the product of two thin matrices, size x rank
+    and rank x size.
     """
 
     def __init__(
@@ -175,7 +176,7 @@ class Cross(Layer):
 
 @dataclass(frozen=True, slots=True)
 class _CrossBackward:
-    """Gradients of one call, in the order of its first five."""
+    """The backward function of one call; returns gradients in the order of its first 5 fields."""
 
     first: Tensor
     last: Tensor
@@ -203,7 +204,7 @@ class _CrossBackward:
 
 
 class NumericEmbedding(Layer):
-    """A vector for each numeric column, times its value: [n, columns] -> [n, columns * dim]."""
+    """A layer of a vector per column, times its value: [n, columns] to [n, columns * dim]."""
 
     def __init__(
         self, columns: int, dim: int, *, name: str = "numeric_embedding", seed: int = 0
@@ -229,13 +230,13 @@ class NumericEmbedding(Layer):
         np.multiply(numbers.value[:, :, None], vectors.value, out=shaped)
 
         def backward(gradient: Float32) -> list[Float32 | None]:
-            each = gradient.reshape(len(numbers), self.columns, self.dim)
+            per_column = gradient.reshape(len(numbers), self.columns, self.dim)
             found: list[Float32 | None] = [
-                np.einsum("nc,nck->ck", numbers.value, each, dtype=np.float32),
+                np.einsum("nc,nck->ck", numbers.value, per_column, dtype=np.float32),
                 None,
             ]
             if numbers.tracked:
-                found[1] = np.einsum("ck,nck->nc", vectors.value, each, dtype=np.float32)
+                found[1] = np.einsum("ck,nck->nc", vectors.value, per_column, dtype=np.float32)
             return found
 
         return record(Tensor(output), (vectors, numbers), backward)

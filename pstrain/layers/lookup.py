@@ -1,8 +1,9 @@
-"""Strings and integers to ids and back, as the preprocessing layers of Keras do it.
+"""Lookup layers: map strings and integers to ids and back, like Keras' preprocessing layers.
 
-Has no variables: a vocabulary travels with the functions that use it, so that datasets apply it on
-data workers or trainers. Ids: the mask token's, those of unknown values, the tokens'. Invariant:
-after ``adapt`` the most frequent token comes first, and of equals the greater.
+They have no variables: a vocabulary travels with the functions that use it, so datasets can apply
+it on data workers or trainers. The order of ids is: mask token, unknown values, tokens. Knows
+nothing of tables or models. Invariant: after ``adapt`` tokens are in descending order of
+frequency, and in descending order of value where frequencies are equal.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pstrain.foreign_arguments import instead_of
 
 
 class _Lookup:
-    """What both lookups have in common."""
+    """The common base of both lookups."""
 
     kind: ClassVar[str]
     arrow_type: ClassVar[pa.DataType]
@@ -62,7 +63,7 @@ class _Lookup:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The tokens. FailedPreconditionError before there are any."""
+        """The vocabulary; FailedPreconditionError before one is learnt or set."""
         if self._vocabulary is None:
             raise FailedPreconditionError(
                 f"this {self.kind} has no vocabulary yet: call adapt(data) or set_vocabulary(...)"
@@ -82,10 +83,10 @@ class _Lookup:
         return self.num_oov_indices + (self.mask_token is not None)
 
     def adapt(self, data: Any, column: str | None = None) -> None:
-        """Learns the vocabulary from one pass over ``data``, forgetting any earlier one.
+        """Learns the vocabulary from one pass over ``data``; replaces any earlier vocabulary.
 
         ``data``: a list or array of any shape, an Arrow array, a table, record batches or a
-        Dataset; ``column`` names one of several columns.
+        Dataset; ``column`` names the column to use if there are several.
         """
         counts = TokenCounts(column or self.kind)
         for values in _columns(data, column):
@@ -96,9 +97,10 @@ class _Lookup:
         self._vocabulary = Vocabulary(pa.array(tokens, self.arrow_type), self.num_oov_indices)
 
     def set_vocabulary(self, vocabulary: Any) -> None:
-        """Takes tokens in order, or a file with one in each line; special tokens may lead them.
+        """Sets the vocabulary to a list of tokens in order, or to a file with one token per line.
 
-        InvalidArgumentError for more than ``max_tokens``, or a token that comes twice.
+        The tokens may be preceded by the special tokens. InvalidArgumentError for more than
+        ``max_tokens`` ids, or for a token that occurs twice.
         """
         if isinstance(vocabulary, Vocabulary):
             tokens = vocabulary.tokens.to_pylist()
@@ -127,12 +129,12 @@ class _Lookup:
         self._vocabulary = Vocabulary(array, self.num_oov_indices)
 
     def get_vocabulary(self, include_special_tokens: bool = True) -> list[Any]:
-        """Tokens by id; with those for the mask and for unknown values in front."""
+        """Returns the tokens in order of id, by default with mask and unknown tokens in front."""
         tokens = self.vocabulary.tokens.to_pylist()
         return [*self._special_tokens(), *tokens] if include_special_tokens else tokens
 
     def vocabulary_size(self) -> int:
-        """Ids that there are; what an ``Embedding`` of them needs."""
+        """Returns the number of ids, which is the vocabulary size of an ``Embedding`` for them."""
         return self.vocabulary.size + (self.mask_token is not None)
 
     def _special_tokens(self) -> list[Any]:
@@ -140,9 +142,10 @@ class _Lookup:
         return mask + [self.oov_token] * self.num_oov_indices
 
     def __call__(self, inputs: Any) -> Any:
-        """Ids, int64 of the inputs' shape; Arrow for Arrow, lists for lists.
+        """Returns the ids of tokens, int64 of the inputs' shape; with ``invert``, tokens of ids.
 
-        Nulls count as the mask token, or as unknown. With ``invert``, tokens of ids.
+        Returns an Arrow array, also of lists, for an Arrow array. Nulls get the id of the mask
+        token or, without one, an id of unknown values; DataError if there is neither.
         """
         if self.invert:
             return self._tokens_of(inputs)
@@ -190,7 +193,7 @@ class _Lookup:
         return found
 
     def get_config(self) -> dict[str, Any]:
-        """JSON form: arguments of the constructor."""
+        """Returns the JSON form: the arguments of the constructor."""
         return {
             "max_tokens": self.max_tokens,
             "num_oov_indices": self.num_oov_indices,
@@ -201,11 +204,11 @@ class _Lookup:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps: the vocabulary."""
+        """Returns what a checkpoint saves: the vocabulary."""
         return {"tokens": None if self._vocabulary is None else self.get_vocabulary(False)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`state_dict`."""
+        """Restores the result of :meth:`state_dict`."""
         self._vocabulary = None
         if state["tokens"] is not None:
             array = pa.array(state["tokens"], self.arrow_type)
@@ -213,10 +216,11 @@ class _Lookup:
 
 
 class StringLookup(_Lookup):
-    """Strings to ids by a vocabulary, which is given or learnt by ``adapt``.
+    """A layer that maps strings to ids by a vocabulary, which is given or learnt by ``adapt``.
 
-    ``max_tokens`` counts all ids. Unknown strings get one of ``num_oov_indices`` ids, by their
-    hash; with 0 of them they are an error (DataError, a ValueError). ``invert``: ids to strings.
+    ``max_tokens`` limits the number of all ids. An unknown string gets one of ``num_oov_indices``
+    ids by its hash; if that is 0, it raises DataError (a ValueError). ``invert``: the layer maps
+    ids to strings.
     """
 
     kind = "StringLookup"
@@ -236,7 +240,7 @@ class StringLookup(_Lookup):
 
 
 class IntegerLookup(_Lookup):
-    """Integers to ids by a vocabulary; otherwise as ``StringLookup``."""
+    """A layer that maps integers to ids by a vocabulary; otherwise like ``StringLookup``."""
 
     kind = "IntegerLookup"
     arrow_type = pa.int64()
@@ -260,7 +264,7 @@ def _equal(column: pa.Array, value: pa.Scalar) -> NDArray[np.bool_]:
 
 
 def _columns(data: Any, column: str | None) -> Iterable[pa.Array | pa.ChunkedArray]:
-    """The columns to learn from, batch by batch."""
+    """Yields the column to learn from, batch by batch."""
     if isinstance(data, pa.Array | pa.ChunkedArray):
         yield data
     elif isinstance(data, pa.Table | pa.RecordBatch):

@@ -1,7 +1,7 @@
-"""Ids for keys of which there is no list: each gets one of its own when it is first trained on.
+"""Ids for keys without a vocabulary: a key gets an id of its own when it is first trained on.
 
-Must not know how keys are kept. Invariant: an id is in ``[0, capacity)``, 0 that of all keys
-without one of their own.
+Must not know how keys are stored. Invariant: an id is in ``[0, capacity)``, and 0 is the id of all
+keys that have none of their own.
 """
 
 from __future__ import annotations
@@ -21,26 +21,29 @@ from pstrain.features.key_rows import KeyRows
 
 
 class OnlineLookup:
-    """Integers or strings to ids, for an ``Embedding`` of ``capacity`` rows, without a vocabulary.
+    """A lookup without a vocabulary: integers or strings to rows of an ``Embedding``.
 
-    A key gets an id when a trainer first meets it, or meets it for the ``min_count``-th time by
-    its own count; all trainers share the ids. Others have id 0: keys before that, nulls, keys in
-    evaluation that were never trained on, and keys for which no id is left, which begins where
-    more than nine tenths are used (``stats()`` counts). Ids are spread by the keys' hash, so which
-    of two keys gets which depends on who comes first. Strings count as their 64-bit hash: of n of
-    them two share an id with a probability of about n²/2^65. Integers are exact; the smallest
-    int64, and 2^63, count as null. A process remembers the keys that have ids and that it has met,
-    in 32 to 64 bytes each, and as many of those that never get one. It counts about a million
-    others, and forgets rare ones for new ones, so of more a key may have to come more often, or
-    never gets an id; what is counted is not saved.
+    A key gets an id of its own when a trainer first meets it, or meets it for the ``min_count``-th
+    time by that trainer's own count; all trainers share the ids. Id 0 stands for all other keys:
+    those not met often enough yet, nulls, keys in evaluation that were never trained on, and keys
+    for which no id is left. The last case begins to occur when more than nine tenths of the ids
+    are used; ``stats()`` counts it. Ids are spread by the keys' hash, so which of two keys gets
+    which id depends on which comes first. Strings count as their 64-bit hash: among n strings two
+    share an id with a probability of about n²/2^65. Integers are exact, except that the smallest
+    int64 and 2^63 count as null.
 
-    ``capacity``: one, or a list of those of several fields, as ``Embedding`` has them.
-    Make it inside ``strategy.scope()``, and save it with the table:
-    ``Checkpoint(table=table, lookup=lookup)``. A claim is no part of its step: of one that fails,
-    an id may remain that nobody has trained, and it stays the key's. What is restored or assigned
-    waits for closures that run; none of them can assign it. In the V1 form the chief alone assigns
-    or restores one, and not while other workers train. Only what was read of a mapping can be
-    assigned. A capacity stays what it is: a checkpoint with another is refused.
+    A process remembers the keys with ids that it has met, and keys that can never get one, up to as
+    many as there are ids, in 32 to 64 bytes each. It counts up to about a million keys that have no
+    id yet, and forgets rare ones in favour of new ones: with more of them, a key may have to occur
+    more often than ``min_count``, or never gets an id. These counts are not saved.
+
+    ``capacity``: a number, or a list of one per field, as in ``Embedding``. Make the lookup inside
+    ``strategy.scope()``, and save it with the table: ``Checkpoint(table=table, lookup=lookup)``.
+    Claiming an id is not part of the step: if the step fails, the key may keep its id although
+    nothing was trained under it. A restore or an assignment waits for running closures; closures
+    cannot assign. In the V1 form only the chief may assign or restore a lookup, and not while other
+    workers train. Only values that were read from a lookup can be assigned to one. The capacity is
+    fixed: a checkpoint with another capacity is refused.
     """
 
     def __init__(
@@ -68,10 +71,10 @@ class OnlineLookup:
         return self.variables
 
     def __call__(self, inputs: Any, training: bool | None = None) -> Any:
-        """Ids, int64 of the inputs' shape: [n, fields], or any where there is one field.
+        """Returns ids, int64 of the inputs' shape: [n, fields], or any shape for a single field.
 
-        Arrow arrays, also of lists, become Arrow arrays. Keys that are new get ids with
-        ``training``; None: inside of a ``GradientTape``.
+        Returns Arrow arrays for Arrow arrays, also for lists. New keys get ids if ``training``;
+        None: if called inside a ``GradientTape``.
         """
         if isinstance(inputs, pa.ChunkedArray):
             inputs = inputs.combine_chunks()
@@ -89,7 +92,7 @@ class OnlineLookup:
         )
 
     def _keys(self, inputs: Any) -> NDArray[np.int64]:
-        """int64 [n, fields]."""
+        """Returns the inputs as keys, int64 [n, fields]."""
         fields = len(self.capacities)
         shape: tuple[int, ...] = (
             (len(inputs),) if isinstance(inputs, pa.Array) else np.shape(inputs)
@@ -104,17 +107,18 @@ class OnlineLookup:
         return keys.reshape(-1, fields)
 
     def __len__(self) -> int:
-        """Keys that have an id of their own."""
+        """Returns the number of keys that have an id of their own."""
         return self.stats()["used"]
 
     def __bool__(self) -> bool:
         return True
 
     def stats(self) -> dict[str, int]:
-        """``used`` ids, ``capacity`` (without the 0 of each field), and claims ``refused``.
+        """Returns how many ids are ``used``, the ``capacity``, and how many claims are ``refused``.
 
-        Asks the servers, which count those that found no id left since they were started: most keys
-        once for each process that meets them.
+        ``capacity`` leaves out id 0 of each field. Asks the servers. ``refused`` counts the claims
+        that found no id left since the servers were started: most keys once per process that meets
+        them.
         """
         return self._rows.stats()
 

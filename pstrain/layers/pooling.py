@@ -1,6 +1,6 @@
-"""Pooled rows beside looked-up ones, so that every layer over fields takes lists as well.
+"""Adds pooled rows to looked-up ones, so that every layer over fields takes lists as well.
 
-A list's pooled row is one row more, which its field points at; what comes after does not know the
+The pooled row of a list is one more row, to which its field refers; the layers that follow see no
 difference. Invariant: without lists nothing is copied and nothing recorded.
 """
 
@@ -23,23 +23,26 @@ from pstrain.vocabulary import Lookup
 
 
 class FieldRows(NamedTuple):
-    """Rows, and which of them each field of each example has: int32 [n * fields], or by field."""
+    """Rows, and the row of each field of each example: int32 [n * fields], or grouped by field."""
 
     rows: Tensor
     found: NDArray[np.int32] | FieldGroups
 
     @property
     def inverse(self) -> NDArray[np.int32]:
-        """int32 [n * fields]; made anew where it is by field."""
+        """The row of each field of each example, int32 [n * fields].
+
+        Computed on each access if ``found`` is grouped by field.
+        """
         return self.found.inverse() if isinstance(self.found, FieldGroups) else self.found
 
     def groups(self, fields: int) -> FieldGroups:
-        """By field; made anew where it is not."""
+        """Returns ``found`` grouped by field; computes the groups if it is not grouped."""
         return self.found if isinstance(self.found, FieldGroups) else group_rows(self.found, fields)
 
 
 def field_rows(variable: Any, lookup: Lookup, inputs: Any) -> FieldRows:
-    """The rows that ``Features`` looked up, and pooled ones for what they have of lists."""
+    """Returns the looked-up rows of ``inputs``, and a pooled row for each of its lists."""
     rows = looked_up(variable, lookup)
     bags = inputs.bags if isinstance(inputs, Features) else None
     if bags is None:
@@ -50,7 +53,7 @@ def field_rows(variable: Any, lookup: Lookup, inputs: Any) -> FieldRows:
 
 
 def distinct_rows(lookup: Lookup, inputs: Features) -> tuple[int, int]:
-    """How many rows :func:`field_rows` will give, and how many entries ``inverse`` will have."""
+    """Returns how many rows and ``inverse`` entries the result of :func:`field_rows` will have."""
     bags = inputs.bags
     if bags is None:
         return len(lookup.unique), inputs.ids.size
@@ -62,13 +65,16 @@ _Array = NDArray[Any]
 
 
 def rows_of(groups: FieldGroups) -> tuple[_Array, _Array, _Array, _Array, _Array, _Array]:
-    """All that says which examples a row has."""
+    """Returns the parts of ``groups`` that tell which examples have which row."""
     order, starts, middles, _, examples, firsts, ends = groups
     return order, starts, middles, examples, firsts, ends
 
 
 def has_each_row_once(groups: FieldGroups, rows: _Array, inputs: Features) -> bool:
-    """Of looked-up rows each has an id; of those that lists pool some may have none."""
+    """True if every row belongs to exactly one id of one field, so its gradient is written once.
+
+    With lists this is not known: rows that are only pooled belong to no field.
+    """
     return inputs.bags is None and len(groups.order) == len(rows)
 
 

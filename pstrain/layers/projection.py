@@ -1,7 +1,7 @@
-"""A table followed by a rectified ``Dense``, computed once per distinct id of a field.
+"""Fuses a table and the ReLU ``Dense`` after it, computed once per distinct id of a field.
 
-In a batch of click logs four ids in five are repeats. Invariant: the result is that of the two
-layers one after the other, up to the order in which float32 sums are taken.
+In a batch of click logs four ids in five are repeats. Knows nothing of models. Invariant: the
+result is that of the two layers in sequence, up to the order in which float32 sums are taken.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def project(
     dense_values: Sequence[Float32],
     inputs: Features,
 ) -> tuple[Tensor, Tensor] | None:
-    """What ``dense`` makes of ``table``'s matrix, float32 [n, units], and the wide sum [n, 1].
+    """Returns ``dense`` of ``table``'s matrix, float32 [n, units], and the wide sum, [n, 1].
 
-    None, with nothing recorded, where it would not pay: mostly distinct ids, a layer without bias
-    and rectifier, or widths that do not fill vectors.
+    Returns None, and records nothing, if that would not be faster: the ids are mostly distinct, the
+    layer lacks bias or ReLU, or the widths do not fill vectors.
     """
     if not pays(table_values[0], inputs, table.dim, dense):
         return None
@@ -65,9 +65,9 @@ def project_embedding(
     dense_values: Sequence[Float32],
     inputs: Features,
 ) -> Tensor | None:
-    """What ``dense`` makes of ``table``'s matrix with the dense columns after it, [n, units].
+    """Returns ``dense`` of ``table``'s matrix followed by the dense columns, float32 [n, units].
 
-    None as in :func:`project`.
+    Returns None in the cases of :func:`project`.
     """
     if not pays(table_values[0], inputs, table.dim, dense):
         return None
@@ -87,9 +87,10 @@ def project_rows(
     of_dense: Sequence[Tensor],
     inputs: Features,
 ) -> tuple[Tensor, Tensor]:
-    """What a rectified layer of kernel and bias ``of_dense`` makes of rows, where that ``pays``.
+    """Returns the output of a ReLU layer for looked-up rows, and the wide sum.
 
-    ``table_bias`` None: there is no wide part, and the second of the outputs is empty.
+    ``of_dense``: kernel and bias of the layer, for which :func:`pays` has to hold. ``table_bias``
+    None: there is no wide part, and the second output is empty.
     """
     kernel, bias = of_dense
     groups = found.groups(fields)
@@ -108,7 +109,7 @@ def project_rows(
 def _hidden(
     rows: Float32, groups: FieldGroups, inputs: Features, kernel: Float32, bias: Float32
 ) -> Float32:
-    """The layer's output, [n, units]."""
+    """Returns the layer's output, [n, units]."""
     hidden = buffers.empty((len(inputs), kernel.shape[1]))
     order, starts, middles, repeated, examples, firsts, _ = groups
     kernels.begin_hidden(read_only(inputs.dense), kernel, bias.reshape(1, -1), hidden)
@@ -120,7 +121,10 @@ def _hidden(
 
 
 def pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
-    """Whether rows repeat enough, of widths that fill vectors, for a rectified layer with bias."""
+    """True if :func:`project_rows` applies and is faster than the two layers in sequence.
+
+    Rows have to repeat enough, widths to fill vectors, and the layer needs bias and ReLU.
+    """
     distinct, occurrences = distinct_rows(lookup, inputs)
     rectified = dense.use_bias and dense.activation == "relu"
     fits = dim % LANES == 0 and dense.units % kernels.COLUMNS == 0
@@ -129,7 +133,7 @@ def pays(lookup: Lookup, inputs: Features, dim: int, dense: Dense) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Backward:
-    """Gradients of one call, in the order of ``leaves``."""
+    """The backward function of one call; returns gradients in the order of ``leaves``."""
 
     groups: FieldGroups
     leaves: Sequence[Tensor]
@@ -138,7 +142,8 @@ class _Backward:
 
     def __call__(self, to_hidden: Float32 | None, to_wide: Float32 | None) -> list[Float32]:
         rows, kernel, bias = self.leaves[:3]
-        # To clear memory and to read it again takes a tenth of what the gradients take.
+        # Clearing memory and reading it again takes a tenth of the time of the gradients, so rows
+        # that are written only once are not cleared first.
         each_once = to_hidden is not None and has_each_row_once(
             self.groups, rows.value, self.inputs
         )

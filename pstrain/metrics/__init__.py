@@ -1,4 +1,4 @@
-"""Public metrics, which merge exactly across batches and trainers."""
+"""The public metrics, which merge exactly across batches and trainers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "RootMeanSquaredError",
 ]
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.METRICS)
 
 _BY_NAME: dict[str, type[Any]] = {
@@ -43,7 +43,7 @@ _BY_NAME: dict[str, type[Any]] = {
     "recall": Recall,
     "root_mean_squared_error": RootMeanSquaredError,
 }
-# The logs have them under these names, as in Keras.
+# A metric made by one of these names has it in the logs too, as in Keras.
 _ALIASES: dict[str, type[Any]] = {
     "acc": Accuracy,
     "mae": MeanAbsoluteError,
@@ -53,7 +53,7 @@ _ALIASES: dict[str, type[Any]] = {
 
 
 def named(value: Any) -> Metric:
-    """A metric as it is; for a name such as "auc", "LogLoss" or "mse" one of that class."""
+    """Returns a metric unchanged, and a new one for a name such as "auc", "LogLoss" or "mse"."""
     if isinstance(value, Metric):
         return value
     if not isinstance(value, str):

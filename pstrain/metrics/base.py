@@ -1,7 +1,7 @@
-"""What a metric is: an int64 array of counts, and pure functions over it.
+"""The base of metrics: a state, an int64 array of counts, and pure functions over it.
 
-Knows nothing of models or of who evaluates. Invariant: merging two states is integer addition,
-so the result is the same for any split of the examples over batches and trainers.
+Knows nothing of models or of evaluation. Invariant: two states are merged by integer addition, so
+the result is the same however the examples are divided among batches and trainers.
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ _creation = threading.Lock()
 
 
 class MetricValue(float):
-    """A float that also answers ``numpy()``, as what TensorFlow's metrics give does."""
+    """A float with a ``numpy()`` method, like the results of TensorFlow's metrics."""
 
     def numpy(self) -> np.float64:
         return np.float64(self)
 
 
 class Metric(Maker, ABC):
-    """A metric over (labels, probabilities), as pure functions and as an object with a state.
+    """A metric over (labels, probabilities): pure functions, and an object with a state.
 
-    The object's state is a variable: made under a strategy scope it is on parameter servers,
-    where concurrent ``update_state`` calls of all trainers add up; elsewhere it is made by the
-    first ``update_state``, in this process. One that a scheduled function makes is its own.
+    The object's state is a variable. If the metric is made in a strategy scope, the variable is on
+    parameter servers, where concurrent ``update_state`` calls of all trainers add up. Otherwise the
+    first ``update_state`` makes it in this process. A metric that a scheduled function makes has a
+    state of its own in each run.
     """
 
     def __init__(self, name: str, shape: tuple[int, ...]) -> None:
@@ -69,29 +70,29 @@ class Metric(Maker, ABC):
         return [] if self._variable is None or self._is_of_step else [self._variable]
 
     def initial_state(self) -> State:
-        """A state that has seen nothing."""
+        """Returns the state before any example."""
         return np.zeros(self._shape, dtype=np.int64)
 
     @abstractmethod
     def update(self, state: State, labels: ArrayLike, probabilities: ArrayLike) -> State:
         """Adds examples to ``state``, in place, and returns it.
 
-        Labels 0 or 1 [n], probabilities [n]. InvalidArgumentError for different lengths, another
-        label, or a probability outside [0, 1]. A metric that can weigh takes ``weights=None``
-        besides: [n], or one for all, how many times each example counts.
+        ``labels``: 0 or 1, [n]; ``probabilities``: [n]. InvalidArgumentError for different lengths,
+        another label, or a probability outside [0, 1]. A metric that supports weights also takes
+        ``weights=None``: how many times each example counts, [n] or one number for all.
         """
 
     @abstractmethod
     def compute(self, state: State) -> float:
-        """The metric's value for ``state``; NaN where undefined, as without any example."""
+        """Returns the metric's value for ``state``; NaN if undefined, such as without examples."""
 
     @staticmethod
     def merge(first: State, second: State) -> State:
-        """The state of both sets of examples together."""
+        """Returns the state of both sets of examples together."""
         return first + second
 
     def check_weighs(self) -> None:
-        """InvalidArgumentError for a metric whose :meth:`update` takes no weights of examples."""
+        """Raises InvalidArgumentError if :meth:`update` of this metric takes no weights."""
         try:
             inspect.signature(self.update).bind(None, [], [], weights=None)
         except TypeError as error:
@@ -107,9 +108,9 @@ class Metric(Maker, ABC):
         probabilities: ArrayLike,
         sample_weight: ArrayLike | None = None,
     ) -> None:
-        """Adds examples to this object's own state. Blocks until the servers have them.
+        """Adds examples to this object's own state; blocks until the servers have applied them.
 
-        Each example counts ``sample_weight`` [n] times, or one number for all; 1 unless given.
+        ``sample_weight``: how many times each example counts, [n] or one number for all; default 1.
         """
         update: Any = self.update
         if sample_weight is not None:
@@ -118,20 +119,20 @@ class Metric(Maker, ABC):
         self.add_state(update(self.initial_state(), labels, probabilities))
 
     def add_state(self, state: State) -> None:
-        """Merges ``state`` into this object's own."""
+        """Merges ``state`` into this object's own state."""
         self._own().assign_add(state)
 
     def result(self) -> MetricValue:
-        """The metric's value for this object's own state."""
+        """Returns the metric's value for this object's own state."""
         return MetricValue(self.compute(self._seen()))
 
     def __call__(self, *args: Any, **kwargs: Any) -> MetricValue:
-        """:meth:`update_state`, then the value for all that it has seen."""
+        """Calls :meth:`update_state` and returns the value over all examples seen."""
         self.update_state(*args, **kwargs)
         return self.result()
 
     def merge_state(self, metrics: Iterable[Metric]) -> None:
-        """Adds what other metrics of this class, made with the same arguments, have seen."""
+        """Adds the states of other metrics of this class that were made with the same arguments."""
         for metric in metrics:
             if type(metric) is not type(self) or metric._shape != self._shape:
                 raise InvalidArgumentError(
@@ -141,7 +142,7 @@ class Metric(Maker, ABC):
             self.add_state(metric._seen())
 
     def reset_state(self) -> None:
-        """Forgets all examples."""
+        """Resets this object's own state to that before any example."""
         if self._variable is not None:
             self._variable.assign(0)
 
@@ -151,8 +152,8 @@ class Metric(Maker, ABC):
         return f"<{type(self).__name__} {self.name!r}>"
 
     def make_variables(self) -> None:
-        # Else a restore were unseen by its result, a reset and the next save, and one to a moment
-        # before its first use were refused.
+        # Without a variable, result(), reset_state() and the next save would ignore a restored
+        # state, and a checkpoint from before the first use could not be restored.
         self._own()
 
     def _seen(self) -> State:
@@ -184,7 +185,7 @@ class Metric(Maker, ABC):
 
 
 class _Counts:
-    """The state of a metric in one run of a scheduled function, which commits nothing of it."""
+    """The state of a metric that one run of a scheduled function made; it is never committed."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -205,7 +206,7 @@ class _Counts:
 def pairs(
     name: str, labels: ArrayLike, predictions: ArrayLike, dtype: DTypeLike = np.float32
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Labels and predictions as vectors of the same length."""
+    """Returns labels and predictions as vectors; InvalidArgumentError if lengths differ."""
     first = vector(f"metric {name!r}: labels", labels, dtype)
     second = vector(f"metric {name!r}: predictions", predictions, dtype)
     if len(first) != len(second):
@@ -216,7 +217,7 @@ def pairs(
 
 
 def weights_of(name: str, weights: ArrayLike | None, count: int) -> NDArray[np.float64] | None:
-    """One for each of ``count`` examples, None where there are none."""
+    """Returns one finite weight for each of ``count`` examples; None for None."""
     if weights is None:
         return None
     found = vector(f"metric {name!r}: weights", weights, np.float64)
@@ -234,7 +235,7 @@ def weights_of(name: str, weights: ArrayLike | None, count: int) -> NDArray[np.f
 
 
 def refuse_labels(name: str, values: NDArray[np.float32]) -> None:
-    """Raises where a label is neither 0 nor 1."""
+    """Raises InvalidArgumentError if a label is neither 0 nor 1."""
     known = (values == 0) | (values == 1)
     if not known.all():
         raise InvalidArgumentError(
@@ -243,7 +244,7 @@ def refuse_labels(name: str, values: NDArray[np.float32]) -> None:
 
 
 def refuse_probabilities(name: str, skipped: int, values: NDArray[np.float32]) -> None:
-    """Raises where a kernel has skipped probabilities."""
+    """Raises InvalidArgumentError if a kernel has skipped probabilities outside [0, 1]."""
     if skipped:
         wrong = values[~((values >= 0) & (values <= 1))]
         raise InvalidArgumentError(

@@ -1,6 +1,7 @@
-"""How well probabilities tell two classes apart: area under the ROC curve, answers by a threshold.
+"""Metrics of binary classification: area under the ROC curve, and metrics with a threshold.
 
-Invariant: weights add up as integers, in units of 2^-40, so that no order changes a sum.
+Knows nothing of models. Invariant: weights are added as integers, in units of 2^-40, so sums do
+not depend on the order of additions.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _Examples: TypeAlias = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[n
 
 
 class _Counted(Metric):
-    """What a kernel counts, which leaves out those whose probability is none."""
+    """The base of metrics that a kernel counts; the kernel skips invalid probabilities."""
 
     def update(
         self,
@@ -48,16 +49,16 @@ class _Counted(Metric):
 
     @abstractmethod
     def _count(self, examples: _Examples, state: State) -> int:
-        """Adds examples to ``state``, and says how many it left out."""
+        """Adds examples to ``state``; returns how many with invalid probabilities it skipped."""
 
 
 class AUC(_Counted):
-    """Area under the ROC curve, by the trapezoid rule over a histogram of probabilities.
+    """The area under the ROC curve, by the trapezoid rule over a histogram of probabilities.
 
-    State int64 [bins, 2, 2]: weight of examples of label 0 and 1 per bin of probability, in units
-    of 2^-8 and of 2^-40. Examples in one bin count as ties, which bounds the error by half the
-    share of pairs that meet in a bin. NaN until both labels were seen. Weights are rounded to units
-    of 2^-40, so that lighter ones than half of that are 0.
+    State, int64 [bins, 2, 2]: the weight of examples of label 0 and of label 1 per bin of
+    probability, in units of 2^-8 and of 2^-40. Examples in one bin count as ties, so the error is
+    at most half the share of pairs that fall into one bin. NaN until both labels were seen. Weights
+    are rounded to units of 2^-40; a weight below half a unit becomes 0.
     """
 
     @instead_of("AUC", foreign_arguments.AUC)
@@ -72,8 +73,8 @@ class AUC(_Counted):
         return float(kernels.area_under_curve(state))
 
     def add_state(self, state: State) -> None:
-        """Merges ``state`` into this object's own; only bins that hold examples travel."""
-        # A search for true values takes a third of that for numbers.
+        """Merges ``state`` into this object's own state; sends only bins that hold examples."""
+        # A search for true values takes a third of the time of a search for numbers.
         held = np.flatnonzero(state.reshape(-1) != 0) // state[0].size
         bins = held[np.diff(held, prepend=-1) > 0]
         if len(bins):
@@ -81,9 +82,9 @@ class AUC(_Counted):
 
 
 class _Answers(_Counted):
-    """What counts answers: an example's is 1 where its probability is above ``threshold``.
+    """The base of metrics of answers: the answer is 1 if a probability is above ``threshold``.
 
-    State int64 [label, answer, 2]: weight of examples, in units of 2^-8 and of 2^-40.
+    State, int64 [label, answer, 2]: the weight of examples, in units of 2^-8 and of 2^-40.
     """
 
     def __init__(self, name: str, threshold: float) -> None:
@@ -97,9 +98,9 @@ class _Answers(_Counted):
 
 
 class Accuracy(_Answers):
-    """Share of examples whose probability lies on the label's side of ``threshold``.
+    """The share of examples whose probability is on the label's side of ``threshold``.
 
-    Weights as in ``AUC``.
+    Weights are as in ``AUC``.
     """
 
     @instead_of("Accuracy", foreign_arguments.NEW_METRIC)
@@ -112,9 +113,9 @@ class Accuracy(_Answers):
 
 
 class Precision(_Answers):
-    """Share of examples with a probability above ``threshold`` that have label 1.
+    """The share of label 1 among the examples with a probability above ``threshold``.
 
-    NaN where none is above it, where Keras has 0. Weights as in ``AUC``.
+    NaN if no probability is above it, where Keras returns 0. Weights are as in ``AUC``.
     """
 
     @instead_of("Precision", foreign_arguments.ANSWERS)
@@ -127,9 +128,9 @@ class Precision(_Answers):
 
 
 class Recall(_Answers):
-    """Share of examples with label 1 that have a probability above ``threshold``.
+    """The share of probabilities above ``threshold`` among the examples with label 1.
 
-    NaN where no example has label 1, where Keras has 0. Weights as in ``AUC``.
+    NaN if no example has label 1, where Keras returns 0. Weights are as in ``AUC``.
     """
 
     @instead_of("Recall", foreign_arguments.ANSWERS)
@@ -144,7 +145,7 @@ class Recall(_Answers):
 def _examples(
     name: str, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None
 ) -> _Examples:
-    """As the kernels take them: without weights these are empty."""
+    """Returns checked arrays for the kernels; the array of weights is empty if there are none."""
     truth, given = pairs(name, labels, probabilities)
     refuse_labels(name, truth)
     found = weights_of(name, weights, len(truth))
@@ -156,12 +157,12 @@ def _examples(
             f"metric {name!r} needs weights below {_WEIGHTS_BELOW:,}, got {heaviest:g}: divide all "
             "of them by one number, which changes no share"
         )
-    # Kernels are compiled for arrays that can be written to.
+    # Kernels are compiled for writable arrays.
     return truth, given, np.require(found, np.float64, ("C", "W"))
 
 
 def _exact(state: State) -> NDArray[Any]:
-    """Weights in units of 2^-40, as integers of Python."""
+    """Returns weights as Python integers, in units of 2^-40."""
     exact = state.astype(object)
     return (exact[..., 0] << kernels.LIMB_BITS) + exact[..., 1]
 

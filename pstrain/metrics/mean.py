@@ -1,4 +1,4 @@
-"""Means whose sums are exact: of values, of log losses, of errors of predictions."""
+"""Means with exact sums: of values, of log losses, of errors of predictions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _SHAPE = (2, kernels.LIMBS + 1)
 
 
 class Mean(Metric):
-    """Weighted mean of values. The sum is exact, so no order of additions changes the result.
+    """The weighted mean of values; its sum is exact, so the order of additions does not matter.
 
-    State int64 [2, limbs + 1]: sums of weight * value and of weights as fixed-point numbers; the
-    last column counts values that are not finite, and any such value makes the result NaN. So
-    does a sum of weights of 0: without any value the mean is NaN, where Keras has 0.
+    State, int64 [2, limbs + 1]: the sums of weight * value and of weights as fixed-point numbers;
+    the last column counts values that are not finite. The result is NaN if there is any such value,
+    or if the weights add up to 0: without values it is NaN, where Keras returns 0.
     """
 
     @instead_of("Mean", foreign_arguments.NEW_METRIC)
@@ -33,7 +33,7 @@ class Mean(Metric):
         super().__init__(name, _SHAPE)
 
     def update(self, state: State, values: ArrayLike, weights: ArrayLike | None = None) -> State:
-        """Adds values (any shape) with weights of the same shape, or one for all; by default 1."""
+        """Adds values of any shape; ``weights``: of the same shape, or one for all; default 1."""
         numbers = vector(f"metric {self.name!r}: values", values, np.float64)
         by = None
         if weights is not None:
@@ -49,7 +49,7 @@ class Mean(Metric):
     def update_state(  # type: ignore[override]
         self, values: ArrayLike, sample_weight: ArrayLike | None = None
     ) -> None:
-        """Adds values to this object's own state, each ``sample_weight`` times; 1 unless given."""
+        """Adds values to this object's own state, each ``sample_weight`` times (default 1)."""
         self.add_state(self.update(self.initial_state(), values, sample_weight))
 
     def compute(self, state: State) -> float:
@@ -57,9 +57,9 @@ class Mean(Metric):
 
 
 class LogLoss(Metric):
-    """Mean log loss of probabilities, clipped at ``epsilon``; the sum is exact as in ``Mean``.
+    """The mean log loss of probabilities, clipped at ``epsilon``; its sum is exact as in ``Mean``.
 
-    Labels may lie between 0 and 1, as smoothed ones do. With weights it is the weighted mean.
+    Labels may lie between 0 and 1, such as smoothed labels. With weights, the weighted mean.
     """
 
     @instead_of("LogLoss", foreign_arguments.LOG_LOSS)
@@ -76,34 +76,34 @@ class LogLoss(Metric):
     ) -> State:
         truth, given = pairs(self.name, labels, probabilities)
         check_labels(f"metric {self.name!r}", truth)
-        each = np.empty(len(truth), dtype=np.float64)
-        outside = losses.log_losses(truth, given, self.epsilon, each)
+        per_example = np.empty(len(truth), dtype=np.float64)
+        outside = losses.log_losses(truth, given, self.epsilon, per_example)
         refuse_probabilities(self.name, outside, given)
-        self._add_losses(state, each, weights_of(self.name, weights, len(truth)))
+        self._add_losses(state, per_example, weights_of(self.name, weights, len(truth)))
         return state
 
     def _add_losses(
-        self, state: State, each: NDArray[np.float64], weights: NDArray[np.float64] | None
+        self, state: State, per_example: NDArray[np.float64], weights: NDArray[np.float64] | None
     ) -> None:
-        add_weighted(state, each, weights)
+        add_weighted(state, per_example, weights)
 
     def compute(self, state: State) -> float:
         return mean_of(state)
 
 
 class TrainedLoss(LogLoss):
-    """The loss as it is trained: a weight multiplies an example's loss, not how often it counts."""
+    """The loss as trained: weights multiply the losses of examples, but not their number."""
 
     def _add_losses(
-        self, state: State, each: NDArray[np.float64], weights: NDArray[np.float64] | None
+        self, state: State, per_example: NDArray[np.float64], weights: NDArray[np.float64] | None
     ) -> None:
-        add_weighted(state, each if weights is None else each * weights)
+        add_weighted(state, per_example if weights is None else per_example * weights)
 
 
 class MeanSquaredError(Metric):
-    """Mean of (prediction - label)^2, of any numbers; of probabilities that is the Brier score.
+    """The mean of (prediction - label)^2 for any numbers; for probabilities, the Brier score.
 
-    State and weights as in ``Mean``: exact sums of float64, NaN where a number is not finite.
+    State and weights are as in ``Mean``: exact sums of float64, NaN if a number is not finite.
     """
 
     @instead_of("MeanSquaredError", foreign_arguments.NEW_METRIC)
@@ -131,7 +131,7 @@ class MeanSquaredError(Metric):
 
 
 class RootMeanSquaredError(MeanSquaredError):
-    """The square root of ``MeanSquaredError``, in the unit of the labels."""
+    """The square root of ``MeanSquaredError``, which has the unit of the labels."""
 
     @instead_of("RootMeanSquaredError", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "root_mean_squared_error") -> None:
@@ -143,7 +143,7 @@ class RootMeanSquaredError(MeanSquaredError):
 
 
 class MeanAbsoluteError(MeanSquaredError):
-    """Mean of |prediction - label|, else as ``MeanSquaredError``."""
+    """The mean of |prediction - label|; otherwise like ``MeanSquaredError``."""
 
     @instead_of("MeanAbsoluteError", foreign_arguments.NEW_METRIC)
     def __init__(self, name: str = "mean_absolute_error") -> None:
@@ -157,7 +157,7 @@ class MeanAbsoluteError(MeanSquaredError):
 def add_weighted(
     state: State, values: NDArray[np.float64], weights: NDArray[np.float64] | None = None
 ) -> None:
-    """Adds values, and the weights that they count by (None: 1), to a state as ``Mean`` has."""
+    """Adds values with their weights (None: 1) to a state of the form of ``Mean``'s."""
     if weights is None:
         weights = np.array([len(values)], dtype=np.float64)
     else:
@@ -167,7 +167,7 @@ def add_weighted(
 
 
 def mean_of(state: State) -> float:
-    """NaN where the weights add up to 0, and where a value was not finite."""
+    """Returns the mean of a state; NaN if weights add up to 0 or a value was not finite."""
     weight = _exact(state[1])
     if weight == 0 or state[:, -1].any():
         return float("nan")

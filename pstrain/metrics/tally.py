@@ -1,7 +1,7 @@
-"""States of several metrics over the same examples, as a function that runs steps keeps them.
+"""The states of several metrics over the same examples, kept by a function that runs steps.
 
-Knows nothing of models or of where states are merged. Invariant: a metric is given weights only
-where it is to count by them.
+Knows nothing of models or of where states are merged. Invariant: only weighted metrics are given
+weights.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pstrain.metrics.base import Metric, State
 
 
 class Tally:
-    """Of metrics, among which those in ``weighted`` count examples by their weights."""
+    """The states of ``metrics``, of which those in ``weighted`` count examples by weight."""
 
     def __init__(self, metrics: Sequence[Metric], weighted: Sequence[Metric]) -> None:
-        # Not every metric's update takes weights.
+        # Typed Any, because not every metric's update takes weights.
         self._metrics: Sequence[Any] = metrics
         self._is_weighted = [any(each is one for one in weighted) for each in metrics]
         self.states: list[State] = [metric.initial_state() for metric in metrics]
 
     def add(self, labels: ArrayLike, probabilities: ArrayLike, weights: ArrayLike | None) -> None:
-        """Adds examples to every state; without ``weights`` each counts once."""
+        """Adds examples to every state; without ``weights`` each example counts once."""
         for index, metric in enumerate(self._metrics):
             weighs = weights is not None and self._is_weighted[index]
             by = {"weights": weights} if weighs else {}

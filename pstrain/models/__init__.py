@@ -1,4 +1,4 @@
-"""Public models, and the way back from their JSON form."""
+"""The public models, and the function that makes a model from its JSON form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
     "from_config",
 ]
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.MODELS)
 
 _BY_KIND: dict[str, type[Model]] = {
@@ -36,7 +36,7 @@ _BY_KIND: dict[str, type[Model]] = {
 
 
 def from_config(config: Mapping[str, Any]) -> Model:
-    """Inverse of :meth:`Model.get_config`, with freshly made variables."""
+    """Makes a model from the result of :meth:`Model.get_config`, with new variables."""
     cls = _BY_KIND.get(config.get("kind", ""))
     if cls is None:
         raise InvalidArgumentError(

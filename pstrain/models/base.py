@@ -1,15 +1,15 @@
-"""What a model is: a feature schema, layers, and one fetch per step for all of them.
+"""The base of models: a feature schema, layers, and one fetch per step for all layers.
 
-Knows nothing of loops, data sources or clusters: ``fit``, ``evaluate`` and ``predict`` hand over
-to the modules that do. Invariant: a step changes nothing in the model, so threads may run steps
-of one model at once.
+Knows nothing of loops, data sources or clusters: ``fit``, ``evaluate`` and ``predict`` delegate to
+the modules that do. Invariant: a step does not change the model object, so several threads may run
+steps of one model at once.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -31,15 +31,16 @@ from pstrain.vocabulary import Fetch
 
 if TYPE_CHECKING:
     from pstrain.execution.progress import History
+    from pstrain.models.options import EvaluateOptions, FitOptions, PredictOptions
 
 Batch: TypeAlias = "pa.RecordBatch | Features | Mapping[str, Any]"
 
 
 class Model(Weights, Telling, ABC):
-    """Base of models that tell two classes apart.
+    """The base class of binary classifiers.
 
-    A subclass makes its layers and says how they are connected. ``schema``: a ``FeatureSchema``,
-    a ``pa.Schema`` or anything with ``.schema``.
+    A subclass makes its layers in ``self.layers`` and connects them in :meth:`compute`. ``schema``:
+    a ``FeatureSchema``, a ``pa.Schema`` or an object with a ``.schema``.
     """
 
     kind: ClassVar[str] = ""
@@ -58,7 +59,7 @@ class Model(Weights, Telling, ABC):
     @property
     def parameters(self) -> Any:
         """The ``Parameters`` that hold the values of this model."""
-        # Each step asks; few models begin with a layer that has none.
+        # Every step reads this property, so the first layer is tried before all are collected.
         known = (self.layers[0].variables if self.layers else ()) or self.variables
         if not known:
             raise FailedPreconditionError(
@@ -69,8 +70,11 @@ class Model(Weights, Telling, ABC):
 
     @property
     def variables(self) -> list[Any]:
-        """All variables, layer by layer; then those that attributes of a subclass are or have,
-        which a step may train too; then the keys of online columns."""
+        """All variables: of the layers in order, of other attributes, then keys of online columns.
+
+        A subclass may have variables, or objects with variables, as attributes beside its layers;
+        a step may train these too.
+        """
         own = {
             name: value for name, value in vars(self).items() if name not in ("layers", "online")
         }
@@ -78,36 +82,42 @@ class Model(Weights, Telling, ABC):
         return [*found, *(self.online.variables if self.online else ())]
 
     def encode(self, batch: Batch) -> Features:
-        """What the model reads of a batch; ``Features`` pass through."""
+        """Encodes the columns of a batch that the model reads; returns ``Features`` unchanged."""
         return batch if isinstance(batch, Features) else self.schema.encode(batch)
 
     def requests(self, features: Features) -> list[Fetch]:
-        """All that a step on ``features``, without keys, reads, layer by layer."""
+        """Returns all that a step on ``features`` reads, layer by layer.
+
+        ``features`` has rows, not keys, for online columns.
+        """
         return [request for layer in self.layers for request in layer.requests(features)]
 
     @abstractmethod
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:
-        """Logits, float32 [n, 1], from each layer's fetched values."""
+        """Computes logits, float32 [n, 1], from each layer's fetched values."""
 
     @instead_of("a model", foreign_arguments.CALL)
     def forward(self, batch: Batch) -> Tensor:
-        """Logits, float32 [n, 1]. One fetch; recorded on the active tape. Labels are not read."""
+        """Returns logits, float32 [n, 1], by one fetch; records on the active tape.
+
+        Labels are not read.
+        """
         if not isinstance(batch, Features):
             batch = self.schema.encode(batch, labelled=False)
-        # Of variables alone it is an array where no tape trains them.
+        # Without a tape, compute() of a subclass may return an array.
         return as_tensor(self.compute(*self._read(batch)))
 
     __call__ = forward
 
     def loss(self, batch: Batch) -> Tensor:
-        """Mean log loss of a batch, a scalar. DataError where the batch has no labels."""
+        """Returns the mean log loss of a batch, a scalar; DataError if the batch has no labels."""
         features = self.encode(batch)
         if features.labels is None:
             raise self.schema.lacks_label(batch)
         return self._loss(features.labels, self.compute(*self._read(features)))
 
     def predict_on_batch(self, batch: Batch) -> NDArray[np.float32]:
-        """Probabilities of label 1, float32 [n]. Needs no labels."""
+        """Returns probabilities of label 1, float32 [n]; the batch needs no labels."""
         return sigmoid(self.forward(batch).value.reshape(-1))
 
     @instead_of("compile", foreign_arguments.COMPILE, beyond="loss")
@@ -118,12 +128,14 @@ class Model(Weights, Telling, ABC):
         *,
         weighted_metrics: Sequence[Any] | None = None,
     ) -> None:
-        """Sets what ``fit`` optimises with and what ``evaluate`` reports besides the loss.
+        """Sets the optimizer of ``fit`` and the metrics that are reported besides the loss.
 
-        Objects, or names for those with the defaults: "adagrad", "auc". ``weighted_metrics`` count
-        each row by its ``sample_weight`` and ``class_weight``; ``self.metrics`` has them last. One
-        that is made by a name that ``metrics`` has too is "weighted_auc". An optimizer that was
-        made outside of the model's strategy, and has made no step, is moved there.
+        Takes objects, or names of those with default arguments, such as "adagrad" and "auc".
+        ``weighted_metrics`` count each row by its ``sample_weight`` and ``class_weight``; they come
+        last in ``self.metrics``. If a weighted metric is given by name and its name is also in
+        ``metrics``, it is called "weighted_auc" or the like. An optimizer that was made outside
+        the model's strategy is moved there if it has made no step yet, otherwise
+        InvalidArgumentError.
         """
         from pstrain import metrics as known_metrics
         from pstrain import optimizers
@@ -131,13 +143,13 @@ class Model(Weights, Telling, ABC):
         chosen = optimizers.named(optimizer)
         if chosen is not None and self.strategy is not None:
             chosen.move_to(self.strategy)
-        alike = [known_metrics.named(metric) for metric in _several(metrics)]
-        weighted = [known_metrics.named(metric) for metric in _several(weighted_metrics)]
-        for given, metric in zip(_several(weighted_metrics), weighted, strict=True):
+        alike = [known_metrics.named(metric) for metric in _as_list(metrics)]
+        weighted = [known_metrics.named(metric) for metric in _as_list(weighted_metrics)]
+        for given, metric in zip(_as_list(weighted_metrics), weighted, strict=True):
             metric.check_weighs()
             if given is not metric and any(metric.name == other.name for other in alike):
                 metric.name = f"weighted_{metric.name}"
-        self.metrics = _told_apart([*alike, *weighted])
+        self.metrics = _with_distinct_names([*alike, *weighted])
         self.weighted_metrics = weighted
         self.optimizer = chosen
 
@@ -149,31 +161,35 @@ class Model(Weights, Telling, ABC):
         steps_per_epoch: int | None = None,
         validation_data: Any = None,
         callbacks: Sequence[Any] = (),
-        **options: Any,
+        **options: Unpack[FitOptions],
     ) -> History:
-        """Trains; see :func:`pstrain.training.fit`."""
+        """Trains the model; see :func:`pstrain.training.fit`."""
         from pstrain.training import fit
 
         return fit(self, data, epochs, steps_per_epoch, validation_data, callbacks, **options)
 
     @instead_of("evaluate", foreign_arguments.EVALUATE)
-    def evaluate(self, data: Any, *unnamed: Any, **options: Any) -> dict[str, float]:
-        """Loss and metrics over data; see :func:`pstrain.evaluation.evaluate`."""
+    def evaluate(
+        self, data: Any, *unnamed: Any, **options: Unpack[EvaluateOptions]
+    ) -> dict[str, float]:
+        """Returns loss and metrics over the data; see :func:`pstrain.evaluation.evaluate`."""
         from pstrain.evaluation import evaluate
 
         self._check_alone("evaluate", unnamed)
         return evaluate(self, data, **options)
 
     @instead_of("predict", foreign_arguments.PREDICT)
-    def predict(self, data: Any, *unnamed: Any, **options: Any) -> NDArray[np.float32]:
-        """Probabilities for every row; see :func:`pstrain.evaluation.predict`."""
+    def predict(
+        self, data: Any, *unnamed: Any, **options: Unpack[PredictOptions]
+    ) -> NDArray[np.float32]:
+        """Returns a probability for every row; see :func:`pstrain.evaluation.predict`."""
         from pstrain.evaluation import predict
 
         self._check_alone("predict", unnamed)
         return predict(self, data, **options)
 
     def _check_alone(self, method: str, unnamed: Sequence[Any]) -> None:
-        """InvalidTypeError for labels, and for options without their names."""
+        """Raises InvalidTypeError for positional arguments after the data, such as labels."""
         if unnamed:
             raise InvalidTypeError(
                 f"{method} takes the data, then options by name, such as batch_size=, got "
@@ -187,26 +203,26 @@ class Model(Weights, Telling, ABC):
         return f"<{type(self).__name__} {columns}, {self.count_params():,} values>"
 
     def get_config(self) -> dict[str, Any]:
-        """JSON form, from which :func:`pstrain.models.from_config` makes the same structure."""
+        """Returns the JSON form, from which :func:`pstrain.models.from_config` makes a model."""
         return {"kind": self.kind, "schema": self.schema.to_json()}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Model:
-        """Inverse of :meth:`get_config`, with freshly made variables."""
+        """Makes a model from the result of :meth:`get_config`, with new variables."""
         if config.get("kind") != cls.kind:
             raise InvalidArgumentError(f"{cls.__name__} cannot be made from {config.get('kind')!r}")
         options = {k: v for k, v in config.items() if k not in ("kind", "schema")}
         return cls(FeatureSchema.from_json(config["schema"]), **options)
 
     def _read(self, features: Features) -> tuple[list[list[Any]], Features]:
-        """What a step reads, and its batch with rows in the place of keys."""
+        """Fetches what a step reads; returns it and the batch with rows in the place of keys."""
         if self.online is None or not features.has_keys:
             return self._fetch(features), features
         while True:
             known = self.online.map
             placed = self.online.with_rows(features)
             values = self._fetch(placed)
-            # Not rows of before a restore, with values from after it.
+            # A restore in between replaces the map: its rows do not go with the fetched values.
             if self.online.map is known:
                 return values, placed
 
@@ -220,15 +236,15 @@ class Model(Weights, Telling, ABC):
         return found
 
 
-def _several(given: Any) -> Sequence[Any]:
-    """What ``compile`` was given of metrics: none, one or a list."""
+def _as_list(given: Any) -> Sequence[Any]:
+    """Returns the metrics given to ``compile``, none, one or a list, as a list."""
     if given is None:
         return []
     return given if isinstance(given, list | tuple) else [given]
 
 
-def _told_apart(metrics: list[Any]) -> list[Any]:
-    """InvalidArgumentError where one would stand in the place of another in the logs."""
+def _with_distinct_names(metrics: list[Any]) -> list[Any]:
+    """Returns the metrics; InvalidArgumentError if two entries of the logs would share a name."""
     taken = {"loss", "examples", "examples_per_s", "data_stall", "learning_rate"}
     for metric in metrics:
         if metric.name in taken:

@@ -16,11 +16,12 @@ from pstrain.models.network import checked_sizes, logit, rectified, run
 
 
 class DCNv2(Model):
-    """Logits over cross layers and a network, of embeddings and numeric columns side by side.
+    """Logits of cross layers and a network over the concatenated embeddings and numeric columns.
 
-    ``crosses``: how many cross layers; ``rank`` as in ``Cross``. ``structure="stacked"``: the
-    network continues from the crosses; ``"parallel"``: it starts from the input, and the logit
-    sees both. The table's weights per category value are added (its rows have room for them).
+    ``crosses``: the number of cross layers; ``rank`` as in ``Cross``. ``structure="stacked"``: the
+    network takes the output of the cross layers; ``"parallel"``: it takes the input, and the logit
+    is computed from both outputs. A weight per category value, kept in the table's rows, is added
+    to the logit.
     """
 
     kind: ClassVar[str] = "DCNv2"

@@ -1,4 +1,4 @@
-"""DLRM (Naumov et al., 2019): a network, products of pairs of vectors, and another network."""
+"""DLRM (Naumov et al., 2019): a network, dot products of pairs of vectors, and another network."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pstrain.models.network import checked_sizes, logit, rectified, run
 
 
 class DLRM(Model):
-    """Logits = top(bottom(numbers), products of all pairs of embeddings and bottom(numbers)).
+    """Logits = top(bottom(numbers), dot products of all pairs of embeddings and bottom(numbers)).
 
-    ``bottom``: units of its rectified layers, to which one of ``dim`` units is added; ``top``:
-    likewise before the logit. Without numeric columns there is no bottom.
+    ``bottom``: units of the bottom network's ReLU layers, to which a layer of ``dim`` units is
+    added. ``top``: units of the top network's ReLU layers, to which a layer for the logit is added.
+    Without numeric columns there is no bottom network, and the embeddings replace its output.
     """
 
     kind: ClassVar[str] = "DLRM"

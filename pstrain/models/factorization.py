@@ -1,7 +1,8 @@
 """Factorization machine (Rendle, 2010) and DeepFM (Guo et al., 2017).
 
-Invariant: both see the same vectors: a category value's is a row of the table, a numeric
-column's is its own vector times the value.
+Invariant: the pairwise products and the network use the same vectors. The vector of a category
+value is part of its row of the table; the vector of a numeric column is the column's own vector
+times the value.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from pstrain.vocabulary import Lookup
 
 
 class DeepFM(Model):
-    """Logits = bias + weights + products of all pairs of vectors + network over the vectors.
+    """Logits = bias + weights + dot products of all pairs of vectors + network over the vectors.
 
-    ``dim``: values of each vector; ``hidden``: units of the rectified layers. Weight and vector of
-    a category value are one row of one table.
+    ``dim``: values of each vector; ``hidden``: units of the ReLU layers. Weight and vector of a
+    category value are one row of one table.
     """
 
     kind: ClassVar[str] = "DeepFM"
@@ -90,7 +91,7 @@ class DeepFM(Model):
         features: Features,
         lookup: Lookup,
     ) -> Tensor:
-        """What the network's first layer makes of all vectors."""
+        """Returns the output of the network's first layer for all vectors."""
         first = self._deep[0]
         kernel, *others = (whole(v, w) for v, w in zip(first.variables, values, strict=True))
         leaves = [kernel if numeric is None else folded(kernel, numeric), *others]
@@ -109,7 +110,7 @@ class DeepFM(Model):
 
 
 class FactorizationMachine(DeepFM):
-    """Logits = bias + weights + products of all pairs of vectors."""
+    """Logits = bias + weights + dot products of all pairs of vectors."""
 
     kind: ClassVar[str] = "FactorizationMachine"
 

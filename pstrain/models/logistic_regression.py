@@ -25,7 +25,7 @@ class LogisticRegression(Model):
             rows = self.schema.table_rows
             self.layers.append(WideDeepTable(rows, fields, 0, name=f"{name}/table", seed=seed))
         if dense:
-            # The table has the bias of the sum.
+            # The table, if there is one, has the bias of the sum.
             self.layers.append(linear(dense, f"{name}/linear", use_bias=not fields))
 
     def compute(self, values: Sequence[Sequence[Any]], features: Features) -> Tensor:

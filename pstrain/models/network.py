@@ -1,4 +1,4 @@
-"""Stacks of dense layers, as the models put them together, and their sizes. Holds no state."""
+"""Stacks of dense layers, from which the models are built, and checks of their sizes. No state."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pstrain.layers.dense import Dense
 
 
 def checked_sizes(model: str, dim: int, **layers: Sequence[int]) -> tuple[Any, ...]:
-    """``dim`` and the units of each list of layers; InvalidArgumentError where one is no size."""
+    """Returns ``dim`` and each list of units, checked; InvalidArgumentError for a bad size."""
     sizes = (sizes_of(units, f"{model}: {name}") for name, units in layers.items())
     return integer_at_least(dim, 1, f"{model}: dim"), *sizes
 
 
 def rectified(sizes: Sequence[int], name: str, seed: int) -> list[Dense]:
-    """Rectified layers from each size to the next, named ``<name>_<k>``."""
+    """Returns ReLU layers from each size to the next, named ``<name>_<k>``."""
     return [
         Dense(units, "relu", input_size=size, name=f"{name}_{k}", seed=seed)
         for k, (size, units) in enumerate(pairwise(sizes))
@@ -27,18 +27,21 @@ def rectified(sizes: Sequence[int], name: str, seed: int) -> list[Dense]:
 
 
 def logit(input_size: int, name: str, seed: int, *, use_bias: bool = False) -> Dense:
-    """A layer to one number, for sums that have a bias already or with its own."""
+    """Returns a layer with one output, by default without bias, for sums that have one already."""
     return Dense(1, input_size=input_size, use_bias=use_bias, name=name, seed=seed)
 
 
 def linear(input_size: int, name: str, *, use_bias: bool = False) -> Dense:
-    """The weights of dense columns, from 0: a random weight is an opinion to be unlearned first."""
+    """Returns a linear layer for dense columns, which starts at 0.
+
+    Random initial weights would have to be unlearned first.
+    """
     zeros = initializers.zeros()
     return Dense(1, input_size=input_size, use_bias=use_bias, kernel_initializer=zeros, name=name)
 
 
 def run(layers: Sequence[Dense], values: Sequence[Sequence[Any]], inputs: Any) -> Any:
-    """The output of the last layer; ``inputs`` where there are none."""
+    """Runs the layers in order; returns the last output, or ``inputs`` if there are no layers."""
     output: Tensor | Any = inputs
     for layer, value in zip(layers, values, strict=True):
         output = layer.forward(value, output)

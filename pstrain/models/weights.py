@@ -1,6 +1,6 @@
-"""A model's values as arrays, and what it consists of as a table.
+"""Access to a model's values as arrays, and the table of its variables.
 
-Knows variables and layers, not what they compute. Invariant: arrays come in the order of
+Knows variables and layers, not what they compute. Invariant: arrays are in the order of
 ``variables``.
 """
 
@@ -19,23 +19,23 @@ from pstrain.variables.freezing import Freezable
 
 
 class Weights(Freezable):
-    """For classes with ``variables`` and ``layers``."""
+    """A mixin for classes with ``variables`` and ``layers``."""
 
     layers: list[Any]
 
     @property
     def variables(self) -> list[Any]:
-        """All variables, layer by layer."""
+        """All variables, in the order of the layers."""
         return [variable for layer in self.layers for variable in layer.variables]
 
     @property
     def trainable_variables(self) -> list[Any]:
-        """Those that an optimizer may change."""
+        """The variables that an optimizer may change."""
         return [variable for variable in self.variables if variable.trainable]
 
     @property
     def non_trainable_variables(self) -> list[Any]:
-        """The others: of frozen layers, and the keys of online columns."""
+        """The variables of frozen layers, and the keys of online columns."""
         return [variable for variable in self.variables if not variable.trainable]
 
     @property
@@ -54,15 +54,15 @@ class Weights(Freezable):
         return self.non_trainable_variables
 
     def count_params(self) -> int:
-        """Values in all variables."""
+        """Returns the number of values in all variables."""
         return sum(math.prod(variable.shape) for variable in self.variables)
 
     def get_weights(self) -> list[NDArray[Any]]:
-        """Copies of all values; large tables are large."""
+        """Returns copies of all values, large tables included."""
         return [variable.numpy() for variable in self.variables]
 
     def set_weights(self, weights: Sequence[Any]) -> None:
-        """Sets all values. InvalidArgumentError, before any changes, where they do not fit."""
+        """Sets all values; InvalidArgumentError, before any change, if the shapes do not fit."""
         variables = self.variables
         if len(weights) != len(variables):
             raise InvalidArgumentError(
@@ -79,19 +79,19 @@ class Weights(Freezable):
             variable.assign(value)
 
     def save_weights(self, directory: str | os.PathLike[str]) -> str:
-        """Writes a checkpoint of this model alone; its path."""
+        """Writes a checkpoint of this model alone and returns its path."""
         from pstrain.checkpoints.checkpoint import Checkpoint
 
         return Checkpoint(model=self).save(directory)
 
     def load_weights(self, path: str | os.PathLike[str]) -> str:
-        """Restores what ``save_weights``, or a checkpoint with ``model=``, holds; its path."""
+        """Restores a checkpoint of ``save_weights``, or one with ``model=``; returns its path."""
         from pstrain.checkpoints.checkpoint import Checkpoint
 
         return Checkpoint(model=self).restore(path)
 
     def summary(self, print_fn: Callable[[str], Any] = print) -> None:
-        """Prints layers, their variables, shapes, numbers of values, and where they are."""
+        """Prints the variables with their shapes, numbers of values and places."""
         rows = [("variable", "shape", "values", "where")]
         for variable in self.variables:
             places = variable.device

@@ -1,4 +1,4 @@
-"""Wide & Deep (Cheng et al., 2016): a linear model and a network over embeddings, added up."""
+"""Wide & Deep (Cheng et al., 2016): the sum of a linear model and a network over embeddings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pstrain.models.network import checked_sizes, linear, logit, rectified
 class WideDeep(Model):
     """Logits = wide weights + linear(dense) + bias + network(embeddings and dense).
 
-    ``dim``: embedding values per category value; ``hidden``: units of the rectified layers. Wide
-    weight and embedding of a value are one row of one table.
+    ``dim``: embedding values per category value; ``hidden``: units of the ReLU layers. Wide weight
+    and embedding of a value are one row of one table.
     """
 
     kind: ClassVar[str] = "WideDeep"

@@ -1,4 +1,4 @@
-"""Public optimizers, and the way back from their JSON form."""
+"""The public optimizers, and the functions that make one from its name or its JSON form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
     "schedules",
 ]
 
-if not TYPE_CHECKING:  # checkers shall go on to report unknown names
+if not TYPE_CHECKING:  # type checkers still report unknown names
     __getattr__ = foreign_names.module_getattr(__name__, foreign_names.OPTIMIZERS)
 
 _BY_NAME: dict[str, Any] = {
@@ -37,7 +37,7 @@ _BY_NAME: dict[str, Any] = {
 
 
 def named(value: Any) -> Optimizer | None:
-    """An optimizer, or None, as it is; for a name such as "adagrad" one with its defaults.
+    """Returns an optimizer or None unchanged, and a new one for a name such as "adagrad".
 
     InvalidTypeError for anything else, InvalidArgumentError for an unknown name.
     """
@@ -63,6 +63,6 @@ def _class_of(name: Any) -> Any:
 
 
 def from_config(config: Mapping[str, Any]) -> Optimizer:
-    """Inverse of :meth:`Optimizer.get_config`; makes a new ``iterations`` variable."""
+    """Makes an optimizer from :meth:`Optimizer.get_config`, with a new ``iterations`` variable."""
     optimizer: Optimizer = _class_of(config.get("name")).from_config(config)
     return optimizer

@@ -1,4 +1,4 @@
-"""Adagrad (Duchi, Hazan and Singer, 2011): per value as Keras has it, or per row as FBGEMM has."""
+"""Adagrad (Duchi, Hazan and Singer, 2011): per value, as in Keras, or per row, as in FBGEMM."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pstrain.optimizers.base import Optimizer, Rate, check_rate
 class Adagrad(Optimizer):
     """accumulator += gradient²; value -= learning_rate * gradient / sqrt(accumulator + epsilon).
 
-    One accumulator per value, kept next to it by the server. Rows that a step does not touch stay
-    as they are.
+    There is one accumulator per value, which the server keeps next to the value. Rows that a step
+    does not touch do not change.
     """
 
     name: ClassVar[str] = "adagrad"
@@ -36,7 +36,7 @@ class Adagrad(Optimizer):
 class RowWiseAdagrad(Optimizer):
     """accumulator += mean(gradient²); row -= learning_rate * gradient / (sqrt(accumulator) + ε).
 
-    One accumulator for a whole row: a table of width 16 needs 6 % more memory instead of twice as
+    There is one accumulator per row: a table of width 16 needs 6 % more memory instead of twice as
     much. A variable of one dimension has rows of one value.
     """
 

@@ -1,4 +1,4 @@
-"""Adam (Kingma and Ba, 2015), lazy: only rows that a step touches change, moments included."""
+"""Lazy Adam (Kingma and Ba, 2015): a step changes values and moments only of rows it touches."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pstrain.optimizers.base import Optimizer, Rate, check_fraction, check_rate
 
 
 class Adam(Optimizer):
-    """Steps by the first moment of the gradient over the root of the second.
+    """value -= learning_rate * first moment of the gradient / root of its second moment.
 
-    The bias of the moments is corrected by the number of updates of the row itself, so that a
-    rare id's first step is as long as that of a frequent one.
+    The moments are corrected for bias by the number of updates of the row itself, so that the first
+    step of a rare id is as long as that of a frequent one.
     """
 
     name: ClassVar[str] = "adam"

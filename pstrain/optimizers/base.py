@@ -1,7 +1,8 @@
-"""What an optimizer is here: a rule with numbers, and a counter of the steps it has made.
+"""The base of optimizers: an update rule with its parameters, and a counter of steps.
 
-The arithmetic happens where the rows are. Invariant: of an optimizer's rule only the learning rate
-ever changes, all at once and in the program only, so threads and trainers share it freely.
+Knows no arithmetic of the rules: the servers apply them where the rows are. Invariant: of an
+optimizer's rule only the learning rate ever changes, atomically and only in the program, so
+threads and trainers may share an optimizer freely.
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ from pstrain.vocabulary import OptimizerSpec, StepToken
 
 Rate = float | LearningRateSchedule
 
-# Between two looks at the counter a trainer adds its own steps only.
-_STEPS_PER_LOOK = 16
+# After so many steps a process reads the shared counter again; in between it adds its own steps.
+_STEPS_PER_READ = 16
 
 
 class RateValue(float):
-    """A float that also answers ``numpy()``, as TensorFlow's rates do, which are variables."""
+    """A float with a ``numpy()`` method, because TensorFlow's learning rates are variables."""
 
     def numpy(self) -> np.float64:
         return np.float64(self)
@@ -51,11 +52,12 @@ class RateValue(float):
 
 
 class Optimizer(Telling):
-    """Base of optimizers. Make it in the same strategy scope as the model it trains.
+    """The base class of optimizers; make one in the same strategy scope as the model it trains.
 
-    All take ``learning_rate``, a number or a schedule of the steps made; ``l2``, which times the
-    value is added to the gradient of what a step changes; and one of ``clipvalue``, ``clipnorm``
-    (per variable) and ``global_clipnorm`` (over all variables of the step).
+    All optimizers take ``learning_rate``, a number or a schedule of the step number; ``l2``, which
+    times the value is added to the gradient of each value that a step changes; and at most one of
+    ``clipvalue`` (per number), ``clipnorm`` (per variable) and ``global_clipnorm`` (over all
+    variables of a step).
     """
 
     name: ClassVar[str] = ""
@@ -93,8 +95,8 @@ class Optimizer(Telling):
             slots=tuple(slots),
             row_slots=tuple(row_slots),
         )
-        self._made_with: Rate = learning_rate
-        self._is_set = False
+        self._constructor_rate: Rate = learning_rate
+        self._is_rate_set = False
         self.iterations = self._new_counter()
         self._counter = _StepCounter()
 
@@ -116,15 +118,16 @@ class Optimizer(Telling):
 
     @property
     def learning_rate(self) -> Rate:
-        """The rate, or the schedule that it follows."""
+        """The learning rate, or the schedule that it follows."""
         return self._schedule or RateValue(self.spec.learning_rate)
 
     @learning_rate.setter
     def learning_rate(self, rate: Rate) -> None:
-        """For the steps of functions that are scheduled from now on; slots and counter stay.
+        """Sets the rate for steps of functions that are scheduled later; keeps slots and counter.
 
-        What is set is part of checkpoints, which give it to the optimizer that they are restored
-        into; of a schedule of a class that is not in ``optimizers.schedules`` only its name.
+        Checkpoints save a rate that was set, and set it in the optimizer that they are restored
+        into. Of a schedule whose class is not in ``optimizers.schedules`` they save only the name.
+        FailedPreconditionError inside a scheduled function.
         """
         if current_step() is not None:
             raise FailedPreconditionError(
@@ -133,31 +136,31 @@ class Optimizer(Telling):
             )
         self.spec = replace(self.spec, learning_rate=self._first_rate(rate))
         self._schedule = rate if isinstance(rate, LearningRateSchedule) else None
-        self._is_set = True
+        self._is_rate_set = True
         captured_changed()
 
     def saved_rate(self) -> dict[str, Any]:
-        """What a checkpoint keeps of the rate: what a program has set, if anything."""
-        if self._schedule is None or not self._is_set:
-            return {"rate": self.spec.learning_rate if self._is_set else None}
+        """Returns what a checkpoint saves of the rate: the rate that a program has set, if any."""
+        if self._schedule is None or not self._is_rate_set:
+            return {"rate": self.spec.learning_rate if self._is_rate_set else None}
         if schedules.is_known(self._schedule):
             return {"schedule": self._schedule.get_config()}
         return {"other_schedule": type(self._schedule).__name__}
 
     def restore_rate(self, saved: Mapping[str, Any]) -> None:
-        """Inverse of :meth:`saved_rate`; where nothing was set, the rate that it was made with."""
+        """Restores the result of :meth:`saved_rate`; if no rate was set, the constructor's rate."""
         if saved.get("rate") is not None:
             self.learning_rate = float(saved["rate"])
         elif "schedule" in saved:
             self.learning_rate = schedules.from_config(saved["schedule"])
-        elif "rate" in saved and self._is_set:
-            self.learning_rate = self._made_with
-            self._is_set = False
+        elif "rate" in saved and self._is_rate_set:
+            self.learning_rate = self._constructor_rate
+            self._is_rate_set = False
         elif "other_schedule" in saved:
-            self._tell_of_schedule(saved["other_schedule"])
+            self._warn_of_missing_schedule(saved["other_schedule"])
 
-    def _tell_of_schedule(self, name: str) -> None:
-        """A program that sets its schedule before it restores has done what there is to do."""
+    def _warn_of_missing_schedule(self, name: str) -> None:
+        """Warns that the schedule is not in the checkpoint, unless one of this name is set."""
         if type(self._schedule).__name__ != name:
             warnings.warn(
                 f"the checkpoint was saved while the learning rate followed {name}, a schedule of "
@@ -175,11 +178,11 @@ class Optimizer(Telling):
     def apply_gradients(self, grads_and_vars: Gradients | Iterable[tuple[Any, Any]]) -> None:
         """Makes one step; blocks until every server has applied it.
 
-        ``grads_and_vars``: what the tape gave, or pairs of (gradient, variable), where the gradient
-        is an array of the variable's shape, ``IndexedSlices`` of its rows, whose sum counts where
-        an index comes again, or an ``Update`` from ``Gradients.of``. Parts of a ShardedVariable are
-        given so too.
-        InvalidArgumentError where the variables live elsewhere than this optimizer.
+        ``grads_and_vars``: the result of ``tape.gradients``, or pairs of (gradient, variable). A
+        gradient is an array of the variable's shape, ``IndexedSlices`` of its rows (the gradients
+        of an index that occurs several times are summed), or an ``Update`` from ``Gradients.of``.
+        The variable may be a part of a ShardedVariable. InvalidArgumentError if the variables are
+        in another place than this optimizer.
         """
         given = grads_and_vars
         gradients = given if isinstance(given, Gradients) else from_pairs(given)
@@ -209,13 +212,13 @@ class Optimizer(Telling):
         return self._checked_rate("learning_rate", first)
 
     def _checked_rate(self, what: str, rate: Any) -> float:
-        """``rate``, if a step of this rule can be made with it."""
+        """Returns ``rate``; InvalidArgumentError if this rule cannot make a step with it."""
         return check_rate(what, rate)
 
     def move_to(self, strategy: Any) -> None:
-        """As if made in the scope of ``strategy``; nothing where it was.
+        """Moves the optimizer into the scope of ``strategy``; does nothing if it was made there.
 
-        InvalidArgumentError where it has made steps elsewhere, whose count would be lost.
+        InvalidArgumentError if it has made steps elsewhere, because their count would be lost.
         """
         if strategy.extended.variable_created_in_scope(self.iterations):
             return
@@ -228,10 +231,10 @@ class Optimizer(Telling):
             self.iterations = self._new_counter()
 
     def with_learning_rate(self, learning_rate: float) -> Self:
-        """The same rule with another rate, and with the same counter and slots."""
+        """Returns the same rule with another rate; it shares this optimizer's counter and slots."""
         changed = copy.copy(self)
         rate = self._checked_rate("learning_rate", learning_rate)
-        changed._schedule, changed._made_with, changed._is_set = None, rate, False
+        changed._schedule, changed._constructor_rate, changed._is_rate_set = None, rate, False
         changed.spec = replace(self.spec, learning_rate=rate)
         return changed
 
@@ -239,15 +242,16 @@ class Optimizer(Telling):
         return f"<{type(self).__name__} learning_rate={self.learning_rate}>"
 
     def get_config(self) -> dict[str, Any]:
-        """JSON form, from which :meth:`from_config` makes the same rule."""
+        """Returns the JSON form, from which :meth:`from_config` makes the same rule."""
         rate = self.spec.learning_rate if self._schedule is None else self._schedule.get_config()
         return {"name": self.name, "learning_rate": rate, **plain(self._arguments)}
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> Self:
-        """Of this class, with what :meth:`get_config` gave and a new ``iterations`` variable.
+        """Makes an optimizer of this class from the result of :meth:`get_config`.
 
-        :func:`pstrain.optimizers.from_config` finds the class by the configuration's name.
+        It has a new ``iterations`` variable. :func:`pstrain.optimizers.from_config` finds the class
+        by the name in the configuration.
         """
         arguments = {k: v for k, v in config.items() if k not in ("name", "learning_rate")}
         make: Any = cls
@@ -256,7 +260,7 @@ class Optimizer(Telling):
 
 
 class _Iterations(Variable):
-    """The counter of steps: a schedule goes by what is assigned to it from the next step on."""
+    """The counter of steps; schedules follow an assigned value from the next step on."""
 
     def _assign(self, op: str, value: Any) -> None:
         super()._assign(op, value)
@@ -264,31 +268,31 @@ class _Iterations(Variable):
 
 
 class _StepCounter:
-    """The number of the next step, as far as this process knows it. Thread safe.
+    """This process's estimate of the number of the next step. Thread-safe.
 
-    Exact where one process steps, and in rounds, where each closure looks: its step is that of all
-    trainers. Else among several trainers behind by what the others did since the last look, which
-    is little beside what a schedule notices. After a restore, or where the program sets the
-    counter, it looks again, and so does each trainer, which gets the functions of another
-    generation anew.
+    The number is exact if only one process makes steps, and in rounds: there each closure reads the
+    shared counter, because its step is that of all trainers. Otherwise the number lacks the steps
+    that other trainers made since the last read, too few for a schedule to matter. The counter is
+    read again after a restore and after the program has assigned it; each trainer then reads it
+    too, because it is sent the functions of the new generation.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._step = 0
-        self._until_look = 0
-        self._looked_in: tuple[int, StepToken | None] = (generation(), None)
+        self._steps_until_read = 0
+        self._last_read: tuple[int, StepToken | None] = (generation(), None)
 
     def next_step(self, iterations: Any) -> int:
         with self._lock:
             present = (generation(), current_round())
-            if self._until_look <= 0 or self._looked_in != present:
-                self._looked_in = present
+            if self._steps_until_read <= 0 or self._last_read != present:
+                self._last_read = present
                 self._step = int(iterations)
-                self._until_look = _STEPS_PER_LOOK
+                self._steps_until_read = _STEPS_PER_READ
             step = self._step
             self._step += 1
-            self._until_look -= 1
+            self._steps_until_read -= 1
             return step
 
     def __getstate__(self) -> dict[str, Any]:
@@ -299,17 +303,17 @@ class _StepCounter:
 
 
 def _rate_of(config: Any) -> Rate:
-    """The rate or schedule of a configuration."""
+    """Returns the rate or the schedule of a configuration."""
     return schedules.from_config(config) if isinstance(config, Mapping) else float(config)
 
 
 def check_rate(name: str, value: float) -> float:
-    """``value``, if it can be a learning rate."""
+    """Returns ``value``, checked to be a number of at least 0."""
     return non_negative(value, name)
 
 
 def check_fraction(name: str, value: float) -> float:
-    """``value``, if it can be the share of the past in a moving mean."""
+    """Returns ``value``, checked to be a decay rate of a moving mean: at least 0 and below 1."""
     fraction = non_negative(value, name)
     if fraction >= 1:
         raise InvalidArgumentError(f"{name} must be at least 0 and below 1, got {value}")

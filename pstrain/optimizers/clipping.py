@@ -1,6 +1,7 @@
-"""Bounds for gradients before they are applied. Pure: new arrays out, none changed.
+"""Clips gradients before they are applied. Pure: makes new arrays and changes none.
 
-Invariant: a gradient within the bounds passes through as the same object.
+Knows nothing of optimizers. Invariant: an update whose norm is within the bound is returned as the
+same object.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pstrain.vocabulary import Update
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipping:
-    """At most one of: each number to [-value, value]; each variable's norm; the norm of all.
+    """A bound of gradients: ``value`` per number, ``norm`` per variable, or ``global_norm`` of all.
 
-    The gradient of looked-up rows is that of these rows, each id's repeats summed up.
+    At most one of the three is set. The gradient of looked-up rows counts as the gradient of these
+    rows, in which repeated ids are summed.
     """
 
     value: float | None = None
@@ -40,7 +42,7 @@ class Clipping:
             positive(bound, name)
 
     def clip(self, updates: tuple[Update, ...]) -> tuple[Update, ...]:
-        """The updates of one step with bounded gradients."""
+        """Returns the updates of one step with clipped gradients."""
         if self.value is not None:
             bound = self.value
             return tuple(u._replace(gradient=np.clip(u.gradient, -bound, bound)) for u in updates)
@@ -56,7 +58,7 @@ def _square_sum(update: Update) -> float:
     if update.lookup is None:
         flat = update.gradient.reshape(-1)
         return float(np.dot(flat, flat))
-    # Rows come shard by shard: sorted, their sum does not depend on how many shards there are.
+    # Rows are grouped by shard; the sum of sorted numbers does not depend on the number of shards.
     of_rows = np.einsum("ij,ij->i", update.gradient, update.gradient)
     return float(np.sum(np.sort(of_rows), dtype=np.float64))
 

@@ -1,4 +1,4 @@
-"""FTRL-Proximal (McMahan et al., 2013), in the form Keras uses."""
+"""FTRL-Proximal (McMahan et al., 2013), in the form that Keras uses."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _LEAST_RATE: Final = 1e-30
 
 
 class Ftrl(Optimizer):
-    """Follows the regularised leader: with ``l1`` weights of rare features are exactly 0.
+    """Follow the regularised leader: with L1, weights of rare features are exactly 0.
 
-    The rule divides by the rate, which cannot be 0, also at no step of a schedule.
-    ``learning_rate_power`` at most 0; ``beta`` as in the paper. Its ``l2`` regularisation is part
-    of the rule: give ``l2_regularization_strength``.
+    The rule divides by the learning rate, which must not be 0 at any step of a schedule.
+    ``learning_rate_power`` is at most 0; ``beta`` is as in the paper. L2 regularisation is part of
+    the rule: give ``l2_regularization_strength``, not ``l2``.
     """
 
     name: ClassVar[str] = "ftrl"

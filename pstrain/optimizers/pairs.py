@@ -1,7 +1,7 @@
-"""Pairs of (gradient, variable), as users write them, become at most one update per variable.
+"""Converts pairs of (gradient, variable), as users write them, to one update per variable.
 
-Reads and changes no values. Invariant: what comes out owns its arrays, so the caller may use those
-that he gave again.
+Knows nothing of update rules; reads and changes no values of variables. Invariant: given arrays are
+copied, so callers may reuse them; only an ``Update``, as a tape makes it, is passed on as it is.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ Array = NDArray[Any]
 
 
 def from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
-    """InvalidArgumentError where a gradient does not fit its variable, InvalidTypeError where
-    something else was given."""
+    """Returns the pairs as Gradients, with at most one update per variable.
+
+    InvalidArgumentError if a gradient does not fit its variable, InvalidTypeError if an entry is
+    not a pair of a gradient and a variable.
+    """
     found: dict[int, _Given] = {}
     parameters = None
     for gradient, variable in _of_parts(pairs):
@@ -42,7 +45,7 @@ def from_pairs(pairs: Iterable[tuple[Any, Any]]) -> Gradients:
 
 
 class _Given:
-    """What one variable's pairs say: all of it once, or rows of it any number of times."""
+    """The gradients given for one variable: one of the whole, or any number of rows of it."""
 
     def __init__(self, spec: VariableSpec) -> None:
         self._spec = spec
@@ -85,7 +88,7 @@ class _Given:
 
 
 def _array(gradient: Any, variable: Any) -> Array:
-    # A copy: inside a closure it is sent at the end, and the caller may use it again.
+    # Copied, because a closure sends it at its end, and the caller may change the array before.
     value = np.array(gradient, dtype=np.float32, order="C")
     if value.shape != tuple(variable.shape):
         raise InvalidArgumentError(
@@ -96,7 +99,10 @@ def _array(gradient: Any, variable: Any) -> Array:
 
 
 def _of_parts(pairs: Any) -> Iterator[tuple[Any, Any]]:
-    """Those of joined variables are pairs of what they were joined of."""
+    """Yields the pairs; splits the pair of a joined variable into pairs of its parts.
+
+    Leaves out pairs without a gradient (None).
+    """
     if not isinstance(pairs, Iterable):
         raise _refused(f"got {pairs!r}")
     for gradient, variable in map(_pair, pairs):

@@ -1,4 +1,4 @@
-"""RMSprop (Tieleman and Hinton, 2012), in the form Keras uses."""
+"""RMSprop (Tieleman and Hinton, 2012), in the form that Keras uses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pstrain.optimizers.base import Optimizer, Rate, check_fraction, check_rate
 class RMSprop(Optimizer):
     """mean = rho * mean + (1 - rho) * gradient²; value -= rate * gradient / sqrt(mean + epsilon).
 
-    With ``momentum`` the steps gather in a second number per value. Rows that a step does not
-    touch stay as they are.
+    With ``momentum``, steps accumulate in a second number per value. Rows that a step does not
+    touch do not change.
     """
 
     name: ClassVar[str] = "rmsprop"

@@ -1,7 +1,7 @@
-"""Learning rates that depend on the number of the step, as Keras defines them.
+"""Learning rate schedules: rates that depend on the step number, as Keras defines them.
 
-Pure arithmetic on a step number; whoever asks brings it. Invariant: a schedule and a step give the
-same rate in every process.
+Pure arithmetic on a step number, which the caller passes; knows nothing of optimizers. Invariant:
+a schedule gives the same rate for a step in every process.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
 class LearningRateSchedule(ABC):
-    """Base of schedules: call one with a step, counted from 0, for its rate."""
+    """The base class of schedules, which return the rate of a step; steps count from 0."""
 
     @abstractmethod
     def __call__(self, step: int) -> float: ...
 
     def get_config(self) -> dict[str, Any]:
-        """JSON form, from which ``from_config`` makes the same schedule.
+        """Returns the JSON form, from which ``from_config`` makes the same schedule.
 
-        Of a class that is no dataclass its name alone, unless it has a ``get_config`` of its own.
+        For a class that is not a dataclass this is only its name, unless it overrides this method.
         """
         arguments: dict[str, Any] = plain(asdict(self)) if is_dataclass(self) else {}
         return {"kind": type(self).__name__, **arguments}
 
 
 def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The same with numbers and lists of Python in the place of NumPy's, as JSON has them."""
+    """Returns the arguments with NumPy's numbers and arrays converted to Python's, as for JSON."""
     return {
         name: value.tolist() if isinstance(value, np.ndarray | np.generic) else value
         for name, value in arguments.items()
@@ -44,9 +44,9 @@ def plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class ExponentialDecay(LearningRateSchedule):
-    """``initial_learning_rate * decay_rate ** (step / decay_steps)``.
+    """Exponential decay: ``initial_learning_rate * decay_rate ** (step / decay_steps)``.
 
-    ``staircase``: the exponent is rounded down, so that the rate falls in steps.
+    ``staircase``: the exponent is rounded down, so that the rate decays in steps.
     """
 
     initial_learning_rate: float
@@ -65,7 +65,10 @@ class ExponentialDecay(LearningRateSchedule):
 
 @dataclass(frozen=True)
 class InverseTimeDecay(LearningRateSchedule):
-    """``initial_learning_rate / (1 + decay_rate * step / decay_steps)``."""
+    """Inverse time decay: ``initial_learning_rate / (1 + decay_rate * step / decay_steps)``.
+
+    ``staircase``: ``step / decay_steps`` is rounded down, so that the rate decays in steps.
+    """
 
     initial_learning_rate: float
     decay_steps: int
@@ -83,9 +86,10 @@ class InverseTimeDecay(LearningRateSchedule):
 
 @dataclass(frozen=True)
 class PolynomialDecay(LearningRateSchedule):
-    """From the initial to the end rate in ``decay_steps``, along a polynomial; then constant.
+    """Polynomial decay from the initial to the end rate in ``decay_steps``; constant afterwards.
 
-    ``cycle``: instead of staying, begins again over twice, three times, ... the steps.
+    ``cycle``: instead of staying constant, the decay restarts over two times, three times, ... the
+    number of steps.
     """
 
     initial_learning_rate: float
@@ -108,10 +112,10 @@ class PolynomialDecay(LearningRateSchedule):
 
 @dataclass(frozen=True)
 class CosineDecay(LearningRateSchedule):
-    """Half a cosine from the initial rate to ``alpha`` times it (Loshchilov and Hutter 2017).
+    """Decay along half a cosine to ``alpha`` times the first rate (Loshchilov and Hutter, 2017).
 
-    With ``warmup_target`` the rate first rises in a line from the initial to the target one in
-    ``warmup_steps``, from where it decays.
+    With ``warmup_target`` the rate first rises linearly from the initial rate to the target in
+    ``warmup_steps``, and decays from there.
     """
 
     initial_learning_rate: float
@@ -136,9 +140,10 @@ class CosineDecay(LearningRateSchedule):
 
 @dataclass(frozen=True)
 class CosineDecayRestarts(LearningRateSchedule):
-    """Half a cosine from the initial rate to ``alpha`` times it, again and again (SGDR).
+    """Repeated decay along half a cosine from the initial rate to ``alpha`` times it (SGDR).
 
-    Each takes ``t_mul`` times the steps of the one before, and begins at ``m_mul`` times its rate.
+    Each repetition takes ``t_mul`` times the steps of the one before, and starts at ``m_mul`` times
+    its rate.
     """
 
     initial_learning_rate: float
@@ -160,7 +165,8 @@ class CosineDecayRestarts(LearningRateSchedule):
             share = passed - restarts
         else:
             rounds = math.log(1 - passed * (1 - self.t_mul)) / math.log(self.t_mul)
-            # The step of a restart shall not round down to the end of the cosine before it.
+            # Without the margin, rounding could place the first step of a repetition at the end of
+            # the one before.
             restarts = math.floor(rounds + 1e-9)
             before = (1 - self.t_mul**restarts) / (1 - self.t_mul)
             share = (passed - before) / self.t_mul**restarts
@@ -170,7 +176,7 @@ class CosineDecayRestarts(LearningRateSchedule):
 
 @dataclass(frozen=True)
 class PiecewiseConstantDecay(LearningRateSchedule):
-    """``values[i]`` up to and including step ``boundaries[i]``, the last value afterwards."""
+    """A rate of ``values[i]`` up to and including step ``boundaries[i]``, then the last value."""
 
     boundaries: Sequence[int]
     values: Sequence[float]
@@ -210,12 +216,12 @@ _KINDS: dict[str, Any] = {
 
 
 def is_known(schedule: LearningRateSchedule) -> bool:
-    """Whether :func:`from_config` can make it anew: it is of a class of this module."""
+    """True if :func:`from_config` can make the schedule: its class is one of this module."""
     return type(schedule) in _KINDS.values()
 
 
 def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
-    """Inverse of :meth:`LearningRateSchedule.get_config`."""
+    """Makes a schedule from the result of :meth:`LearningRateSchedule.get_config`."""
     kind = _KINDS.get(config.get("kind", ""))
     if kind is None:
         raise InvalidArgumentError(
@@ -226,7 +232,7 @@ def from_config(config: Mapping[str, Any]) -> LearningRateSchedule:
 
 
 def _check(schedule: Any) -> None:
-    """Numbers are finite, steps positive."""
+    """Checks that numbers are finite and ``decay_steps`` is positive."""
     _check_numbers(schedule)
     positive(schedule.decay_steps, "decay_steps")
 

@@ -11,7 +11,7 @@ from pstrain.optimizers.base import Optimizer, Rate, check_fraction
 
 
 class SGD(Optimizer):
-    """value -= learning_rate * gradient; keeps nothing per value. :class:`Momentum` does."""
+    """value -= learning_rate * gradient; no state per value. See also :class:`Momentum`."""
 
     name: ClassVar[str] = "sgd"
 
@@ -23,8 +23,8 @@ class SGD(Optimizer):
 class Momentum(Optimizer):
     """velocity = momentum * velocity - learning_rate * gradient; value += velocity.
 
-    ``nesterov``: the value moves by momentum * velocity - learning_rate * gradient instead
-    (Sutskever et al., 2013). Rows that a step does not touch keep value and velocity.
+    With ``nesterov``, value += momentum * velocity - learning_rate * gradient instead (Sutskever et
+    al., 2013). Rows that a step does not touch keep value and velocity.
     """
 
     name: ClassVar[str] = "momentum"

@@ -252,8 +252,8 @@ class Commits(Generic[Payload]):
     def _live(self, trainer: str) -> _Trainer[Payload]:
         if trainer in self._fenced:
             raise AbortedError(
-                f"trainer {trainer} was taken for lost, and its closures went to others: what it "
-                "still does counts for nothing"
+                f"trainer {trainer} was taken for lost, and its closures went to other trainers: "
+                "its requests are refused"
             )
         return self._trainers.setdefault(trainer, _Trainer())
 

@@ -258,8 +258,9 @@ def _warn_of_lost_slots(pairs: _Pairs) -> None:
     for shard, part, layout in pairs:
         if len(part.columns) > 1 and not _has_slots_of(part, layout):
             logger.warning(
-                "rows [%d, %d) of variable %r were saved with slots of %s; on shard %d they are "
-                "beside rows trained by %s, and begin with slots of that",
+                "rows [%d, %d) of variable %r were saved with optimizer slots of %s, but the "
+                "other rows of shard %d have slots of %s, so these rows start with fresh slots "
+                "of that kind",
                 part.row_start, part.row_stop, part.name, part.optimizer, shard.index,
                 layout.optimizer,
             )  # fmt: skip

@@ -229,8 +229,8 @@ class Sessions:
                 raise AbortedError(_replaced(replaced))
             if self._session is None and incarnation not in (None, self._incarnation):
                 raise ServerRestartedError(
-                    "this parameter server was started anew since it was looked at: look again at "
-                    "all of them"
+                    "this parameter server was restarted after its status was read: read the "
+                    "status of all servers again"
                 )
             if self._session is not None:
                 logger.info("session %s replaces %s", session, self._session)

@@ -1,1 +1,1 @@
-"""Where a program learns its cluster from besides TF_CONFIG: others, Slurm, Kubernetes."""
+"""Cluster resolvers for TF_CONFIG, Slurm and Kubernetes, and the union of several resolvers."""

@@ -1,11 +1,12 @@
-"""The cluster of a Kubernetes deployment: from the names of stateful sets, or from the API.
+"""Resolves the cluster of a Kubernetes deployment, by names of stateful sets or from the API.
 
-Needs no package of Kubernetes. Names (:meth:`KubernetesClusterResolver.from_stateful_sets`) ask
-nobody, so they hold before any pod runs and after pods have moved. The API is asked over HTTPS
-with what every pod has: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, and the files
+Needs no Kubernetes package. Names (:meth:`KubernetesClusterResolver.from_stateful_sets`) need no
+request, so they are valid before any pod runs and after pods have moved. The API is asked over
+HTTPS, with what every pod has: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT, and the files
 ``token``, ``ca.crt`` and ``namespace`` of its service account, which must be allowed to list pods.
-This process's own pod is POD_NAME, which the downward API sets from ``metadata.name``, else
-HOSTNAME. Invariant: pods are numbered in the natural order of their names.
+The name of this process's own pod is in POD_NAME, which the downward API sets from
+``metadata.name``, else in HOSTNAME. Invariant: pods are numbered in the natural order of their
+names.
 """
 
 from __future__ import annotations
@@ -41,13 +42,14 @@ class _Pod(NamedTuple):
 
 
 class KubernetesClusterResolver(ClusterResolver):
-    """Asks the API for the running pods that the labels of each job select.
+    """A resolver that asks the API for the running pods that the labels of each job select.
 
-    ``job_to_label_mapping``: ``{"worker": ["app=train,role=worker"], "ps": [...]}``; pods that are
-    not Running raise FailedPreconditionError (a RuntimeError). ``cluster_spec`` asks each time.
-    This pod's own task is found by its name unless ``task_type`` and ``task_id`` are given.
-    ``api_server``, ``namespace``, ``token`` and ``service_account`` (a folder) replace what the
-    pod has; ``override_client`` may be a ``kubernetes.client.CoreV1Api``.
+    ``job_to_label_mapping``: ``{"worker": ["app=train,role=worker"], "ps": [...]}``.
+    ``cluster_spec`` asks the API each time; a selected pod that is not Running raises
+    FailedPreconditionError (a RuntimeError). This process's own task is found by its pod's name
+    unless ``task_type`` or ``task_id`` is given. ``api_server``, ``namespace``, ``token`` and
+    ``service_account`` (a folder) replace what the pod has; ``override_client`` may be a
+    ``kubernetes.client.CoreV1Api``.
     """
 
     def __init__(
@@ -88,11 +90,11 @@ class KubernetesClusterResolver(ClusterResolver):
         port: int = 8470,
         cluster_domain: str = "cluster.local",
     ) -> SimpleClusterResolver:
-        """A cluster of stateful sets behind the headless ``service``, by their DNS names alone.
+        """Returns the cluster of stateful sets behind headless ``service``, by DNS names alone.
 
-        ``jobs``: replicas of each job, whose stateful set has the job's name or is named:
-        ``{"worker": 4, "ps": ("train-ps", 2)}``. ``namespace`` None: the pod's own
-        (POD_NAMESPACE, else the service account's).
+        ``jobs``: the replicas of each job, or the name of its stateful set and the replicas:
+        ``{"worker": 4, "ps": ("train-ps", 2)}``; without a name the set is called as the job.
+        ``namespace`` None: the pod's own (POD_NAMESPACE, else the service account's).
         """
         space = namespace or os.environ.get("POD_NAMESPACE") or _account_file("namespace")
         if not space:
@@ -110,7 +112,7 @@ class KubernetesClusterResolver(ClusterResolver):
         return SimpleClusterResolver(ClusterSpec(spec))
 
     def cluster_spec(self) -> ClusterSpec:
-        """The pods that run now; FailedPreconditionError while one does not."""
+        """Returns the selected pods' addresses; FailedPreconditionError unless all of them run."""
         spec = {}
         for job, selectors in self._labels.items():
             pods = [pod for selector in selectors for pod in self._pods(selector)]
@@ -144,7 +146,7 @@ class KubernetesClusterResolver(ClusterResolver):
         return sorted(pods, key=lambda pod: _natural(pod.name))
 
     def _ask(self, selector: str) -> list[dict[str, Any]]:
-        """All pods, page by page."""
+        """Returns all selected pods, which the API delivers page by page."""
         items: list[dict[str, Any]] = []
         token = ""
         while True:
@@ -190,7 +192,7 @@ class KubernetesClusterResolver(ClusterResolver):
 
 
 def _stateful_set(job: str, replicas: Any) -> tuple[str, int]:
-    """Its name and how many pods it has."""
+    """Returns the name of a job's stateful set and the number of its pods."""
     name, count = replicas if isinstance(replicas, tuple) else (job, replicas)
     if not isinstance(count, int) or count < 0:
         raise InvalidArgumentError(
@@ -201,7 +203,10 @@ def _stateful_set(job: str, replicas: Any) -> tuple[str, int]:
 
 
 def _selectors(mapping: Any) -> dict[str, Sequence[str]]:
-    """Of each job; InvalidTypeError where one would be taken for several of one letter."""
+    """Returns the selectors of each job; InvalidTypeError unless each job has a list of them.
+
+    A plain string would be taken for a sequence of one-letter selectors.
+    """
     if isinstance(mapping, Mapping):
         wrong = [job for job, labels in mapping.items() if not isinstance(labels, list | tuple)]
         if not wrong:
@@ -213,7 +218,7 @@ def _selectors(mapping: Any) -> dict[str, Sequence[str]]:
 
 
 def _pod_list(reply: Any) -> dict[str, Any]:
-    """A page of pods, as the API's PodList has it; ValueError for anything else."""
+    """Returns ``reply`` if it is a page of pods, a PodList of the API; else raises ValueError."""
     if not isinstance(reply, dict) or "items" not in reply:
         raise ValueError(f"a list of pods was asked for, got {json.dumps(reply)[:200]}")
     return reply
@@ -260,7 +265,7 @@ def _from_client(item: Any) -> _Pod:
 
 
 def _natural(name: str) -> list[Any]:
-    """``ps-10`` comes after ``ps-2``."""
+    """Returns a sort key by which ``ps-10`` comes after ``ps-2``."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
 
 

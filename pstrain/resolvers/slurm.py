@@ -1,9 +1,9 @@
-"""The cluster of a Slurm job step, read from the variables that ``srun`` sets.
+"""Resolves the cluster of a Slurm job step from the variables that ``srun`` sets.
 
 Reads SLURM_PROCID always, and SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST and
-SLURM_STEP_TASKS_PER_NODE where the arguments leave them open; asks no command. Invariant: every
-task of a step that is given the same arguments resolves the same cluster, and the task it is
-itself is the one whose host and port it has.
+SLURM_STEP_TASKS_PER_NODE if the arguments leave them open; runs no command. Invariant: all tasks of
+a step that pass the same arguments resolve the same cluster, and each resolves itself as the task
+that has its host and port.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pstrain.errors import FailedPreconditionError, InvalidArgumentError, Invali
 
 
 class SlurmClusterResolver(ClusterResolver):
-    """Addresses of the tasks of this job step: port ``port_base`` and up on each of its nodes.
+    """A resolver of this job step's tasks, which use port ``port_base`` and up on each node.
 
-    ``jobs``: tasks of each job, such as ``{"chief": 1, "ps": 2, "worker": 4}``; they take the
-    step's tasks in alphabetical order of the jobs. None: all are workers. Tasks are expected node
-    by node, as ``srun --distribution=block`` (the default) places them. ``tasks_per_node``: a
-    number, or a dict of number by host. With ``gpus_per_node`` the GPUs of a node are dealt to its
-    tasks, ``gpus_per_task`` each, by setting CUDA_VISIBLE_DEVICES of this process
-    (``auto_set_gpu``). A variable that is not set, or numbers that do not add up, raise
-    FailedPreconditionError (a RuntimeError).
+    ``jobs``: the number of tasks of each job, such as ``{"chief": 1, "ps": 2, "worker": 4}``; the
+    jobs take the step's tasks in the jobs' alphabetical order. None: all tasks are workers. Tasks
+    are expected node by node, as ``srun --distribution=block`` (the default) places them.
+    ``tasks_per_node``: one number, or a dict of numbers by host. With ``gpus_per_node`` the GPUs of
+    a node are divided among its tasks, ``gpus_per_task`` each: ``auto_set_gpu`` sets
+    CUDA_VISIBLE_DEVICES in this process. Raises FailedPreconditionError (a RuntimeError) if a
+    variable is not set or the numbers do not add up.
     """
 
     def __init__(
@@ -73,12 +73,12 @@ class SlurmClusterResolver(ClusterResolver):
             os.environ["CUDA_VISIBLE_DEVICES"] = gpus
 
     def get_task_info(self) -> tuple[str | None, int | None]:
-        """Job and index of this task."""
+        """Returns the job and index of this task."""
         return self.task_type, self.task_id
 
 
 def expand_hostlist(hostlist: str) -> list[str]:
-    """Names of hosts in Slurm's notation: ``n[1-3,7],m2`` is n1, n2, n3, n7, m2."""
+    """Expands hosts in Slurm's notation: ``n[1-3,7],m2`` gives n1, n2, n3, n7, m2."""
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", hostlist)
     if not parts or ",".join(parts) != hostlist:
         raise _malformed("host list", hostlist)
@@ -86,7 +86,7 @@ def expand_hostlist(hostlist: str) -> list[str]:
 
 
 def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
-    """Numbers in Slurm's notation: ``3(x2),1`` is 3, 3, 1."""
+    """Expands numbers in Slurm's notation: ``3(x2),1`` gives 3, 3, 1."""
     numbers: list[int] = []
     for part in tasks_per_node.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
@@ -97,7 +97,7 @@ def expand_tasks_per_node(tasks_per_node: str) -> list[int]:
 
 
 def _expanded(part: str, whole: str) -> Iterator[str]:
-    """Hosts of one part, which may have several ranges: ``r[1-2]n[1-2]``."""
+    """Yields the hosts of one part, which may have several ranges: ``r[1-2]n[1-2]``."""
     match = re.fullmatch(r"([^\[\]]*)\[([^\[\]]+)\](.*)", part)
     if match is None:
         if "[" in part or "]" in part:
@@ -135,7 +135,7 @@ def _number(name: str) -> int:
 
 
 def _counts(what: str, counts: Any) -> dict[str, int]:
-    """How many tasks each job or node has."""
+    """Checks and returns the number of tasks by job or by node."""
     if not isinstance(counts, Mapping):
         raise InvalidTypeError(f"{what} is a dict of number by name, got {counts!r}")
     wrong = {name: count for name, count in counts.items() if not isinstance(count, int)}
@@ -189,7 +189,7 @@ def _gpus_per_task(nodes: Mapping[str, int], per_node: int, per_task: int | None
 
 
 def _offset(nodes: Mapping[str, int], rank: int) -> int:
-    """Number of the task among those of its node."""
+    """Returns the position of task ``rank`` among the tasks of its node."""
     for tasks in nodes.values():
         if rank < tasks:
             break

@@ -1,6 +1,6 @@
-"""The cluster that the environment variable TF_CONFIG describes, which launchers set.
+"""Resolves the cluster that the environment variable TF_CONFIG describes; launchers set it.
 
-Knows the variable's form, and no launcher. Invariant: an error names the variable.
+Knows the variable's form, but no launcher. Invariant: every error names the variable.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 class TFConfigClusterResolver(ClusterResolver):
     """Reads ``TF_CONFIG``: ``{"cluster": {...}, "task": {"type": ..., "index": ...}}``.
 
-    Explicit arguments override what the variable says. Tasks of a job with holes are an object of
-    address by number: ``{"worker": {"0": "host:port", "3": "host:port"}}``. A missing variable is
-    an empty cluster; one that is not JSON raises ValueError. ``master()`` is the variable's
-    ``session_master``, "" where the cluster is a single task, else the address of this task.
+    Explicit arguments override the variable. A job with gaps in its task numbers is an object of
+    addresses by number: ``{"worker": {"0": "host:port", "3": "host:port"}}``. A missing variable
+    means an empty cluster; a variable that is not JSON raises ValueError. ``master()`` returns the
+    variable's ``session_master``; without one, "" for a cluster of at most one task, else the
+    address of this task.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class TFConfigClusterResolver(ClusterResolver):
 
 
 def _numbered(cluster: Any) -> Any:
-    """The cluster with task numbers as numbers, which as keys of JSON can only be strings."""
+    """Returns the cluster with integer task numbers; keys of JSON objects are always strings."""
     if not isinstance(cluster, dict):
         return cluster
     return {

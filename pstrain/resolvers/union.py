@@ -1,7 +1,7 @@
-"""One cluster out of several: each part described by a resolver of its own.
+"""Joins several clusters, each described by its own resolver, into one.
 
 Knows nothing of where the parts come from. Invariant: a task of any part is a task of the whole,
-and none is lost to another with the same name.
+and no task silently replaces another one with the same name.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class DuplicateTaskError(AlreadyExistsError, KeyError):
 
 
 class UnionResolver(ClusterResolver):
-    """The union of ``resolvers``; the first also says what the keywords leave open.
+    """The union of ``resolvers``; the first of them supplies what the keywords leave open.
 
-    Jobs given as lists are put one behind the other; where one of them is a dict of numbered
-    tasks, all are merged by number, and a number that comes twice raises KeyError. Keywords:
-    ``task_type``, ``task_id`` (0 included), ``rpc_layer``.
+    The tasks of a job that all parts give as lists are appended in order. If a part gives the job
+    as a dict of numbered tasks, all parts are merged by number, and a number that occurs twice
+    raises KeyError. Keywords: ``task_type``, ``task_id`` (0 included), ``rpc_layer``.
     """
 
     def __init__(self, *resolvers: ClusterResolver, **keywords: Any) -> None:
@@ -54,7 +54,7 @@ class UnionResolver(ClusterResolver):
         self.token = getattr(first, "token", None)
 
     def cluster_spec(self) -> ClusterSpec:
-        """The union of what the resolvers say now."""
+        """Returns the union of the clusters that the resolvers give at this moment."""
         clusters = [resolver.cluster_spec().as_dict() for resolver in self._resolvers]
         jobs = dict.fromkeys(job for cluster in clusters for job in cluster)
         return ClusterSpec(
@@ -67,7 +67,7 @@ class UnionResolver(ClusterResolver):
         task_id: int | None = None,
         rpc_layer: str | None = None,
     ) -> str:
-        """Address of the task that both arguments name, else what the first resolver says."""
+        """Returns the address of the task that both arguments name, else the first's master."""
         if task_type is not None and task_id is not None:
             return self._url(self.cluster_spec().task_address(task_type, task_id), rpc_layer)
         return self._resolvers[0].master(rpc_layer=rpc_layer or self.rpc_layer)

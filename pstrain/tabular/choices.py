@@ -1,6 +1,7 @@
 """The models and optimizers that ``pstrain train`` offers, by name, with rates that suit tables.
 
-Knows nothing of files or clusters. Invariant: what a name here makes can be saved and restored.
+Knows nothing of files or clusters. Invariant: every model and optimizer that a name here makes can
+be saved and restored.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MODELS: Final = (
 
 
 def make_model(kind: str, schema: Any, dim: int, hidden: Sequence[int], seed: int) -> Any:
-    """The model named ``kind`` over the columns of ``schema``, with fresh variables."""
+    """Returns a model of ``kind`` over the columns of ``schema``, with fresh variables."""
     models = ps.models
     match kind:
         case "deep_fm":

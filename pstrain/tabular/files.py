@@ -1,4 +1,4 @@
-"""A user's files as a dataset: Parquet, CSV, JSON lines or Arrow IPC, by their names.
+"""Opens a user's files as a dataset: Parquet, CSV, JSON lines or Arrow IPC, told by their names.
 
 Knows nothing of what the columns mean. Invariant: whatever is wrong with the files raises an error
 that names the file or pattern and the remedy.
@@ -28,7 +28,7 @@ _KINDS = {
     **dict.fromkeys((".jsonl", ".ndjson", ".json"), "json"),
     **dict.fromkeys((".arrow", ".feather", ".ipc"), "ipc"),
 }
-# What a file of text cannot say, though a column is to be read as it.
+# Types that text files cannot be read as; the columns get the type that their first rows suggest.
 _NOT_IN_TEXT = ("halffloat",)
 _TYPES_OF_PROGRAMS = re.compile(r"; [^;]*types with schema=")
 _COLUMNS_OF_PROGRAMS = re.compile(r"; [^;]*columns to read with schema=")
@@ -38,12 +38,13 @@ _COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 def open_files(
     pattern: str, types: Mapping[str, str] | None = None, delimiter: str | None = None
 ) -> Dataset:
-    """The rows of a file, a folder, a glob or a URL of either.
+    """Returns the rows of a file, a folder, a glob, or the URL of one of these.
 
-    ``types``: Arrow types that columns of CSV and JSON must have, where they are in the files; the
-    others are found out from the first rows. ``delimiter``: what stands between the columns of CSV
-    files; None: a comma, in ``.tsv`` a tab. NotFoundError where nothing matches,
-    InvalidArgumentError for files of another kind, DataError where there is not one row.
+    ``types``: Arrow types for columns of CSV and JSON files, if the files have them; the types of
+    other columns are inferred from the first rows. ``delimiter``: the separator of columns in CSV
+    files; None: a comma, in ``.tsv`` a tab. NotFoundError if nothing matches, InvalidArgumentError
+    for files of unknown or different kinds or a delimiter for other files than CSV, DataError if
+    the files are known to hold no row.
     """
     paths = _paths(pattern)
     kinds = sorted({_kind(path) for path in paths})
@@ -54,7 +55,7 @@ def open_files(
         )
     if delimiter is not None and kinds[0] not in _SEPARATORS:
         raise InvalidArgumentError(
-            f"--delimiter is of CSV files, and {pattern!r} matches {kinds[0]}: leave it out"
+            f"--delimiter is for CSV files, and {pattern!r} matches {kinds[0]}: leave it out"
         )
     if kinds[0] == "parquet":
         dataset = Dataset.from_parquet(paths)
@@ -77,7 +78,7 @@ def open_typed(
     stated: Mapping[str, str],
     delimiter: str | None,
 ) -> Dataset:
-    """Rows whose columns have ``types``; the files must have, and hold as told, what is stated."""
+    """Opens rows by ``types``; columns in ``stated`` must exist and have the type stated there."""
     rows = open_files(data, types, delimiter)
     check_columns(rows, [*stated], data)
     check_types(rows, stated, data)
@@ -85,7 +86,7 @@ def open_typed(
 
 
 def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
-    """InvalidArgumentError naming the columns that ``dataset`` lacks and those it has."""
+    """Raises InvalidArgumentError, naming missing and present columns, if any is missing."""
     present = dataset.schema.names
     known = set(present)
     missing = [name for name in columns if name not in known]
@@ -98,19 +99,22 @@ def check_columns(dataset: Dataset, columns: Sequence[str], where: str) -> None:
 
 
 def check_types(dataset: Dataset, types: Mapping[str, str], where: str) -> None:
-    """InvalidArgumentError where files that tell their types tell others than ``types``."""
+    """Raises InvalidArgumentError if a column has another type in the files than in ``types``."""
     for name, stated in types.items():
         found = dataset.schema.field(name).type
         if found != pa.type_for_alias(stated):
             raise InvalidArgumentError(
-                f"--types {name}={stated}: {where} holds it as {found}; only CSV and JSON files "
-                "are read by types that are stated, write the others anew"
+                f"--types {name}={stated}: {where} holds it as {found}; types can be stated only "
+                "for CSV and JSON files; rewrite files of other kinds"
             )
 
 
 @contextlib.contextmanager
 def advised(remedy: str) -> Iterator[None]:
-    """Where the remedy for a file is an argument of a program, errors name ``remedy`` instead."""
+    """Puts ``remedy`` in place of an argument for programs that a SchemaError of files advises.
+
+    The error becomes a DataError; other errors stay as they are.
+    """
     try:
         yield
     except SchemaError as error:
@@ -123,11 +127,11 @@ def advised(remedy: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
-    """What is wrong with rows is raised as that, and not as a function's failure on them."""
+    """Raises errors about the rows as DataError, instead of as failures of a user's function."""
     try:
         yield
     except UserFunctionError as error:
-        # A data worker's error comes as text, the last line of which is what was raised there.
+        # A data worker sends its error as text; the last line is the exception that was raised.
         raised = error.user_traceback.strip().rpartition("\n")[2]
         for kind in (DataError, InvalidArgumentError):
             said = raised.removeprefix(f"{kind.__module__}.{kind.__name__}: ")
@@ -137,7 +141,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def check_output(output: str | os.PathLike[str], pattern: str) -> None:
-    """An error where a file cannot be written there, or is one of those that are read."""
+    """Raises an error if ``output`` cannot be written, or is one of the files that are read."""
     folder = os.path.dirname(os.fspath(output)) or "."
     if not os.path.isdir(folder):
         raise NotFoundError(f"--output {os.fspath(output)}: there is no folder {folder!r}, make it")
@@ -171,7 +175,7 @@ def _paths(pattern: str) -> list[str]:
 
 
 def _kind(path: str) -> str:
-    """What a file is by its ending; "" for others."""
+    """Returns the kind of a file by its ending; "" for other endings."""
     name = os.path.basename(path).lower()
     for ending in _COMPRESSIONS:
         name = name.removesuffix(ending)

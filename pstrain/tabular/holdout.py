@@ -1,8 +1,8 @@
-"""Rows set aside for validation, told apart by what is in them.
+"""Divides rows into a training and a validation part by a hash of their values.
 
-Invariant: whether a row is held out depends on its values and the seed alone, so it is on one side
-in every epoch and process, and equal rows are on the same side. Columns without a form as text,
-such as structs, tell nothing apart.
+Knows nothing of files or labels. Invariant: the part of a row depends on its values and the seed
+alone, so it is the same in every epoch and process, and equal rows are in the same part. Columns
+that cannot become text, such as structs, do not count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 
 
 class HoldOut:
-    """For ``flat_map(..., format="arrow")``: the rows of one part, ``share`` of all held out."""
+    """A function for ``flat_map(..., format="arrow")`` that keeps the rows of one part.
+
+    ``share`` of all rows is held out for validation.
+    """
 
     def __init__(self, share: float, part: Part, seed: int = 0):
         if not 0 < share < 1:
@@ -35,7 +38,7 @@ class HoldOut:
         self.share, self.part, self.seed = share, part, seed
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        # 2^53: the share must mean the same in integers and in float64.
+        # Compared in 53 bits: integers and float64 both hold such numbers exactly.
         is_held_out = (_hash_rows(batch, self.seed) >> np.uint64(11)) < int(self.share * 2**53)
         wanted = is_held_out if self.part == "validation" else ~is_held_out
         return batch.filter(from_numbers(wanted))
@@ -66,7 +69,7 @@ def _hash_values(name: str, column: pa.Array) -> NDArray[np.uint64]:
 
 
 def _hash_lists(name: str, column: pa.Array) -> NDArray[np.uint64]:
-    """By the values and their places; a null list is an empty one."""
+    """Hashes each list by its values and their places; a null list hashes as an empty one."""
     lists = Lists(name, column)
     if not len(lists.values):
         return np.zeros(len(column), np.uint64)
@@ -80,7 +83,7 @@ def _hash_lists(name: str, column: pa.Array) -> NDArray[np.uint64]:
 
 
 def _hashable(name: str, column: pa.Array) -> pa.Array:
-    """The values as integers or strings, whichever come with the fewest copies."""
+    """Returns the values as integers or strings, whichever needs fewer copies."""
     if columns.is_categorical(column.type):
         return column
     try:

@@ -1,7 +1,7 @@
-"""Which columns of a sample are dense, which categorical, and how large a table they need.
+"""Decides which columns of a sample are dense or categorical, and how large their tables are.
 
-Pure: a sample and what the user said in, findings out. Invariant: every column is a feature, the
-label, or listed as left out with the reason.
+Pure: takes a sample and the user's wishes, returns findings. Invariant: every column is a feature,
+the label, or listed as left out with the reason.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _KEY_FROM = 2**31
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What the user said of the columns; all else is found out.
+    """What the user said about the columns; everything else is found out from the sample.
 
-    ``pooling``: how the rows of a list's values become one, by column; the others' is ``pool``.
-    ``types``: Arrow types of columns of text files, where their first rows tell them wrongly.
-    ``weights``: the column that says how much each row counts.
+    ``pooling``: by column of lists, how the embeddings of a list's values become one; ``pool`` is
+    for the other columns of lists. ``types``: Arrow types of columns of text files, where their
+    first rows suggest a wrong type. ``weights``: the column that says how much each row counts.
     """
 
     label: str
@@ -52,7 +52,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """``why``: per column, what it was taken for and the reason."""
+    """The result of an inspection. ``why``: for each column, its role and the reason."""
 
     preparation: Preparation
     schema: FeatureSchema
@@ -60,10 +60,10 @@ class Findings:
 
 
 def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
-    """Findings over a sample of the training rows.
+    """Returns the findings over a sample of the training rows.
 
-    InvalidArgumentError for named columns that are not there, DataError for a label that has not
-    two values, for what is no weight, or where no feature is left.
+    InvalidArgumentError if a named column is missing; DataError if the label does not have two
+    values, a weight is not a finite number, or no feature is left.
     """
     _check_names(sample.schema, wanted)
     negative, positive = label_values(wanted.label, sample[wanted.label])
@@ -98,7 +98,7 @@ def inspect(sample: pa.Table, wanted: Wanted) -> Findings:
 
 
 def label_values(name: str, column: pa.ChunkedArray) -> tuple[Value, Value]:
-    """(the value that means 0, the one that means 1): the smaller and the larger of the two."""
+    """Returns (the value that means 0, the one that means 1): the smaller, then the larger."""
     if column.null_count:
         raise DataError(f"label column {name!r} holds {column.null_count} nulls: filter them out")
     found = column.unique().to_pylist()
@@ -146,7 +146,7 @@ def _check_names(schema: pa.Schema, wanted: Wanted) -> None:
 
 
 def _kind(name: str, column: pa.ChunkedArray, wanted: Wanted) -> tuple[str, str]:
-    """("dense", "categorical", "lists" or "", the reason)."""
+    """Returns (kind, reason); the kind is "dense", "categorical", "lists", or "" if left out."""
     type_ = column.type
     if name in wanted.ignore:
         return "", "left out: --ignore"
@@ -190,7 +190,7 @@ def _kind_of_integers(name: str, column: pa.ChunkedArray) -> tuple[str, str]:
 
 
 def _is_skewed(name: str, column: pa.ChunkedArray) -> bool:
-    """Whether the values have a long tail, as counts and amounts do: their logarithm says more."""
+    """True if the values have a long tail, as counts and amounts do: logarithms suit better."""
     values = _finite(name, column)
     if not len(values) or values.min() < 0:
         return False
@@ -218,7 +218,7 @@ def _schema(preparation: Preparation, sample: pa.Table, wanted: Wanted) -> Featu
 
 
 def _buckets(column: pa.ChunkedArray) -> int:
-    """A power of two with room for the values seen, and for those that were not in the sample."""
+    """Returns a power of two with room for the values seen and for those not in the sample."""
     wanted = _ROOM * pc.count_distinct(column).as_py()
     return int(min(max(2 ** int(np.ceil(np.log2(max(wanted, 1)))), _MIN_BUCKETS), _MAX_BUCKETS))
 

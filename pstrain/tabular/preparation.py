@@ -1,7 +1,8 @@
-"""From a user's rows to the columns a model reads, and the JSON form in which that is kept.
+"""Turns a user's rows into the columns that a model reads, and keeps the rules for it as JSON.
 
-Invariant: training, evaluation and prediction prepare rows by the same object, restored from the
-model's folder, so that a row always becomes the same features.
+Knows nothing of files of rows or of models. Invariant: training, evaluation and prediction prepare
+rows by the same rules, restored from the model's folder, so that a row always becomes the same
+features.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ Value = bool | int | float | str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preparation:
-    """What is done to the columns of a batch; callable, for ``map(..., format="arrow")``.
+    """The rules that turn a batch into features; callable, for ``map(..., format="arrow")``.
 
-    ``label_values``: the value that means 0 and the one that means 1. ``log1p``: dense columns of
-    which the logarithm is taken. ``lists``: categorical columns of several values. ``types``: Arrow
-    types of the columns as they were in training; a category that comes as another one, as
-    integers do that pandas wrote beside nulls, is brought back to it. ``blank_is_null``: text of no
-    characters is no category, since CSV files write nulls so. ``weights``: the column that says how
-    much a row counts in training.
+    ``label_values``: the value that means 0 and the one that means 1. ``log1p``: the dense columns
+    that are replaced by their logarithm. ``lists``: the categorical columns with several values in
+    a row. ``types``: the columns' Arrow types in training; a category that arrives with another
+    type is converted back, such as integers that pandas wrote as floats because of nulls.
+    ``blank_is_null``: an empty text counts as null, because CSV files write nulls so. ``weights``:
+    the column that says how much each row counts in training.
     """
 
     label: str
@@ -52,11 +53,11 @@ class Preparation:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The features' columns."""
+        """The names of the feature columns."""
         return (*self.dense, *self.categorical, *self.lists)
 
     def __call__(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Features; the label (int8 0 and 1) and the weights where the batch has them."""
+        """Returns the features, and the label (int8 0 and 1) and weights if the batch has them."""
         prepared: dict[str, pa.Array] = {}
         for name in self.dense:
             values = _cast(name, batch.column(name), pa.float32())
@@ -74,7 +75,7 @@ class Preparation:
         return pa.RecordBatch.from_pydict(prepared)
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Writes it into a folder, whole or not at all."""
+        """Writes these rules into a folder, whole or not at all."""
         path = Path(folder) / FILE
         partial = path.with_name(f".{FILE}.{os.getpid()}")
         partial.write_text(json.dumps({"format": _FORMAT, **asdict(self)}, indent=1))
@@ -82,7 +83,7 @@ class Preparation:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Preparation:
-        """What :meth:`save` wrote. NotFoundError where there is none, DataError for damage."""
+        """Reads what :meth:`save` wrote. NotFoundError without it, DataError if it is damaged."""
         path = Path(folder) / FILE
         if not path.exists():
             raise NotFoundError(
@@ -126,7 +127,7 @@ class Preparation:
 
 
 def weights_of(name: str, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Float32; DataError for what is no weight."""
+    """Returns the weights as float32; DataError unless all are finite numbers."""
     return from_numbers(finite_weights(f"weights of column {name!r}", column))
 
 
@@ -137,7 +138,7 @@ def _category(name: str, column: pa.Array, trained: str | None) -> pa.Array:
     values = _plain(column)
     if trained is not None:
         values = _as_trained(name, values, pa.type_for_alias(trained))
-    # Unsafe: ids beyond int64 keep their bits, and bytes that are no text stay what they are.
+    # Unsafe casts: ids beyond int64 keep their bits, and bytes that are no text stay as they are.
     if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
         return _cast(name, values, pa.int64(), safe=False)
     return _cast(name, values, pa.string(), safe=False)
@@ -148,7 +149,7 @@ def _without_blanks(values: pa.Array) -> pa.Array:
 
 
 def _scalar(value: Value) -> pa.Scalar:
-    """As `pa.scalar`, which imports pandas, half a second of each data worker's start."""
+    """Makes a scalar without `pa.scalar`, which imports pandas: half a second per data worker."""
     if not isinstance(value, str):
         return from_numbers(np.array([value]))[0]
     text = value.encode()
@@ -157,7 +158,7 @@ def _scalar(value: Value) -> pa.Scalar:
 
 
 def _as_trained(name: str, values: pa.Array, trained: pa.DataType) -> pa.Array:
-    """Numbers and truths as what they were in training, of any width; others as they are."""
+    """Casts numbers and booleans to their kind in training, of any width; leaves others alone."""
     is_whole = pa.types.is_integer(values.type) or pa.types.is_boolean(values.type)
     if pa.types.is_integer(trained):
         wide = pa.uint64() if pa.types.is_uint64(trained) else pa.int64()

@@ -2,7 +2,7 @@
 
 Decides nothing about columns and computes nothing of models. Invariant: what is learnt from data
 (values, statistics, weights) comes from training rows only; held-out rows are only scored. A run
-that fails leaves the model that was in its folder as it was.
+that fails leaves an older model in its folder as it was.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _EVALUATION_ROWS = 4_096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
-    """What the options of ``pstrain train`` say. ``model`` and ``learning_rate`` None: chosen."""
+    """The options of ``pstrain train``. ``model``, ``learning_rate`` None: the program chooses."""
 
     data: str
     wanted: Wanted
@@ -65,7 +65,7 @@ class TrainConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of it."""
+    """The result of one training run."""
 
     auc: float
     logloss: float
@@ -77,16 +77,16 @@ class Outcome:
 
 
 def train(config: TrainConfig, narrator: Narrator) -> Outcome:
-    """Trains and leaves model and preparation in ``config.out``."""
+    """Trains a model and saves it, with its preparation, in ``config.out``."""
     _check_out(config)
-    narrator.say(f"looking at {config.data}")
+    narrator.say(f"inspecting {config.data}")
     training = _training(config)
     findings = inspect(_sample(training, config), config.wanted)
     _tell(findings, narrator)
     validation = _validation(config, findings.preparation)
     _try_validation(validation, findings.preparation, config)
     make_folder("--out", config.out)
-    narrator.say("compiling kernels, which takes a while the first time on a machine")
+    narrator.say("compiling kernels, which takes up to a minute the first time on a machine")
     compile_kernels(lambda text: narrator.say(f"  {text}"))
     with _cluster(config, narrator) as (cluster, strategy):
         with ExitStack() as scope:
@@ -124,7 +124,7 @@ def train(config: TrainConfig, narrator: Narrator) -> Outcome:
 
 
 def _training(config: TrainConfig) -> ds.Dataset:
-    """The rows to train on as they are in the files."""
+    """Returns the rows to train on, as they are in the files."""
     wanted = config.wanted
     rows = open_typed(config.data, wanted.types, wanted.types, config.delimiter)
     check_columns(rows, [wanted.label], config.data)
@@ -132,7 +132,7 @@ def _training(config: TrainConfig) -> ds.Dataset:
 
 
 def _validation(config: TrainConfig, prepared: Preparation) -> ds.Dataset:
-    """The rows to validate on as they are in the files."""
+    """Returns the rows to validate on, as they are in the files."""
     if config.validation_data is None:
         rows = open_files(config.data, config.wanted.types, config.delimiter)
         return _part(rows, config, "validation")
@@ -147,20 +147,20 @@ def _part(rows: ds.Dataset, config: TrainConfig, part: Part) -> ds.Dataset:
 
 
 def _try_validation(validation: ds.Dataset, prepared: Preparation, config: TrainConfig) -> None:
-    """DataError where there are no rows, or the first do not fit, before any is trained on."""
+    """Raises DataError, before training, if there are no rows or the first ones do not fit."""
     with plain_errors(), iter(validation.map(prepared, format="arrow")) as rows:
         if any(batch.num_rows for batch in rows):
             return
     if config.validation_data is not None:
         raise DataError(f"--validation-data {config.validation_data!r} holds no rows")
     raise DataError(
-        f"--validation {config.validation} of the rows of {config.data!r} are none: give a larger "
-        "share, or other files by --validation-data"
+        f"--validation {config.validation} leaves no rows of {config.data!r} to validate "
+        "on: give a larger share, or other files by --validation-data"
     )
 
 
 def _sample(training: ds.Dataset, config: TrainConfig) -> pa.Table:
-    """Rows from all over the files."""
+    """Returns a sample of rows from all over the files."""
     batches, rows = [], 0
     shuffled = training.shuffle(_SAMPLE_SHUFFLE_ROWS, seed=config.seed)
     with plain_errors(), iter(shuffled) as iterator:
@@ -180,8 +180,8 @@ def _tell(findings: Findings, narrator: Narrator) -> None:
     for name, why in findings.why.items():
         category = findings.schema.categorical.get(name)
         more = f"{category.buckets:,} buckets" if category else ""
-        rows.append((name, why, "logarithm" if name in log1p else more))
-    narrator.table("Columns (change with --dense, --categorical, --ignore)", rows)
+        rows.append((name, why, "logarithm taken" if name in log1p else more))
+    narrator.table("Columns (correct them with --dense, --categorical, --ignore)", rows)
     narrator.show()
 
 
@@ -189,7 +189,7 @@ def _tell(findings: Findings, narrator: Narrator) -> None:
 def _cluster(
     config: TrainConfig, narrator: Narrator
 ) -> Iterator[tuple[ps.LocalCluster | None, ps.ParameterServerStrategy | None]]:
-    """The cluster and its strategy, or twice None for training in this process."""
+    """Yields the cluster and its strategy, or None twice for training in this process."""
     if config.local:
         yield None, None
         return
@@ -210,7 +210,7 @@ def _cluster(
 def _model(config: TrainConfig, findings: Findings, narrator: Narrator) -> Any:
     kind = config.model
     if kind is None and not findings.schema.categorical:
-        narrator.say("no categorical column: logistic regression")
+        narrator.say("no categorical column: the model is a logistic regression")
         kind = "logistic_regression"
     model = make_model(kind or MODELS[0], findings.schema, config.dim, config.hidden, config.seed)
     _, make_optimizer = OPTIMIZERS[config.optimizer]
@@ -219,7 +219,7 @@ def _model(config: TrainConfig, findings: Findings, narrator: Narrator) -> Any:
 
 
 def _rates(config: TrainConfig) -> Callable[[int], float]:
-    """From the full learning rate in the first epoch down to a tenth of it in the last."""
+    """Returns the learning rate by epoch: from the full rate down to a tenth of it in the last."""
     usual, _ = OPTIMIZERS[config.optimizer]
     rate = usual if config.learning_rate is None else config.learning_rate
     return lambda epoch: rate * (1 - 0.9 * epoch / max(config.epochs - 1, 1))
@@ -239,12 +239,12 @@ def _check_out(config: TrainConfig) -> None:
 
 
 def _save(model: Any, prepared: Preparation, out: Path) -> str:
-    """Saves the model into ``out``, then removes the older ones; the path of its checkpoint."""
+    """Saves the model into ``out``, then removes older ones; returns the checkpoint's path."""
     path = ps.Checkpoint(model=model, optimizer=model.optimizer).save(out)
     try:
         prepared.save(out)
     except BaseException:
-        # Alone it would be the newest checkpoint, next to the preparation of an older model.
+        # Left behind, it would be the newest checkpoint beside an older model's preparation.
         remove(path)
         raise
     for older in checkpoints(out)[:-1]:

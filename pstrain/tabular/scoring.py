@@ -1,4 +1,4 @@
-"""A model that ``pstrain train`` left in a folder, on other files: scores, and predictions.
+"""Scores and predictions on files, by a model that ``pstrain train`` has left in a folder.
 
 Decides nothing about columns: the folder says what each is. Invariant: nothing in the folder
 changes, and rows to predict need no label.
@@ -22,7 +22,7 @@ from pstrain.tabular.preparation import Preparation
 
 
 def load(folder: Path) -> tuple[Any, Preparation]:
-    """The model that ``train`` left in a folder, with its values in this process."""
+    """Restores the model that ``train`` left in a folder; returns it with its preparation."""
     prepared = Preparation.load(folder)
     path = latest_checkpoint(folder)
     if path is None:
@@ -50,10 +50,10 @@ def evaluate(
     types: Mapping[str, str],
     delimiter: str | None = None,
 ) -> dict[str, float]:
-    """Scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples.
+    """Returns the scores of the model in ``folder`` over all rows of ``data``: auc, loss, examples.
 
     ``types``: Arrow types of columns of text files, besides those that the model knows.
-    ``delimiter``: what stands between the columns of CSV files.
+    ``delimiter``: the separator of columns in CSV files.
     """
     model, prepared = load(folder)
     rows = open_typed(data, {**prepared.types, **types}, types, delimiter)
@@ -71,12 +71,12 @@ def predictions(
     types: Mapping[str, str],
     delimiter: str | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of ``data``, batch by batch, with the predicted probability in ``column``.
+    """Yields the rows of ``data`` in batches, with the predicted probability in ``column``.
 
-    ``types`` and ``delimiter`` as for ``evaluate``. Raises DataError when there is not one row.
+    ``types`` and ``delimiter`` are as for ``evaluate``. Raises DataError if there is no row.
     """
     model, prepared = load(folder)
-    # Labels, which nobody looks at here, may be of any type, such as marks for "not known".
+    # The label column is not read here, so it may have any type, such as marks for "not known".
     known = {name: prepared.types[name] for name in prepared.columns if name in prepared.types}
     rows = open_typed(data, {**known, **types}, types, delimiter)
     check_columns(rows, prepared.columns, data)

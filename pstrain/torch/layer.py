@@ -1,7 +1,7 @@
 """A PyTorch module as a layer: its parameters are variables, its gradients go to the tape.
 
-Knows nothing of features or models. Invariant: torch sees the values of one call only; nothing of
-it outlives the tape that recorded the call.
+Knows nothing of features or models. Invariant: torch gets the values for one call only, and nothing
+that it computed outlives the tape that recorded the call.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from pstrain.variables.variable import create_variable
 
 
 class Layer(base.Layer):
-    """What ``module`` makes of one input, or of a tuple of inputs; a tensor of float32.
+    """A layer that applies ``module`` to an input or a tuple of inputs; returns float32.
 
-    Its parameters become variables named ``<name>/<path>``, with the values they have; one that
-    does not require gradients is not trained, one that is shared is one variable. ``module``
-    itself is not changed later: :meth:`to_module` gives one with the trained values.
+    The module's parameters become variables named ``<name>/<path>``, with the values they have. A
+    parameter that does not require gradients is not trained; a shared parameter is one variable.
+    ``module`` itself is not changed later: :meth:`to_module` returns one with the trained values.
 
-    Under a tape each part is in the mode (train or eval) in which it was given, without one all
-    are in eval mode. Buffers are constants, which travel with the layer: a module that changes
-    them, as BatchNorm does, is refused. Dropout draws from torch's generator, which in a trainer
-    begins at ``seed`` and the trainer's index; in one process ``torch.manual_seed`` is yours.
-    Threads: as many as OMP_NUM_THREADS says, in trainers of a LocalCluster one.
+    Under a tape each submodule is in the mode (train or eval) in which it was given; without a tape
+    all are in eval mode. Buffers are constants that travel with the layer; a module that changes
+    its buffers, as BatchNorm does, is refused. Dropout draws from torch's generator, which a
+    trainer seeds by ``seed`` and its own index; in one process call ``torch.manual_seed`` yourself.
+    Threads: as many as OMP_NUM_THREADS says; one in trainers of a LocalCluster.
     """
 
     def __init__(self, module: Any, *, name: str = "torch", seed: int = 0) -> None:
@@ -52,7 +52,7 @@ class Layer(base.Layer):
         ]
 
     def to_module(self) -> Any:
-        """A ``torch.nn.Module`` of its own with the values of now, to save or to use elsewhere."""
+        """Returns a separate ``torch.nn.Module`` with the current values, to save or to use."""
         values = [variable.numpy() for variable in self.variables]
         return modules.with_values(self._skeleton, dict(zip(self._paths, values, strict=True)))
 
@@ -74,7 +74,7 @@ class Layer(base.Layer):
             arguments = tensors[: len(several)]
             output = modules.call(self, self._skeleton, parameters, arguments, training=training)
         result = Tensor(self._checked(output).detach().contiguous().numpy())
-        # Where it does not depend on anything that is tracked, there is nothing to record.
+        # An output that depends on nothing tracked has no gradient to record.
         return record(result, given, _Backward(output, tensors)) if output.requires_grad else result
 
     def _checked(self, output: Any) -> Any:
@@ -91,12 +91,12 @@ class Layer(base.Layer):
 
 
 def _as_float32(value: Tensor) -> Tensor:
-    """Floats as parameters are, which torch multiplies with no others; the rest as it is."""
+    """Casts floats to float32, since torch multiplies no mixed types; leaves others alone."""
     return cast(value, np.dtype(np.float32)) if value.dtype.kind == "f" else value
 
 
 class _Backward:
-    """Gradients of one call, of those that need one; may be asked for more than once."""
+    """The gradients of one call, for tensors that require one; may be called repeatedly."""
 
     def __init__(self, output: Any, tensors: Sequence[Any]) -> None:
         self._output, self._tensors = output, tensors
@@ -119,5 +119,5 @@ class _Backward:
 
 @functools.cache
 def _begin_random_numbers(seed: int, trainer: int) -> None:
-    """Once in a trainer: torch begins with the same numbers in every process."""
+    """Seeds torch's generator once in a trainer; torch's own seed is the same in all processes."""
     torch.manual_seed(seed_for(f"torch/trainer/{trainer}", seed))

@@ -1,4 +1,4 @@
-"""A PyTorch module as a whole model: what a feature schema describes in, logits out.
+"""A PyTorch module as a whole model: it maps the features of a schema to logits.
 
 Invariant: a module that does not fit the schema is refused before a variable is made.
 """
@@ -24,12 +24,12 @@ _EXAMPLES = 2
 
 
 class Model(base.Model):
-    """Logits = ``module`` of embeddings and dense columns, side by side.
+    """A model whose logits are ``module`` of embeddings and dense columns, side by side.
 
-    ``module`` takes float32 [n, F * dim + D], of F categorical and D dense columns, and returns
-    [n, 1] or [n]; lazy modules are given their shapes. Rows of the embeddings are in one table on
-    the parameter servers, ``dim`` values wide, of which a step reads what its batch needs. What
-    else becomes of a module: see :class:`Layer`. For other inputs or several modules write a
+    ``module`` takes float32 [n, F * dim + D] for F categorical and D dense columns and returns
+    [n, 1] or [n]; lazy modules get their shapes. The embeddings are rows of one table on the
+    parameter servers, ``dim`` values wide; a step reads the rows that its batch needs.
+    :class:`Layer` says what else happens to a module. For other inputs or several modules write a
     ``pstrain.models.Model`` of layers.
     """
 
@@ -62,7 +62,7 @@ class Model(base.Model):
         return record(column, (output,), lambda gradient: gradient.reshape(-1))
 
     def to_module(self) -> Any:
-        """The network with the values of now, as a ``torch.nn.Module`` of its own."""
+        """Returns the network with its current values, as a separate ``torch.nn.Module``."""
         return self.network.to_module()
 
     def get_config(self) -> dict[str, Any]:
@@ -70,14 +70,14 @@ class Model(base.Model):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> base.Model:  # noqa: ARG003
-        """A module has no JSON form: UnimplementedError."""
+        """Raises UnimplementedError: a module has no JSON form."""
         raise UnimplementedError(
             "a torch module cannot be made from its configuration: make pstrain.torch.Model("
             "schema, module) anew and load its weights"
         )
 
     def _try(self, module: Any) -> None:
-        """Calls the module as a step will; the shapes of lazy parameters are known then."""
+        """Calls the module as a step will, which also gives lazy parameters their shapes."""
         width = len(self.schema.categorical) * self.dim + len(self.schema.dense)
         example = torch.zeros(_EXAMPLES, width)
         try:

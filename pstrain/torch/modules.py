@@ -1,9 +1,9 @@
-"""What is kept of a module once its parameters are variables, and what a module must be for that.
+"""Checks PyTorch modules, and calls them by their skeletons once their parameters are variables.
 
-A skeleton is the module with parameters that have shapes and no values; it is pickled, and each
-thread computes with a copy of its own, since a call puts values in. Knows nothing of tapes or
-layers. Invariant: skeletons and copies never hold weights, and a copy that has changed its state
-is not used again.
+A skeleton is a module whose parameters have shapes but no values. It is pickled, and each thread
+computes with its own copy, since a call fills in values. Knows nothing of tapes or layers.
+Invariant: skeletons and copies never hold weights, and a copy that has changed its state is not
+used again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _own = threading.local()
 
 
 def check(module: Any, name: str) -> None:
-    """InvalidArgumentError where ``module`` cannot be trained on parameter servers."""
+    """Raises InvalidArgumentError if ``module`` cannot be trained on parameter servers."""
     if not isinstance(module, torch.nn.Module):
         raise InvalidArgumentError(
             f"layer {name!r} needs a torch.nn.Module, got {type(module).__name__}"
@@ -54,7 +54,7 @@ def check(module: Any, name: str) -> None:
 
 
 def initial_values(module: Any, name: str) -> dict[str, tuple[NDArray[np.float32], bool]]:
-    """Values of the parameters by name, and whether they are to be trained; shared ones once."""
+    """Returns each parameter's value by name, and whether it is trained; shared ones once."""
     found = {}
     for path, parameter in module.named_parameters():
         if torch.nn.parameter.is_lazy(parameter):
@@ -67,7 +67,7 @@ def initial_values(module: Any, name: str) -> dict[str, tuple[NDArray[np.float32
 
 
 def skeleton(module: Any, name: str) -> Any:
-    """A copy of ``module`` without the values of its parameters; buffers keep theirs."""
+    """Returns a copy of ``module`` without its parameters' values; buffers keep theirs."""
     empty = {
         id(parameter): torch.nn.Parameter(
             torch.empty_like(parameter, device="meta"), requires_grad=parameter.requires_grad
@@ -84,7 +84,7 @@ def skeleton(module: Any, name: str) -> Any:
 
 
 def with_values(bare: Any, values: Mapping[str, NDArray[Any]]) -> Any:
-    """A module like a skeleton, whose parameters own ``values``, by name."""
+    """Returns a copy of the skeleton ``bare`` whose parameters share the memory of ``values``."""
     filled = {
         id(parameter): torch.nn.Parameter(
             torch.from_numpy(values[path]), requires_grad=parameter.requires_grad
@@ -95,7 +95,10 @@ def with_values(bare: Any, values: Mapping[str, NDArray[Any]]) -> Any:
 
 
 def as_tensor(array: NDArray[Any]) -> Any:
-    """Without a copy where ``array`` may be written to; torch knows no memory that may not."""
+    """Returns ``array`` as a tensor, copied only if it is read-only or has negative strides.
+
+    torch supports neither.
+    """
     writeable = array.flags.writeable and all(step >= 0 for step in array.strides)
     return torch.from_numpy(array if writeable else array.copy())
 
@@ -108,11 +111,12 @@ def call(
     *,
     training: bool,
 ) -> Any:
-    """What the module makes of ``inputs`` with these parameters, by this thread's copy of it.
+    """Returns the module's output for ``inputs`` and ``parameters``, by this thread's copy of it.
 
-    ``owner``: as long as it lives, the copies are kept. ``training`` False: the copy is in eval
-    mode; True: in the modes that the module was given in. InvalidArgumentError where the module
-    changes a buffer or what it was handed, which nobody else would see or everybody.
+    The copies are kept as long as ``owner`` lives. ``training`` False: the copy is in eval mode;
+    True: in the modes that the module was given in. InvalidArgumentError if the module changes a
+    persistent buffer, which no other trainer would see, or a parameter or input, which others may
+    share.
     """
     copies = _copies().setdefault(owner, {})
     if training not in copies:
@@ -136,7 +140,7 @@ def call(
 
 
 def _persists(module: Any, path: str) -> bool:
-    """Whether a buffer belongs to the state of its module, as torch saves it."""
+    """True if a buffer belongs to the state of its module, as torch saves it."""
     home, _, name = path.rpartition(".")
     return name not in module.get_submodule(home)._non_persistent_buffers_set
 
@@ -149,7 +153,7 @@ def _copies() -> WeakKeyDictionary[Any, dict[bool, Any]]:
 
 
 def in_eval_mode(module: Any, compute: Callable[[], Any]) -> Any:
-    """What ``compute`` returns while ``module`` is in eval mode and nothing is differentiated."""
+    """Returns ``compute()``, called with ``module`` in eval mode and without gradients."""
     modes = [(part, part.training) for part in module.modules()]
     module.eval()
     try:

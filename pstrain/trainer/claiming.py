@@ -1,6 +1,7 @@
 """Claims of rows for keys, as messages to the servers that hold a key mapping, and their replies.
 
-No network. Invariant: each server gets one message, however many shards of the mapping it holds.
+Knows no network. Invariant: each server gets one message, however many shards of the mapping it
+holds.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class KeyClaims(ABC):
 
     @consistent_read
     def claim(self, spec: VariableSpec, asked: Asked) -> NDArray[np.int64]:
-        """Returns the rows of keys, -1 for a key without one.
+        """Returns the rows of keys; below 0 for a key without a row (``NO_ROW``, ``NO_ROW_EVER``).
 
         Claims are made at once, apart from the changes of closures, and are idempotent.
         """

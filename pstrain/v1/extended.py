@@ -1,6 +1,6 @@
-"""What programs ask of the V1 strategy's ``extended``: names of places, and who does what once.
+"""The ``extended`` attribute of the V1 strategy: device names, and who does one-time work.
 
-Knows neither sessions nor training. Invariant: what is done once for all workers is the chief's.
+Knows neither sessions nor training. Invariant: what is done once for all workers, the chief does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pstrain.variables.scope import Placement, placement_scope
 
 
 class Extensible(Protocol):
-    """The strategy."""
+    """What this module needs of the strategy."""
 
     is_chief: bool
     placement: Placement
@@ -33,7 +33,7 @@ class Extensible(Protocol):
 
 
 class Extended:
-    """What programs ask a strategy's ``extended`` for."""
+    """The ``extended`` attribute of one strategy."""
 
     def __init__(self, strategy: Extensible) -> None:
         spec = strategy.cluster_resolver.cluster_spec()
@@ -54,18 +54,18 @@ class Extended:
         args: tuple[Any, ...] | list[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """``fn`` for this worker's only replica."""
+        """Calls ``fn`` for this worker's only replica."""
         return self._strategy.run(fn, args, kwargs)
 
     def variable_created_in_scope(self, variable: Any) -> bool:
-        """Whether a variable lives where this strategy's scope puts it."""
+        """True if ``variable`` lives where this strategy's scope places its variables."""
         return getattr(variable, "parameters", None) is self._strategy.placement.parameters
 
     @contextmanager
     def colocate_vars_with(self, colocate_with_variable: Any) -> Iterator[None]:
-        """Variables made inside go to the server of this one.
+        """Places variables made inside on the server of ``colocate_with_variable``.
 
-        InvalidArgumentError for a variable of another strategy or of none.
+        InvalidArgumentError if that is a variable of another strategy or of none.
         """
         server = server_of(colocate_with_variable, self)
         with (

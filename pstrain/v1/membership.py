@@ -1,10 +1,10 @@
-"""How workers without a coordinator agree on a session: the servers tell, the chief begins it.
+"""How workers without a coordinator agree on a session: the chief begins it, the servers tell it.
 
-The chief makes a session the current one of every parameter server, and counts in a variable of it
-how far it is: a stage that is odd is a training, 0 and one that is even are no training yet, or no
-longer. Workers ask the servers which session is current. Knows nothing of models.
-Invariant: nobody trains before the chief has said that the values are there, and a session that
-was replaced never comes back.
+The chief makes a session the current one of every parameter server. It counts the session's stage
+in a variable there: while the stage is odd, a training is under way; 0 means that none has begun,
+any other even stage that the last one has ended. Workers ask the servers which session is current.
+Knows nothing of models. Invariant: no worker trains before the chief has announced that the
+variables have their values, and a session that was replaced never comes back.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _ASK_TIMEOUT_S = 5.0
 _RETRY_S = 0.05
 _RETRY_MAX_S = 1.0
 _REPORT_EVERY_S = 5.0
-# Ids below zero are of no variable that a program makes.
+# Variables that a program makes never have negative ids.
 _STAGE_ID, _DONE_ID = -1, -2
 
 
 class Membership:
-    """This task's part in the agreement. ``parameters.session`` is always the one it is in."""
+    """This task's membership of a session; ``parameters.session`` is always its session."""
 
     def __init__(
         self, parameters: RemoteParameters, *, is_chief: bool, workers: int, config: ParameterConfig
@@ -54,13 +54,13 @@ class Membership:
         self._timeout_s = config.start_timeout_s
         self._stages = _counter_spec(_STAGE_ID, "v1/stage", 1)
         self._done = _counter_spec(_DONE_ID, "v1/done", workers)
-        # The chief's own, or the training that a worker is in, or was in last.
+        # On the chief the current stage; on a worker the stage of its current or last training.
         self._stage = 0
         self.others_train = False
-        """Of the chief: whether other workers may."""
+        """On the chief: whether other workers may be training."""
 
     def enter(self) -> None:
-        """The chief begins a session; a worker waits for one that has not ended, then is in it."""
+        """Begins a session (the chief), or waits for one that has not ended and enters it."""
         if self._is_chief:
             self._begin()
         else:
@@ -71,41 +71,44 @@ class Membership:
             )
 
     def publish_ready(self) -> None:
-        """Chief only: the values are there, and a training begins."""
+        """Announces that the variables have their values and a training begins. Chief only."""
         self.others_train = True
         self._publish(self._stage + 1 + self._stage % 2)
 
     def publish_end(self) -> None:
-        """Chief only: the training is over. Idempotent."""
+        """Announces that the training is over. Chief only. Idempotent."""
         self._publish(self._stage + self._stage % 2)
 
     def await_next(self, worker: int) -> None:
-        """Worker only: blocks until a training is under way that it was not in; it is not done."""
+        """Blocks until a training is under way that this worker has not been in. Worker only.
+
+        Also withdraws an earlier report of ``worker`` that it is done.
+        """
         left = (self._parameters.session, self._stage) if self._stage else None
         self._await(lambda: self._is_ready(left) and self._is_awaited(worker))
 
     def await_ready(self) -> None:
-        """Worker only: blocks until a training is under way in the present session."""
+        """Blocks until a training is under way in the current session. Worker only."""
         self._await(self._is_ready)
 
     def report_done(self, worker: int) -> None:
-        """This worker's data is used up."""
+        """Reports that ``worker`` is done with the training that it is in."""
         self._parameters.assign(self._done, "set", np.array([self._stage]), worker)
 
     def missing(self) -> list[int]:
-        """Workers that have not reported yet."""
+        """Returns the workers that have not reported that they are done."""
         return [int(n) for n in np.flatnonzero(self._parameters.read(self._done) != self._stage)]
 
     def has_ended(self) -> bool:
-        """Whether the chief has said that the training that this worker is in is over."""
+        """True if the chief has ended the training that this worker is in."""
         return int(self._parameters.read(self._stages)[0]) != self._stage
 
     def is_intact(self) -> bool:
-        """Whether every server answers and is in this session."""
+        """True if every server answers and is in this session."""
         return all(session == self._parameters.session for session in self._sessions())
 
     def was_replaced(self) -> bool:
-        """Whether some server is in another session, begun by another chief."""
+        """True if some server is in another session, which another chief has begun."""
         return any(s not in (None, self._parameters.session) for s in self._sessions())
 
     def _begin(self) -> None:
@@ -138,7 +141,7 @@ class Membership:
         return found
 
     def _find(self) -> str | None:
-        """The session that all servers are in, if it is one of a chief's."""
+        """Returns the session that all servers are in; None unless a chief has begun it."""
         sessions = set(self._sessions())
         session = sessions.pop()
         return session if not sessions and session and session.startswith(_PREFIX) else None
@@ -151,12 +154,15 @@ class Membership:
         )
 
     def _is_begun(self) -> bool:
-        """Not one that ended: it is what an earlier program left on servers that go on."""
+        """Enters the current session, if there is one; True if that session has not ended.
+
+        An ended session is what an earlier program left on servers that still run.
+        """
         stage = self._find_stage()
         return stage is not None and (stage == 0 or stage % 2 == 1)
 
     def _is_ready(self, left: tuple[str, int] | None = None) -> bool:
-        """Whether this worker is in a training from now on, another than it has ``left``."""
+        """Enters the training under way; False if there is none, or it is the one in ``left``."""
         stage = self._find_stage()
         if stage is None or stage % 2 == 0 or (self._parameters.session, stage) == left:
             return False
@@ -164,7 +170,7 @@ class Membership:
         return True
 
     def _find_stage(self) -> int | None:
-        """Of the session that all servers are in, which this task is in from now on."""
+        """Enters the session that all servers are in; returns its stage, None without one."""
         session = self._find()
         if session is None:
             return None
@@ -172,10 +178,13 @@ class Membership:
         try:
             return int(self._parameters.read(self._stages)[0])
         except (NotFoundError, FailedPreconditionError, AbortedError):
-            return None  # begun, or replaced, a moment ago
+            return None  # the session was begun or replaced a moment ago
 
     def _is_awaited(self, worker: int) -> bool:
-        """Who is started again may have said that it is done, and is to be waited for."""
+        """Withdraws the worker's report that it is done; False if the session has just changed.
+
+        A worker that was started again may have reported before; the chief has to wait for it.
+        """
         try:
             self._parameters.assign(self._done, "set", np.array([0]), worker)
         except (NotFoundError, FailedPreconditionError, AbortedError):
@@ -184,7 +193,11 @@ class Membership:
 
 
 def wait_for(what: str, timeout_s: float, attempt: Callable[[], T | None]) -> T:
-    """The first true value of ``attempt``; DeadlineExceededError that says what did not come."""
+    """Returns the first true result of ``attempt``, which is repeated with growing pauses.
+
+    UnavailableError and DeadlineExceededError of an attempt count as a failure to be repeated.
+    After ``timeout_s`` raises DeadlineExceededError, which says ``what`` was waited for.
+    """
     deadline_s = time.monotonic() + timeout_s
     pause_s, report_at_s = _RETRY_S, time.monotonic() + _REPORT_EVERY_S
     pause = threading.Event()

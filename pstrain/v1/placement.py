@@ -1,7 +1,7 @@
-"""Where variables of the V1 form go, and who gives them their values.
+"""Places the variables of the V1 form, and decides which worker gives them their values.
 
-Knows servers by number, and not how sessions are agreed on. Invariant: of all workers the chief
-alone gives a variable its first value, and no row goes to another key where a worker may train.
+Knows servers by number, but not how sessions are agreed on. Invariant: only the chief gives a
+variable its first value, and no row is given to another key while other workers may be training.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ logger = logging.getLogger(__name__)
 
 
 class WorkerParameters(RemoteParameters):
-    """Only the chief gives variables their first values: those that are not ``made`` yet.
+    """The parameters as one worker uses them; only the chief gives variables their first values.
 
-    Making a variable waits for servers that are away, at most ``config.start_timeout_s``.
+    Other workers' assignments to a variable are ignored until its id is in ``made``. Creating a
+    variable waits for servers that are away, at most ``config.start_timeout_s``.
     """
 
     remedy: ClassVar[str] = (
@@ -58,14 +59,14 @@ class WorkerParameters(RemoteParameters):
                 create(spec, value)
             except AlreadyExistsError as error:
                 error.add_note(
-                    "all workers make the same variables in the same order; if the servers go on "
-                    "from an earlier program, start the chief (worker 0) first"
+                    "all workers must make the same variables in the same order; if the servers "
+                    "ran an earlier program, start the chief (worker 0) first"
                 )
                 raise
             except (ServerRestartedError, AbortedError) as error:
                 if spec.id < 0 or (self._is_chief and isinstance(error, AbortedError)):
                     raise  # another chief has begun a session
-                logger.warning("variable %r is made in a new session: %s", spec.name, error)
+                logger.warning("making variable %r again in a new session: %s", spec.name, error)
                 self.rejoin()
                 return False
             return True
@@ -85,12 +86,16 @@ class WorkerParameters(RemoteParameters):
 
     @contextmanager
     def reassigning_rows(self, variables: Sequence[int]) -> Iterator[None]:
-        """FailedPreconditionError where these are keys, whose rows other workers remember."""
+        """Guards a change of ``variables`` that may give their rows to other keys.
+
+        FailedPreconditionError if they hold keys whose rows other training workers remember.
+        """
         if self.key_maps.are_in(variables) and not self.may_move_keys():
             raise FailedPreconditionError(
-                "rows of an online mapping would go to other keys, of which the workers that train "
-                "do not hear: the chief (worker 0) assigns or restores one before training, in "
-                "strategy.session(checkpoint_manager, init_fn=...), or after it"
+                "this would give rows of an online mapping to other keys, which workers that "
+                "are training would not learn: let the chief (worker 0) assign or restore it "
+                "before training, in strategy.session(checkpoint_manager, init_fn=...), or "
+                "after training"
             )
         with super().reassigning_rows(variables):
             yield
@@ -105,7 +110,7 @@ def _always() -> bool:
 
 
 class ServerPlacement:
-    """Whole variables, one server after the other."""
+    """A placement of whole variables, one server after the other (round robin)."""
 
     def __init__(self, parameters: WorkerParameters, num_workers: int) -> None:
         self.parameters = parameters
@@ -129,7 +134,7 @@ class ServerPlacement:
 
 
 class Beside:
-    """All on one server, otherwise as ``placement`` has it."""
+    """A placement on one server, in all else the same as ``placement``."""
 
     def __init__(self, placement: Placement, server: int) -> None:
         self.parameters = placement.parameters

@@ -1,7 +1,7 @@
 """ParameterServerStrategy of the V1 form: each worker trains by itself on shared variables.
 
-Gives variables their places and this worker its share of the input. Invariant: variables made in
-the same order have the same ids and places on every worker, so the same script shares them.
+Gives variables their places, and this worker its share of the input. Invariant: variables made in
+the same order have the same ids and places on all workers, so workers with one script share them.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ T = TypeVar("T")
 
 
 class ParameterServerStrategy(Replica):
-    """Every worker makes one, in the same script; parameter servers run ``pstrain.Server``.
+    """The strategy that every worker makes in the same script; servers run ``pstrain.Server``.
 
-    ``cluster_resolver`` None: TF_CONFIG. The chief (task ``chief``, else worker 0) begins a
-    session on the servers, which drops what they held, initialises the variables and saves
-    checkpoints; the other workers wait for it, and all for the servers, at most
-    ``config.start_timeout_s``: then DeadlineExceededError. Train inside of :meth:`session`. Updates
-    of the workers are not ordered among each other; a step that is run again after a lost
-    connection may be applied twice. ``tls_ca_path``: the PEM file that vouches for servers with
-    TLS, where it is not the one in PSTRAIN_TLS_CA. ``transport_dtype``: as in the form with a
-    coordinator, for what this worker pulls and pushes. Without a cluster all is in this process. A
-    cluster without 'ps', or a task that is not told or not in it: InvalidArgumentError (a
-    ValueError).
+    ``cluster_resolver`` None: the cluster in TF_CONFIG. The chief (task ``chief``, else worker 0)
+    begins a session on the servers, which drops what they held, initialises the variables and
+    saves checkpoints. The other workers wait for the chief, and all wait for the servers, at most
+    ``config.start_timeout_s``; then DeadlineExceededError is raised. Train inside :meth:`session`.
+    The workers' updates are not ordered among each other; a step that runs again after a lost
+    connection may be applied twice. ``tls_ca_path``: the PEM file of the authority that signs the
+    servers' TLS certificates, if it is not the one in PSTRAIN_TLS_CA. ``transport_dtype``: as in
+    the form with a coordinator, for what this worker pulls and pushes. Without a cluster
+    everything is in this process. InvalidArgumentError (a ValueError) if the cluster has no 'ps'
+    task, or this process's task is unknown or not in the cluster.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ParameterServerStrategy(Replica):
 
     @property
     def num_input_pipelines(self) -> int:
-        """Workers, the chief among them."""
+        """The number of workers, the chief included."""
         return self.num_workers
 
     @property
@@ -101,10 +101,11 @@ class ParameterServerStrategy(Replica):
         return tuple(getattr(self.placement, "variables", ()))
 
     def scope(self) -> Scope[ParameterServerStrategy]:
-        """Variables made inside, in this thread, live on the parameter servers, round robin.
+        """Returns a scope whose variables live on the parameter servers, round robin.
 
-        Every worker must make the same ones in the same order: AlreadyExistsError where they
-        differ. May be entered again; inside another strategy's scope: FailedPreconditionError.
+        It holds for this thread. Every worker must make the same variables in the same order;
+        AlreadyExistsError if they differ. A scope may be entered again; FailedPreconditionError
+        inside another strategy's scope.
         """
         return Scope(self, self.placement)
 
@@ -136,28 +137,31 @@ class ParameterServerStrategy(Replica):
     ) -> Any:
         """Calls ``fn`` for this worker's only replica.
 
-        Inside of :meth:`session` again, where a server or the chief was lost meanwhile and is back.
+        Inside :meth:`session`, calls it again once a server or the chief was lost and is back.
         """
         call = super().run
         return self.guarded(lambda: call(fn, args, kwargs, options))
 
     def guarded(self, call: Callable[[], T]) -> T:
-        """``call()`` as a step of this worker, which is made again as in :meth:`run`."""
+        """Returns ``call()``, run as a step of this worker and run again as in :meth:`run`."""
         with trainer_scope(self.worker_index):
             return call() if self._session is None else self._session.guarded(call)
 
     def begin_steps(self) -> None:
-        """Steps that train come next, which :meth:`advance` counts."""
+        """Makes the call that :meth:`when_all_are_done` has postponed, before steps that train."""
         if self._session is not None:
             self._session.take_back()
 
     def advance(self, steps: int) -> None:
-        """So many steps were made otherwise than by the session, which saves where it is time."""
+        """Counts steps that the session did not run itself; the session saves if it is time."""
         if self._session is not None:
             self._session.advance(steps)
 
     def when_all_are_done(self, call: Callable[[], Any]) -> None:
-        """Calls it at the end of the session, once no worker trains; without others, at once."""
+        """Calls ``call`` at the session's end, once no worker trains.
+
+        Without a session, or without other workers, calls it at once.
+        """
         if self._session is None or self.num_workers == 1:
             call()
         else:
@@ -169,7 +173,7 @@ class ParameterServerStrategy(Replica):
         args: tuple[Any, ...] | list[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """The same as :meth:`run`."""
+        """Does the same as :meth:`run`."""
         return self.run(fn, args, kwargs)
 
     @property
@@ -178,12 +182,12 @@ class ParameterServerStrategy(Replica):
         return InputContext(self.num_workers, self.worker_index)
 
     def experimental_distribute_dataset(self, dataset: Any, options: Any = None) -> Any:
-        """This worker's share of the dataset, ready to be iterated.
+        """Returns this worker's share of the dataset, ready to be iterated.
 
-        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; AUTO without. Where
-        elements are divided (DATA), a shuffle without a seed has the same order on each run, for
-        all workers have to have it; of a data service's dataset workers share the job that
-        ``job_name`` names: InvalidArgumentError without one.
+        ``options``: an ``AutoShardPolicy``, or ``InputOptions`` with one; None: AUTO. If elements
+        are divided (DATA), a shuffle without a seed has the same order on each run, because all
+        workers need the same order. Workers share a data service's dataset through the job that
+        its ``job_name`` names: InvalidArgumentError without one.
         """
         return own_share(dataset, options, self.input_context)
 
@@ -192,7 +196,7 @@ class ParameterServerStrategy(Replica):
         dataset_fn: Callable[..., Any],
         options: Any = None,  # noqa: ARG002
     ) -> Any:
-        """What ``dataset_fn(InputContext)`` makes for this worker."""
+        """Returns what ``dataset_fn(InputContext)`` makes for this worker."""
         dataset = DistributedDatasetFunction(dataset_fn)(self.input_context)
         if not isinstance(dataset, Iterable):
             raise InvalidTypeError(
@@ -202,10 +206,11 @@ class ParameterServerStrategy(Replica):
         return dataset
 
     def rejoin(self) -> None:
-        """A server was started anew, or another session has begun: all variables are made again.
+        """Enters the current session and makes all variables again, in it.
 
-        By their initializers; by the chief also of the values that they were made of, if these
-        were at most 64 KiB: for others see :meth:`confirm_values`.
+        To be called after a server was started anew or another session has begun. The variables
+        get the values of their initializers; the chief also gives back the values that variables
+        were made of, if these are at most 64 KiB. For larger ones see :meth:`confirm_values`.
         """
         if self.membership is None or self.parameters is None:
             return
@@ -217,7 +222,7 @@ class ParameterServerStrategy(Replica):
                 self._lacking.append(variable.name)
 
     def confirm_values(self, *, are_restored: bool) -> None:
-        """DataLossError where variables lost their first values and got none from a checkpoint."""
+        """Raises DataLossError if first values of variables are lost and were not restored."""
         if are_restored:
             self._lacking = []
         if self._lacking:
@@ -234,15 +239,15 @@ class ParameterServerStrategy(Replica):
 
     @property
     def is_in_session(self) -> bool:
-        """Whether a session is under way here."""
+        """True if a session is under way on this worker."""
         return self._session is not None
 
     def bind(self, session: TrainingSession | None) -> None:
-        """The session that :meth:`run` is guarded by."""
+        """Sets the session that guards :meth:`run`; None at its end."""
         self._session = session
 
     def close(self) -> None:
-        """Lets go of connections; the servers keep what they hold. Idempotent."""
+        """Closes the connections; the servers keep what they hold. Idempotent."""
         if self.parameters is not None:
             self.parameters.close()
 
@@ -274,7 +279,7 @@ class ParameterServerStrategy(Replica):
 
 
 def _place(resolver: ClusterResolver, spec: ClusterSpec) -> tuple[int, int]:
-    """Number of this worker, the chief's being 0, and how many there are."""
+    """Returns the number of this worker (the chief is 0) and the number of workers."""
     if not spec:
         return 0, 1
     unknown = [job for job in spec.jobs if job not in JOBS]

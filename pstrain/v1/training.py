@@ -1,8 +1,8 @@
-"""Training on one worker of the V1 form: start together, checkpoint, survive, end together.
+"""Training on one worker of the V1 form: the common start, checkpoints, recovery, the common end.
 
-Knows when to save and whom to wait for; how workers agree is the membership's business.
-Invariant: only the chief restores, saves and ends; a worker goes on in whatever session the chief
-has made ready.
+Knows when to save and what to wait for, but not how workers agree on a session (the membership
+does). Invariant: only the chief restores, saves and ends a training; the other workers go on in
+the session that the chief has made ready.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ATTEMPTS = 10
 
 
 class Trainee(Protocol):
-    """What a session needs of the strategy that it trains by."""
+    """What a session needs of its strategy."""
 
     @property
     def is_chief(self) -> bool: ...
@@ -64,21 +64,21 @@ class Trainee(Protocol):
 
 
 class TrainingSession:
-    """What a worker trains in; made by ``strategy.session(...)``, a context manager.
+    """The training of one worker; made by ``strategy.session(...)``, a context manager.
 
     On entry, which waits for the parameter servers, the chief restores the newest checkpoint of
-    ``checkpoint_manager``, or calls ``init_fn``, and tells the others, who wait for that. Inside,
-    the chief saves every ``save_every_s`` seconds and every ``save_every_steps`` of its own steps.
-    On exit each worker says that it is done; the chief waits for all to have said so, saves once
-    more and ends the session, for which the others wait. Both wait at most ``worker_timeout_s``,
-    and go on with a warning. Sessions of a program follow one another, one at a time: the second
-    of a worker is the second of the chief.
+    ``checkpoint_manager``, or without one calls ``init_fn``; the other workers wait until it has.
+    Inside, the chief saves every ``save_every_s`` seconds and every ``save_every_steps`` of its own
+    steps. On exit each worker reports that it is done. The chief waits for all reports, saves once
+    more and ends the session; the other workers wait for the end. Each waits at most
+    ``worker_timeout_s``, then goes on with a warning. The sessions of a program follow one another,
+    one at a time: a worker's second session is the chief's second.
 
-    A parameter server that comes back empty, or a chief that is started again: the chief begins
-    anew from the newest checkpoint, and the other workers follow. A server lost before any
-    checkpoint: UnavailableError; before training, where variables were made of values of more than
-    64 KiB: DataLossError. A worker that is started again joins, reading its share anew. In a
-    cluster each worker keeps the learning rate that its program has set.
+    If a parameter server comes back empty, or the chief is started again, the chief begins anew
+    from the newest checkpoint, and the other workers follow. UnavailableError if a server is lost
+    before the first checkpoint; DataLossError if it is lost before training and variables were made
+    of values of more than 64 KiB. A worker that is started again joins and reads its share anew. In
+    a cluster each worker keeps the learning rate that its program has set.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class TrainingSession:
 
     @property
     def steps(self) -> int:
-        """Steps that this worker has run in this session object."""
+        """The number of steps that this worker has run in this session object."""
         return self._steps
 
     def __repr__(self) -> str:
@@ -141,30 +141,30 @@ class TrainingSession:
         args: tuple[Any, ...] | list[Any] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """One step: ``strategy.run(fn, args, kwargs)``; the chief saves where it is time to."""
+        """Runs one step: ``strategy.run(fn, args, kwargs)``; the chief saves if it is time to."""
         self.take_back()
         result = self._strategy.run(fn, args, kwargs)
         self.advance(1)
         return result
 
     def advance(self, steps: int) -> None:
-        """Counts steps of ``fit``; the chief saves where it is time to."""
+        """Counts steps of ``fit``; the chief saves if it is time to."""
         self._steps += steps
         if self.is_chief and self._is_time_to_save():
             self.save()
 
     def take_back_at_end(self, call: Callable[[], Any]) -> None:
-        """Chief only: takes values back before the last save, or before it trains on."""
+        """Postpones ``call`` (it takes values back) to the last save or next step. Chief only."""
         self._at_end = call
 
     def take_back(self) -> None:
-        """Does what waits for the end, if anything does."""
+        """Makes the call that :meth:`take_back_at_end` has postponed, if there is one."""
         if self._at_end is not None:
             self.guarded(self._at_end)
             self._at_end = None
 
     def save(self) -> str | None:
-        """Chief only: saves a checkpoint now; its path. None where there is no manager."""
+        """Saves a checkpoint and returns its path; None without a manager. Chief only."""
         if not self.is_chief:
             raise FailedPreconditionError("checkpoints are saved by the chief, worker 0, alone")
         if self._manager is None:
@@ -174,7 +174,7 @@ class TrainingSession:
         return path
 
     def guarded(self, call: Callable[[], T]) -> T:
-        """``call()``, again after this worker has found its way back into a session."""
+        """Returns ``call()``; calls it again each time this worker has recovered from a loss."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return call()
@@ -184,7 +184,10 @@ class TrainingSession:
         return call()
 
     def _recover(self, error: DataServiceError) -> bool:
-        """Whether it is worth trying again; raises where it cannot be."""
+        """Recovers from a loss; returns whether the failed call is worth another attempt.
+
+        On the chief raises UnavailableError if variables were lost and there is no checkpoint.
+        """
         membership = self._strategy.membership
         if membership is None:
             return False
@@ -199,22 +202,25 @@ class TrainingSession:
             return False  # another chief is in charge now
         if self._manager is None or self._manager.latest_checkpoint is None:
             raise UnavailableError(
-                "a parameter server was lost with its variables, and there is no checkpoint to go "
-                "on from: start training again"
+                "a parameter server was lost with its variables, and there is no checkpoint to "
+                "resume from: start training again"
             ) from error
         self._give_up_save()
         self._give_values(goes_back=True)
         return True
 
     def _give_up_save(self) -> None:
-        """One that was being written may have been of servers that were lost."""
+        """Waits for a save under way; if it fails, since servers were lost, logs a warning."""
         try:
             self._manager.wait()
         except (DataServiceError, OSError) as error:
-            logger.warning("a checkpoint that was being written is given up: %s", error)
+            logger.warning("abandoned a checkpoint that was being written: %s", error)
 
     def _give_values(self, *, goes_back: bool) -> None:
-        """Once all servers are there; again where one is lost meanwhile."""
+        """Gives the variables their values once all servers answer.
+
+        Starts over if a server is lost meanwhile.
+        """
         is_in_session = not goes_back
 
         def attempt() -> bool:
@@ -225,7 +231,7 @@ class TrainingSession:
                     is_in_session = True
                 self._initialise(may_be_new=not goes_back)
             except ServerRestartedError as error:
-                logger.warning("the chief begins again: %s", error)
+                logger.warning("the chief gives the variables their values again: %s", error)
                 is_in_session = False
             return is_in_session
 
@@ -239,11 +245,11 @@ class TrainingSession:
     def _initialise(self, *, may_be_new: bool) -> None:
         has_saved = self._manager is not None and self._manager.latest_checkpoint is not None
         if has_saved:
-            # In a cluster other workers, who restore nothing, have set rates of their own.
+            # In a cluster the other workers restore nothing, and have set their own rates.
             keeps_rates = self._strategy.membership is not None
             restored = self._manager.restore_or_initialize(keeps_rates=keeps_rates)
             self.restored_from = str(restored)
-            logger.info("the chief goes on from %s", self.restored_from)
+            logger.info("the chief resumes from %s", self.restored_from)
         self._strategy.confirm_values(are_restored=has_saved)
         if self._init_fn is not None and may_be_new and not has_saved:
             self._init_fn()
@@ -269,7 +275,7 @@ class TrainingSession:
             self._await(membership, "the chief to end the training", membership.has_ended)
 
     def _finish(self) -> None:
-        """Ends when all is on the disk: whoever waits for the end may stop the servers."""
+        """Saves a last time and waits until all is on disk: after the end servers may stop."""
         if self._strategy.membership is not None:
             self._strategy.membership.others_train = False
         if self._at_end is not None:
@@ -280,11 +286,11 @@ class TrainingSession:
         self._at_end = None
 
     def _await(self, membership: Membership, what: str, reached: Callable[[], bool]) -> None:
-        """Says, in whatever session there is, that this worker is done, until ``reached``."""
+        """Reports that this worker is done, in whatever session is current, until ``reached()``."""
 
         def attempt() -> bool:
             if self.is_chief and not membership.is_intact():
-                # Its own steps are over, so nothing else tells the one who brings servers back.
+                # The chief brings servers back; with its steps over, only this check tells it.
                 raise UnavailableError("a parameter server was lost")
             membership.report_done(self._strategy.worker_index)
             return reached()
@@ -292,7 +298,9 @@ class TrainingSession:
         try:
             wait_for(what, self._worker_timeout_s, lambda: self.guarded(attempt))
         except DeadlineExceededError as error:
-            logger.warning("worker %d ends nevertheless: %s", self._strategy.worker_index, error)
+            logger.warning(
+                "worker %d stops waiting and ends: %s", self._strategy.worker_index, error
+            )
 
 
 def _check_arguments(

@@ -1,7 +1,7 @@
-"""A data service of real processes behind fault proxies, and what can be done to it.
+"""A data service of real processes behind fault proxies, and the actions that disturb it.
 
-Knows how to carry an action of a schedule out, not when. Every process is known by name and ends
-with the cluster. Restarted servers keep their ports.
+Knows how to carry out an action of a schedule, not when. Invariant: every process has a name and
+ends with the cluster. Restarted servers keep their ports.
 """
 
 from __future__ import annotations
@@ -77,12 +77,12 @@ class ChaosCluster:
 
     @property
     def target(self) -> str:
-        """The dispatcher as readers reach it."""
+        """The dispatcher's address for readers, through the proxy."""
         return "grpc://" + self._links[READERS].address
 
     @property
     def direct_target(self) -> str:
-        """The dispatcher without a proxy before it."""
+        """The dispatcher's own address, which bypasses the proxy."""
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
@@ -93,7 +93,7 @@ class ChaosCluster:
             self._children[name].wait_ready(READY_TIMEOUT_S)
 
     def start_doomed(self, dataset_id: str, job_name: str) -> None:
-        """Starts the reader that will be killed, but for its reading."""
+        """Starts the reader that will be killed; it begins to read at `release_doomed`."""
         protocol = self.schedule.protocol or ""
         on_error = self.schedule.on_error
         args = [self.target, dataset_id, job_name, protocol, on_error, str(self._doomed_path)]
@@ -102,7 +102,7 @@ class ChaosCluster:
         self._children["doomed"].wait_ready(READY_TIMEOUT_S)
 
     def release_doomed(self) -> None:
-        """Lets it begin, together with the others: alone it might read all there is."""
+        """Lets the doomed reader begin together with the others: alone it might read every row."""
         if "doomed" in self._args:
             self._doomed_path.touch()
 
@@ -111,7 +111,7 @@ class ChaosCluster:
         return self.folder / "doomed.rows"
 
     def written_by_doomed(self) -> list[Written]:
-        """What the killed reader had written down; a torn last line was not acknowledged."""
+        """Returns what the killed reader wrote down; a torn last line was not acknowledged."""
         if not self._doomed_path.exists():
             return []
         lines = self._doomed_path.read_text().split("\n")[:-1]
@@ -121,7 +121,7 @@ class ChaosCluster:
     # Actions
 
     def act(self, action: Action) -> None:
-        """Does one thing of a schedule."""
+        """Carries out one action of a schedule."""
         if action.target in self._links:
             self._disturb(self._links[action.target], action.verb, action.amount)
         elif action.verb == "kill":
@@ -179,15 +179,15 @@ class ChaosCluster:
             self._probes.append(probe)
             probe.start()
 
-    # What became of it
+    # Outcome
 
     def status(self) -> dict[str, Any]:
-        """What the dispatcher reports."""
+        """Returns the dispatcher's status report."""
         with Connection(self.direct_target) as connection:
             return connection.status()
 
     def _await_progress(self, began_s: float) -> None:
-        """Notes how long a restarted dispatcher takes until the work goes on."""
+        """Records how long a restarted dispatcher takes until the work goes on."""
         before, dispatcher = None, self._children["dispatcher"]
         while not self._closing.wait(_POLL_S):
             try:
@@ -210,7 +210,7 @@ class ChaosCluster:
             self._crashes.append(f"{name} ended by itself with status {status}")
 
     def crashes(self) -> list[str]:
-        """Processes that ended although nobody killed them, and tracebacks in their logs."""
+        """Names the processes that ended although nobody killed them, and logs with a traceback."""
         for name in self._children:
             if name != "doomed":
                 self._check_alive(name)

@@ -1,4 +1,4 @@
-"""The long set: as many random schedules as `--chaos-seeds` asks for, none by default."""
+"""Gives the chaos tests as many random schedules as `--chaos-seeds` asks for, 0 by default."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without seeds the test of them is not there, rather than skipped."""
+    """Deselects the test of random schedules if there are no seeds, rather than skipping it."""
     absent = [item for item in items if item.name.endswith("[NOTSET]")]
     if absent and not config.getoption("--chaos-seeds"):
         config.hook.pytest_deselected(items=absent)

@@ -1,4 +1,4 @@
-"""Trains a counted epoch on a cluster that somebody else started, saving as it goes.
+"""Trains one epoch of counted rows on a running cluster, with periodic checkpoints.
 
 Prints the rows trained so far after each checkpoint, and ``whole`` at the end.
 """

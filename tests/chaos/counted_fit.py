@@ -14,9 +14,9 @@ BATCH = 25
 
 
 class Counting(ps.models.LogisticRegression):
-    """Adds 1 to its row's own counter when a row is read to be trained on.
+    """A logistic regression that adds 1 to a row's counter when that row is read for training.
 
-    ``steps_of``: a variable with a row per trainer, to count its steps in.
+    ``steps_of``, if set, is a variable with a row per trainer, which counts that trainer's steps.
     """
 
     def __init__(self, rows: int) -> None:
@@ -42,7 +42,7 @@ class Counting(ps.models.LogisticRegression):
         return super().encode(batch)
 
     def check(self, epochs: int) -> None:
-        """Every row was trained on so many times."""
+        """Asserts that every row was trained on ``epochs`` times."""
         counts = self.counts.numpy().reshape(-1)
         wrong = np.flatnonzero(counts != epochs)
         assert not len(wrong), (len(wrong), wrong[:10], counts[wrong[:10]])

@@ -18,9 +18,9 @@ DEADLINE_S = 90.0
 
 
 class CountedRows:
-    """Rows 0 to ``rows`` of a service, each of which adds 1 to its own row of a table.
+    """A program that trains on ``rows`` rows of a service; each adds 1 to its own row of a table.
 
-    A table over two servers and two scalars, one on each, change together in each step.
+    Each step changes the table, which is sharded over two servers, and two scalars, one on each.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class CountedRows:
         return step
 
     def objects(self) -> dict[str, Any]:
-        """What a checkpoint of it holds."""
+        """Returns the objects that a checkpoint of this program holds."""
         return {
             "table": self.table, "taken": self.taken, "steps": self.steps, "data": self.iterator
         }  # fmt: skip
@@ -79,7 +79,10 @@ class CountedRows:
     def run(
         self, between: Callable[[int], None] = lambda _rows: None, until: int | None = None
     ) -> tuple[int, int]:
-        """Trains until all live trainers see the end, or so many rows; what came back."""
+        """Trains until all live trainers have seen the end, or ``until`` rows have been reported.
+
+        Returns the numbers of rows and of steps that closures have reported.
+        """
         iterator = self.iterator
         step = self.step()
         rows = steps = 0
@@ -95,7 +98,7 @@ class CountedRows:
             if (ended and ended >= live) or (until is not None and rows >= until):
                 return rows, steps
             assert time.monotonic() < deadline_s, self.coordinator.stats()
-            # Many: a trainer at its end takes its time to learn that nothing is left for it.
+            # Many closures, as a trainer at the end needs some time to learn that nothing is left.
             values = [self.coordinator.schedule(step, args=(iterator,)) for _ in range(32)]
             for value in values:
                 trainer, count, is_end = value.fetch(DEADLINE_S)
@@ -107,21 +110,24 @@ class CountedRows:
             between(rows)
 
     def _undone(self) -> tuple[int, int]:
-        """How often rows became free again that somebody had, or had trained on."""
+        """Returns how many losses and restores there were; each frees rows held or trained on."""
         stats = self.coordinator.stats()
         return stats["losses"], stats["restores"]
 
     def _ask_all_servers(self) -> None:
-        """Waits for the restore where one is lost, which nobody may have noticed yet.
+        """Reads a variable of each server, and so waits for the restore if one is lost unnoticed.
 
-        At the end of the data no closure says a word to a server.
+        At the end of the data closures send nothing to the servers, so that nothing else notices.
         """
         self.coordinator.join(DEADLINE_S)
         assert int(self.taken) >= 0
         assert int(self.steps) >= 0
 
     def check(self, rows: int | None = None, steps: int | None = None) -> None:
-        """Each row once; as many rows and steps as came back, if that is known."""
+        """Asserts that each row was trained on once.
+
+        ``rows`` and ``steps`` are the numbers that closures reported, None if unknown.
+        """
         counts = self.table.numpy().reshape(-1)
         wrong = np.flatnonzero(counts != 1)
         assert not len(wrong), (len(wrong), wrong[:10], counts[wrong[:10]], int(self.taken), rows)
@@ -145,10 +151,10 @@ def counted(
 
 
 class KilledServers:
-    """Saves where so many rows have come back, and kills parameter servers, one after the other.
+    """Saves a checkpoint at given numbers of reported rows, and kills parameter servers in turn.
 
-    The first from ``first_at`` rows on, each other one when the one before has been replaced: rows
-    that are trained on again do not come back again, so they cannot tell when.
+    The first server is killed at ``first_at`` rows, each further one after the restore that the
+    last kill caused: rows that are trained on again are not reported again, so cannot tell when.
     """
 
     def __init__(
@@ -177,7 +183,7 @@ class KilledServers:
         if self.left and done >= self._first_at and restores >= self._restores:
             self.left -= 1
             self._restores = restores + 1
-            # One that is under way.
+            # A closure that is in flight when the server dies.
             self._program.coordinator.schedule(self._program.step(), (self._program.iterator,))
             time.sleep(self._chance.random() * 0.02)
             self._cluster.kill("ps", self._chance.randrange(2))

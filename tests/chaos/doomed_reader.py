@@ -1,7 +1,8 @@
-"""A reader's process that will be killed: writes down what it got before it acknowledges it.
+"""A reader in a process that will be killed: writes each element down, then acknowledges it.
 
 `python -m tests.chaos.doomed_reader TARGET DATASET_ID JOB PROTOCOL ON_ERROR PATH` begins when PATH
-exists. One line an element: the time and the ids. What a SIGKILL leaves of the file it may keep.
+exists, and appends a line for each element to it: the time and the ids. After a SIGKILL the rows
+of all whole lines count as read.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def main() -> None:
     announce_ready()
     while not os.path.exists(path):
         time.sleep(0.005)
-    # The iterator acknowledges before it returns: a kill in between would lose the row's trace.
+    # An iterator acknowledges before it returns: after a kill in between, no line would show it.
     stream = dataset.node.open(RunContext())
     reader = stream.join()
     lines = os.open(path, os.O_WRONLY | os.O_APPEND)
@@ -41,7 +42,7 @@ def main() -> None:
             time.sleep(0.1)
             continue
         ids = " ".join(map(str, delivery.batch.column("id").to_pylist()))
-        # Slow, so that rows which it has received but not used are with it when it dies.
+        # Slow, so that the process dies with rows that it has received but not written down.
         time.sleep(USE_S)
         os.write(lines, f"{time.monotonic()} {ids}\n".encode())
         reader.acknowledge(delivery.spans)

@@ -1,7 +1,7 @@
-"""Trains with ``fit`` on a cluster that somebody else started, saving as it goes.
+"""Trains with ``fit`` on a running cluster, with periodic checkpoints.
 
-Prints the steps of an epoch after each report, and ``whole`` and the history at the end. Started
-again, it goes on where its last checkpoint was.
+Prints the number of the epoch's last step after each report, if the last checkpoint is complete,
+and ``whole`` and the history at the end. A second start resumes from the last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EPOCHS = 2
 
 
 class Tell(ps.callbacks.Callback):
-    """Prints how far it is once something is saved."""
+    """Prints the number of the last step at each report, if the last checkpoint is complete."""
 
     def __init__(self, saved: ps.callbacks.Checkpoint) -> None:
         self._saved = saved
@@ -42,7 +42,7 @@ def main(cluster: dict[str, Any], directory: str) -> None:
         rows = dataset(ROWS).distribute(
             ds.ShardingPolicy.DYNAMIC, cluster["service"], job_name="fit"
         )
-    else:  # in an order that each program draws
+    else:  # in an order that each program draws anew
         rows = ds.Dataset.from_numpy(columns(ROWS)).shuffle(ROWS).batch(BATCH)
     history = model.fit(
         rows,

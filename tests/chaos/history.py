@@ -1,7 +1,7 @@
-"""What readers got, and whether that is every row once.
+"""Records the rows that readers got, and judges whether every row came once.
 
-Pure but for its lock. Knows nothing of how rows came. Rows that a killed reader wrote down but
-could not report any more belong to others again; that is the only way for a row to appear twice.
+Pure but for a lock and the time. Knows nothing of how rows are delivered. Rows that a killed reader
+wrote down but could not report go to other readers; only such rows may appear twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import NamedTuple
 
-# Readers report about every 0.2 s; more than that on a busy machine.
+# Readers report about every 0.2 s, on a busy machine less often.
 REPORT_S = 1.5
 
 
@@ -24,7 +24,7 @@ class Written(NamedTuple):
 
 
 class History:
-    """Rows by reader, with the moments that matter. Thread safe."""
+    """The rows that living readers got, and when each reader last saw the end. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -34,19 +34,19 @@ class History:
         self.last_s = 0.0
 
     def note_rows(self, rows: Sequence[int]) -> None:
-        """A living reader was given these."""
+        """Records rows that a living reader got."""
         with self._lock:
             self.last_s = time.monotonic()
             self.first_s = self.first_s or self.last_s
             self._rows.extend(rows)
 
     def note_end(self, reader: str) -> None:
-        """A reader was told that nothing is left for it at present."""
+        """Records that a reader was told that nothing is left for it at present."""
         with self._lock:
             self._ends[reader] = time.monotonic()
 
     def ended_s(self, reader: str) -> float | None:
-        """When a reader last saw the end."""
+        """Returns when a reader last saw the end, None if it never did."""
         return self._ends.get(reader)
 
     def rows(self) -> list[int]:
@@ -55,7 +55,7 @@ class History:
 
 
 def missing_rows(expected: Set[int], lived: Sequence[int], written: Sequence[Written]) -> set[int]:
-    """Rows that neither living readers nor the killed one have: time may bring them."""
+    """Returns the rows that neither a living reader nor the killed one has; they may still come."""
     return set(expected).difference(lived, _rows_of(written))
 
 
@@ -67,9 +67,10 @@ def damage(
     *,
     reports_late: bool,
 ) -> list[str]:
-    """What is wrong with the rows there are, and stays so; `written` is the killed reader's.
+    """Names the faults in the rows so far that time cannot mend.
 
-    `reports_late`: the killed reader may not have reached the dispatcher for a while.
+    `written` is what the killed reader wrote down. `reports_late`: the killed reader may have been
+    unable to reach the dispatcher for a while.
     """
     of_dead = _rows_of(written)
     faults = []
@@ -95,6 +96,6 @@ def _rows_of(written: Sequence[Written]) -> list[int]:
 
 
 def shown(rows: Sequence[int] | set[int]) -> str:
-    """The first few, for a message."""
+    """Formats the first few rows for a message."""
     ordered = sorted(rows)
     return f"{ordered[:8]} ... {ordered[-1]}" if len(ordered) > 8 else str(ordered)

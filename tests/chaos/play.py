@@ -1,7 +1,7 @@
-"""Plays one schedule with real processes and says what went wrong.
+"""Plays one schedule with real processes and reports what went wrong.
 
-Readers are threads of this process, except one that is to be killed. Invariant: `play` returns
-within `PATIENCE_S` of the last action, whatever hangs.
+Readers are threads of this process, except the one that will be killed. Invariant: each wait
+(for the first row, the end, a snapshot, the readers' threads) lasts at most `PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from tests.chaos.schedule import Schedule
 
 PATIENCE_S = 90.0
 RESTART_S = 30.0
-"""A guard: how fast it goes on is what `recoveries_s` tells."""
+"""A generous limit for a restarted dispatcher; `recoveries_s` has the times that were measured."""
 _JOB = "shared"
 _FILES = 8
 _POLL_S = 0.02
 
 
 class Result(NamedTuple):
-    """What a run was. `recoveries_s`: how long each restart of the dispatcher stopped the work."""
+    """The outcome of a run. `recoveries_s`: how long each dispatcher restart stopped the work."""
 
     faults: tuple[str, ...]
     seconds: float
@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
 
 def dataset_of(schedule: Schedule, folder: pathlib.Path) -> ds.Dataset:
-    """Rows with ids from 0 on, which take `schedule.seconds` of one thread."""
+    """Returns rows with ids from 0 on, which take one thread `schedule.seconds` to compute."""
     row_s = schedule.seconds / schedule.rows
     every = schedule.bad_every
 
@@ -64,7 +64,7 @@ def dataset_of(schedule: Schedule, folder: pathlib.Path) -> ds.Dataset:
 
 
 class _Readers:
-    """Threads that read a job until all is there and all have seen the end after it."""
+    """Threads that read one job, each again and again past its end, until they are stopped."""
 
     def __init__(self, datasets: list[ds.Dataset], history: History) -> None:
         self.faults: list[str] = []
@@ -99,12 +99,12 @@ class _Readers:
                 self.faults.append(f"{name} fails: {error!r}")
 
     def have_ended(self) -> bool:
-        """Whether each saw the end after the last row that anyone got."""
+        """True if every reader has seen the end after the last row that any reader got."""
         ends = [self._history.ended_s(name) for name in self._names]
         return all(end is not None and end > self._history.last_s for end in ends)
 
     def stop(self, timeout_s: float) -> None:
-        """Closes what is still read, and waits."""
+        """Closes all iterators and waits for the threads; one that does not stop is a fault."""
         self._stop.set()
         for iterator in self._iterators:
             iterator.close()
@@ -116,7 +116,7 @@ class _Readers:
 
 
 def play(schedule: Schedule, folder: pathlib.Path) -> Result:
-    """Runs a schedule; what it leaves in `folder`, made anew, is logs, journal and rows."""
+    """Runs a schedule; leaves logs, journal and rows in `folder`, which it first empties."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     history = History()
@@ -130,7 +130,7 @@ def play(schedule: Schedule, folder: pathlib.Path) -> Result:
             cluster.start_doomed(dataset_id, _JOB)
 
         def remote() -> ds.Dataset:
-            # One for each reader: a dataset that is iterated again is another repetition.
+            # Each reader needs its own: a dataset that is iterated again is another repetition.
             return ds.from_dataset_id(
                 ds.ShardingPolicy.DYNAMIC,
                 cluster.target,
@@ -156,7 +156,7 @@ def play(schedule: Schedule, folder: pathlib.Path) -> Result:
 
 
 def _play_saving(cluster: ChaosCluster, schedule: Schedule, dataset: ds.Dataset) -> Result:
-    """The workers write the rows; what is then on disk is judged."""
+    """Has the workers save the rows, and judges what is on disk at the end."""
     path = str(cluster.folder / "saved")
     began_s = time.monotonic()
     faults: list[str] = []
@@ -175,7 +175,7 @@ def _play_saving(cluster: ChaosCluster, schedule: Schedule, dataset: ds.Dataset)
 
 
 def _act_all(cluster: ChaosCluster, schedule: Schedule) -> None:
-    """Does what the schedule says, each action at its time."""
+    """Carries out the schedule's actions, each at its time."""
     zero_s = time.monotonic()
     for action in schedule.actions:
         time.sleep(max(0.0, zero_s + action.at_s - time.monotonic()))
@@ -185,7 +185,7 @@ def _act_all(cluster: ChaosCluster, schedule: Schedule) -> None:
 def _drive(
     cluster: ChaosCluster, schedule: Schedule, readers: _Readers, history: History
 ) -> list[str]:
-    """Does what the schedule says and waits for the end; what is wrong with it."""
+    """Carries out the schedule, waits for the end, and returns the faults that it found."""
     has_begun = _wait(
         lambda: history.first_s or cluster.written_by_doomed() or readers.faults, PATIENCE_S
     )
@@ -214,7 +214,7 @@ def _drive(
 
 
 def _check_left_out(schedule: Schedule, readers: _Readers) -> list[str]:
-    """Rows that were left out are counted once, by the reader that would have got them."""
+    """Checks that each left-out row was counted once, by the reader that would have got it."""
     counted, expected = sum(readers.left_out.values()), schedule.rows - len(schedule.expected)
     if schedule.has_doomed_reader or counted == expected:
         return []
@@ -222,7 +222,7 @@ def _check_left_out(schedule: Schedule, readers: _Readers) -> list[str]:
 
 
 def _check_recoveries(cluster: ChaosCluster) -> list[str]:
-    """Restarts that took too long, where no other fault may be the reason."""
+    """Names the restarts that took too long, unless another fault may be the reason."""
     if not cluster.schedule.restarts_only_dispatcher:
         return []
     return [

@@ -1,8 +1,8 @@
-"""A TCP proxy that misbehaves on demand: resets, delays, holds back, refuses.
+"""A TCP proxy that misbehaves on demand: resets, delays, holds data back, refuses connections.
 
-One thread with one event loop carries all links of a `FaultProxy`. Knows bytes only, nothing of
-what they mean and nothing of schedules. What a fault holds back passes when the link is healed, as
-after a partition that TCP survives. Invariant: `close` ends every connection and the thread.
+One thread with one event loop carries all links of a `FaultProxy`. Knows bytes only, not their
+meaning, and no schedules. Data that a fault holds back passes when the link is healed, as after a
+partition that TCP survives. Invariant: `close` ends every connection and the thread.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Way = Literal["up", "down"]
 BOTH: tuple[Way, ...] = ("up", "down")
 _CHUNK_BYTES = 64 << 10
 _CALL_TIMEOUT_S = 30.0
-# Closing with this set sends a reset instead of an orderly end.
+# SO_LINGER with this value makes closing send a reset instead of an orderly end.
 _ABORT = struct.pack("ii", 1, 0)
 
 
 @dataclass
 class Counters:
-    """What a link saw so far; `up` is from clients to the server."""
+    """What a link has carried so far; `up` and `down` are bytes to and from the server."""
 
     connections: int = 0
     refused: int = 0
@@ -55,7 +55,7 @@ class Link:
 
     @property
     def address(self) -> str:
-        """What clients connect to."""
+        """The address that clients connect to."""
         return f"127.0.0.1:{self.port}"
 
     # Faults
@@ -65,11 +65,11 @@ class Link:
         self._proxy.call(self._reset_all)
 
     def cut_after(self, size_bytes: int) -> None:
-        """Resets the connection over which this many more bytes have passed, once."""
+        """Resets, once, the connection that carries the last of this link's next `size_bytes`."""
         self._proxy.call(lambda: setattr(self, "_cut_after", size_bytes))
 
     def refuse(self) -> None:
-        """Resets what is open, and every new connection at once."""
+        """Resets all open connections, and every new one as soon as it is accepted."""
 
         def act() -> None:
             self._refuses = True
@@ -78,19 +78,19 @@ class Link:
         self._proxy.call(act)
 
     def hold(self, ways: tuple[Way, ...] = BOTH) -> None:
-        """Lets nothing pass these ways; connections stay, and new ones get no answer."""
+        """Lets no data pass in these directions; connections stay, and new ones get no answer."""
         self._proxy.call(lambda: [self._open[way].clear() for way in ways])
 
     def delay(self, seconds: float) -> None:
-        """Makes every piece late by this much, each way."""
+        """Delays every chunk of data by this long, in each direction."""
         self._proxy.call(lambda: setattr(self, "_delay_s", seconds))
 
     def slice(self, size_bytes: int) -> None:
-        """Passes pieces of this size, each by itself."""
+        """Passes data on in pieces of at most this size, each written by itself."""
         self._proxy.call(lambda: setattr(self, "_slice_bytes", size_bytes))
 
     def heal(self) -> None:
-        """Ends all faults; what was held back passes."""
+        """Ends all faults; data that was held back passes."""
         self._proxy.call(self._heal)
 
     def _heal(self) -> None:
@@ -181,7 +181,7 @@ class Link:
                 data, is_last = self._count(way, data)
                 await self._pass_on(data, sink)
                 if is_last:
-                    # What was written is on its way before the reset, so that a message is torn.
+                    # Sends what was written before the reset, so that a message is torn.
                     await asyncio.sleep(0)
                     self._reset(pair)
                     return
@@ -195,12 +195,12 @@ class Link:
         while self._slice_bytes is not None and len(data) > self._slice_bytes:
             piece, data = data[: self._slice_bytes], data[self._slice_bytes :]
             sink.write(piece)
-            # Room for others, and for the kernel to send the piece.
+            # Lets other tasks run, and the kernel send the piece.
             await asyncio.sleep(0)
         sink.write(data)
 
     def _count(self, way: Way, data: bytes) -> tuple[bytes, bool]:
-        """What of the data passes, and whether the connection ends with it."""
+        """Counts data; returns what of it passes, and whether the connection is then reset."""
         left = self._cut_after
         if left is not None:
             if left <= len(data):
@@ -212,7 +212,7 @@ class Link:
 
 
 class FaultProxy:
-    """Carries links; also a context manager. `link` may be called until `close`."""
+    """A proxy with any number of links; a context manager. `link` may be called until `close`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -221,7 +221,7 @@ class FaultProxy:
         self._thread.start()
 
     def link(self, target_port: int, *, port: int = 0) -> Link:
-        """Begins to serve `target_port` of this machine, which need not listen yet."""
+        """Opens a link to `target_port` of this machine, where nobody has to listen yet."""
         link = Link(self, port, ("127.0.0.1", target_port))
         self._wait(link.listen())
         self._links.append(link)
@@ -259,7 +259,7 @@ class FaultProxy:
 
 
 async def _end(links: list[Link]) -> None:
-    """A connection that a listener has accepted cannot be ended once the listener is gone."""
+    """Ends all connections, then the listeners: an accepted connection outlives its listener."""
     for link in links:
         link.shut()
     while others := asyncio.all_tasks() - {asyncio.current_task()}:

@@ -12,9 +12,19 @@ from tests.chaos.schedule import schedule_of
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.chaos.replay", description=__doc__)
-    parser.add_argument("names", help="a fixed name, a seed, or a range of seeds A:B")
-    parser.add_argument("--folder", type=pathlib.Path, help="where logs and journals go")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.replay",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names", help="name of a fixed schedule, a seed, or a range of seeds A:B; B is not played"
+    )
+    parser.add_argument(
+        "--folder",
+        type=pathlib.Path,
+        help="folder for logs and journals (default: a new temporary one)",
+    )
     options = parser.parse_args()
     folder = options.folder or pathlib.Path(tempfile.mkdtemp(prefix="chaos-"))
     first, colon, last = options.names.partition(":")

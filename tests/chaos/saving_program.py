@@ -1,7 +1,7 @@
-"""Saves again and again, in a process that a test has killed at some point.
+"""Saves checkpoint after checkpoint, in a process that a test has killed at some point.
 
-Prints the number of each checkpoint once it is known to be whole. All values are that number; of a
-program that saves incrementally those of every tenth row, the others are 0.
+Prints the number of each checkpoint once it is known to be complete. All values in it equal that
+number; if saves are incremental, only every tenth row does, and the others are 0.
 """
 
 from __future__ import annotations

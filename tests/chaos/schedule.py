@@ -1,9 +1,9 @@
-"""From a name or a seed to a cluster and what befalls it, as values.
+"""Describes, as values, a cluster and the faults that it suffers, by a name or a seed.
 
-Pure: `schedule_of` is a function of its argument, so that whatever failed can be played again.
-Knows nothing of processes and sockets. Invariants: every fault ends before `HEAL_S`; no target
-suffers two faults at once; a window that is bad luck's does not look like one that kills workers,
-so workers die at most `MAX_DEATHS` times, at least `DEATH_GAP_S` apart.
+Pure: `schedule_of` is a function of its argument, so that a failed run can be played again. Knows
+no processes and no sockets. Invariants: every fault ends before `HEAL_S`; no target suffers two
+lasting faults at once; workers die at most `MAX_DEATHS` times, at least `DEATH_GAP_S` apart, so
+that an unlucky window is not taken for one that kills its workers.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final, NamedTuple
 
 WORKER_TIMEOUT_MS: Final = 1_500
 CLIENT_TIMEOUT_MS: Final = 6_000
-# Readers that may be killed are missed soon; links to the dispatcher then fail for less long.
+# For a schedule that kills a reader: the loss is noticed soon, so outages have to be shorter.
 SHORT_CLIENT_TIMEOUT_MS: Final = 2_500
 HEAL_S: Final = 7.0
 MAX_DEATHS: Final = 2
 DEATH_GAP_S: Final = 1.2
 
 CONTROL, READERS = "control", "readers"
-"""Links to the dispatcher: of the workers, and of the readers."""
+"""The links to the dispatcher: of the workers, and of the readers."""
 
 
 class Action(NamedTuple):
-    """Something to do, so long after the first row was delivered."""
+    """A step of a schedule, `at_s` seconds after the first row was delivered."""
 
     at_s: float
     verb: str
@@ -40,10 +40,11 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """A cluster, the work it has, and what is done to it.
+    """A cluster, its work, and the actions that disturb it.
 
-    `seconds` is the work of one thread. Each `bad_every`-th row makes the user's function fail, and
-    is left out. `is_saved`: the data workers write the rows to files, which are read at the end.
+    `seconds` is the time that the work takes one thread. Each `bad_every`-th row makes the user's
+    function fail, and is left out. `is_saved`: the data workers save the rows to files, which are
+    read at the end.
     """
 
     name: str
@@ -62,7 +63,7 @@ class Schedule:
 
     @property
     def expected(self) -> frozenset[int]:
-        """The ids that readers should get."""
+        """The ids that readers must get."""
         every = self.bad_every
         return frozenset(i for i in range(self.rows) if every is None or i % every)
 
@@ -76,12 +77,12 @@ class Schedule:
 
     @property
     def disturbs_dispatcher(self) -> bool:
-        """Whether readers may be unable to report for a while."""
+        """True if readers may be unable to report for a while."""
         return any(a.target in ("dispatcher", READERS) for a in self.actions)
 
     @property
     def restarts_only_dispatcher(self) -> bool:
-        """Whether nothing else stands in the way of its return."""
+        """True if every action hits the dispatcher, so that no other fault delays its recovery."""
         return all(a.target == "dispatcher" for a in self.actions)
 
     def __str__(self) -> str:
@@ -97,7 +98,7 @@ class Schedule:
 
 
 def data_link(worker: int) -> str:
-    """The link from the readers to a worker."""
+    """Returns the name of the link from the readers to a worker."""
     return f"data-{worker}"
 
 
@@ -105,16 +106,16 @@ def worker_name(worker: int) -> str:
     return f"worker-{worker}"
 
 
-# One fault each
+# Faults
 
 
 def kill(at_s: float, target: str, away_s: float) -> tuple[Action, ...]:
-    """SIGKILL, and another process in its place and on its port."""
+    """A SIGKILL, and, after `away_s`, another process in its place and on its port."""
     return Action(at_s, "kill", target), Action(at_s + away_s, "start", target)
 
 
 def freeze(at_s: float, target: str, seconds: float) -> tuple[Action, ...]:
-    """SIGSTOP and SIGCONT."""
+    """A SIGSTOP, and a SIGCONT after so many seconds."""
     return Action(at_s, "freeze", target), Action(at_s + seconds, "thaw", target)
 
 
@@ -126,16 +127,16 @@ def disturb(
 
 
 def cut(at_s: float, target: str) -> tuple[Action, ...]:
-    """Resets of connections, which may be made again at once."""
+    """A reset of all connections of a link; clients may connect again at once."""
     return (Action(at_s, "cut", target),)
 
 
 def in_order(*faults: Sequence[Action]) -> tuple[Action, ...]:
-    """The actions of all faults by their time."""
+    """Returns the actions of all faults in the order of their times."""
     return tuple(sorted(action for fault in faults for action in fault))
 
 
-# What every change must survive
+# Fixed schedules, which run always
 
 LEASE_S = WORKER_TIMEOUT_MS / 1_000
 
@@ -218,7 +219,7 @@ FIXED: Final = {
 }
 
 
-# At random
+# Random schedules
 
 _HOLDS: Final = ("hold", "hold-up", "hold-down")
 _AMOUNTS: Final = {
@@ -229,7 +230,7 @@ _AMOUNTS: Final = {
 
 
 class _Drawer:
-    """Draws faults of one schedule, each where and when the rules allow it."""
+    """A generator of one schedule's random faults, within the rules of this module."""
 
     def __init__(self, dice: Random, workers: int, *, has_doomed: bool) -> None:
         self._dice = dice
@@ -241,14 +242,14 @@ class _Drawer:
         self.faults: list[tuple[Action, ...]] = []
 
     def draw(self, at_s: float) -> None:
-        """One more fault, or none where the dice name what may not be."""
+        """Draws one more fault; adds nothing if the rules forbid the one that was drawn."""
         kills = (self._kill_worker, self._kill_dispatcher, self._kill_both)
         links = (self._disturb, self._disturb, self._disturb, self._cut, self._cut)
         kind = self._dice.choice((*kills, self._freeze, *links))
         kind(at_s)
 
     def _take(self, at_s: float, target: str, seconds: float) -> bool:
-        """Reserves the target, unless another fault of it is under way."""
+        """Reserves the target; False if it has another fault then, or this one ends too late."""
         end_s = at_s + seconds
         if self._free_from_s[target] > at_s or end_s > HEAL_S:
             return False
@@ -276,7 +277,7 @@ class _Drawer:
         self._kill_worker(at_s + self._dice.choice((0.0, 0.2)))
 
     def _freeze(self, at_s: float) -> None:
-        """Past its lease a worker counts as lost, as one that died."""
+        """Freezes a process; a worker that is frozen past its lease counts as dead."""
         target = self._dice.choice(("dispatcher", *self._workers, *self._workers))
         seconds = self._dice.choice((0.5, LEASE_S + 0.5, LEASE_S + 1.5))
         is_death = seconds > LEASE_S and target != "dispatcher"
@@ -293,7 +294,7 @@ class _Drawer:
         verb = self._dice.choice((*_HOLDS, "refuse", "delay", "slice", "cut-after"))
         longest_s = self._max_outage_s if target == READERS else 2.5
         seconds = self._dice.choice((0.2, 0.8, longest_s))
-        # Workers that the dispatcher does not hear of for their lease are lost, all at once.
+        # If no heartbeat reaches the dispatcher for a lease, all workers are lost at once.
         is_death = target == CONTROL and seconds >= LEASE_S and verb in (*_HOLDS, "refuse")
         if is_death and not self._may_die(at_s):
             return
@@ -307,7 +308,7 @@ class _Drawer:
 
 
 def schedule_of(name: str) -> Schedule:
-    """The fixed schedule of this name, or the one of a seed, a number."""
+    """Returns the fixed schedule of this name, or the random one whose seed is this number."""
     return FIXED[name] if name in FIXED else _random_schedule(int(name))
 
 
@@ -335,7 +336,7 @@ def _random_schedule(seed: int) -> Schedule:
         is_shuffled=dice.random() < 0.5,
         bad_every=None if is_saved else dice.choice((None, None, 130)),
         is_saved=is_saved,
-        # Two threads a worker: so the work lasts as long as most faults come.
+        # A worker has two threads: so the work lasts 3 or 5 s, in which most faults come.
         seconds=2 * workers * dice.choice((3.0, 5.0)),
         actions=in_order(*drawer.faults),
     )

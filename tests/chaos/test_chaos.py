@@ -1,7 +1,7 @@
-"""Real processes are killed, frozen and cut off; every row arrives once and the end comes.
+"""Real processes are killed, frozen and cut off; every row arrives once and readers see the end.
 
-The fixed schedules run always. `--chaos-seeds N` adds N random ones, `--chaos-first SEED` says
-where to begin; a failure names the command that plays it again.
+The fixed schedules always run. `--chaos-seeds N` adds N random ones, with seeds from
+`--chaos-first SEED` on; a failure names the command that plays its schedule again.
 """
 
 from __future__ import annotations

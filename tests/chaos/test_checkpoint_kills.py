@@ -1,4 +1,4 @@
-"""Whatever is killed while a checkpoint is written, the last whole one is there."""
+"""A process killed while it writes a checkpoint leaves the last complete one intact."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACES = [*_WRITES[:2], *_COMMITS[:2]]
 PLACES += [pytest.param(place, marks=pytest.mark.long) for place in (*_WRITES[2:], *_COMMITS[2:])]
 
 
-# After the first, a save links files (the sixth write is the first of these) and writes few.
+# Saves after the first link most files and write few; the sixth write is the first such link.
 _INCREMENTS = ["checkpoint_write:16", "checkpoint_commit:7"]
 _INCREMENTS += [
     pytest.param(f"checkpoint_write:{n}", marks=pytest.mark.long) for n in range(12, 30, 2)
@@ -66,6 +66,6 @@ def check_killed(place: str, tmp_path: pathlib.Path, how: str = "", *, every: in
             assert every == 1 or not table.numpy()[1::every].any()
         assert int(number) in (saved[-1], saved[-1] + 1)
         assert saved == list(range(1, saved[-1] + 1))
-        # What the dead have left does not disturb the next.
+        # What the killed process left does not disturb the next save.
         assert found.save(tmp_path) == str(tmp_path / f"ckpt-{min(int(number), SAVES - 1) + 1}")
         assert not [name for name in os.listdir(tmp_path) if name.startswith(".partial")]

@@ -1,5 +1,5 @@
-"""The history of ``fit`` over a data service is whole, and its epochs have their steps, although
-trainers are killed between the steps of a closure.
+"""The history of ``fit`` over a data service is complete, and each epoch has its number of steps,
+although trainers are killed between the steps of a closure.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AT_ONCE = 8
 
 
 class Examples(ps.metrics.Metric):
-    """How many there were."""
+    """The number of examples."""
 
     def __init__(self) -> None:
         super().__init__("seen", (1,))
@@ -58,9 +58,9 @@ def rows_of(cluster: ps.LocalCluster) -> ds.Dataset:
 def test_steps_that_a_killed_trainer_could_not_report_are_in_the_history(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the fifth of each, which is within its first closures, of eight steps each.
+    """Each trainer is killed at its fifth commit, within its first closures of eight steps each.
 
-    Of each, as nobody can say which of them gets rows first; who takes its place is not killed.
+    Both may be killed, as either may get the first rows; the trainers that replace them are not.
     """
     monkeypatch.setenv(KILL_AT_ENV, f"{place}:5")
     with ps.LocalCluster(workers=2, ps=2, data_workers=1, supervise=True) as cluster:
@@ -75,7 +75,10 @@ def test_steps_that_a_killed_trainer_could_not_report_are_in_the_history(
 
 
 class Kill(ps.callbacks.Callback):
-    """Kills a trainer each time that about so many more steps were made, also unreported ones."""
+    """Kills a trainer soon after the optimizer reaches each number of steps in ``after``.
+
+    Steps that were applied but not reported yet count too.
+    """
 
     def __init__(self, cluster: ps.LocalCluster, *after: int) -> None:
         self._cluster, self.after = cluster, list(after)

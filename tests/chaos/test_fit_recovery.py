@@ -1,4 +1,4 @@
-"""``fit`` goes on by itself after its parameter server, its coordinator or a trainer was killed."""
+"""``fit`` recovers by itself after a parameter server, its coordinator or a trainer was killed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def made(cluster: ps.LocalCluster, **options: Any) -> Iterator[ps.ParameterServe
 
 
 class Kill(ps.callbacks.Callback):
-    """Kills a parameter server after so many steps each time, once a checkpoint is whole."""
+    """Kills a parameter server at each number of reports in ``after``, after a complete save."""
 
     def __init__(
         self, cluster: ps.LocalCluster, saved: ps.callbacks.Checkpoint, seed: int, *after: int
@@ -69,7 +69,7 @@ class Kill(ps.callbacks.Callback):
 
 
 def fed(cluster: ps.LocalCluster, by: str) -> ds.Dataset:
-    """Rows that trainers read by themselves, or from the data service."""
+    """Returns rows that trainers read by themselves, or from the data service."""
     rows = dataset(ROWS)
     return rows if by == "trainers" else rows.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
 
@@ -127,7 +127,7 @@ def test_a_save_waits_for_what_a_lost_trainer_has_made_in_part(
         def on_train_batch_end(self, batch: int, logs: Any) -> None:  # noqa: ARG002
             steps = self.model.optimizer.iterations
             begun, deadline_s = int(steps), time.monotonic() + 60
-            while int(steps) < begun + 6:  # into the middle of closures of eight
+            while int(steps) < begun + 6:  # into the middle of closures, which have eight steps
                 assert time.monotonic() < deadline_s
             cluster.kill("worker", 0)
             self._saved.manager.save().wait(60)
@@ -179,7 +179,7 @@ def test_the_coordinators_own_checkpoints_take_fit_back_too(
 def test_a_program_that_was_killed_goes_on_where_its_checkpoint_was(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path, by: str
 ) -> None:
-    """With fewer trainers then, of rows that nobody else holds."""
+    """The second run has one trainer fewer if trainers read by themselves, without the service."""
     servers, trainers = (cluster.cluster_spec.job_tasks(job) for job in ("ps", "worker"))
     for is_killed in (True, False):
         left = 2 if is_killed or by == "service" else 1
@@ -198,7 +198,7 @@ def test_a_program_that_was_killed_goes_on_where_its_checkpoint_was(
                 continue
             output, errors = program.communicate(timeout=200)
             assert program.returncode == 0, errors
-            assert "going on with the fit" in errors
+            assert "resuming the fit" in errors
             end = json.loads(output.splitlines()[-1])
             assert end == ["whole", [0, 1], [fitting_program.ROWS] * 2]
         finally:
@@ -253,7 +253,7 @@ def test_in_rounds_a_lost_server_changes_nothing(
 
 
 def test_an_unfinished_fit_is_gone_on_with_in_one_process_too(tmp_path: pathlib.Path) -> None:
-    """Also without a cluster; the end of another process is played by another program's name."""
+    """Without a cluster; a patched program name makes the second ``fit`` seem a new process."""
     data, rows = columns(1_000, with_ids=False), 1_000
     steps = rows // BATCH
 
@@ -287,7 +287,7 @@ def test_an_unfinished_fit_is_gone_on_with_in_one_process_too(tmp_path: pathlib.
     assert {name: found[name] for name in ("loss", "auc", "examples")} == {
         name: expected[name] for name in ("loss", "auc", "examples")
     }
-    again, _ = train([ps.callbacks.Checkpoint(tmp_path)])  # which is finished, so all begins anew
+    again, _ = train([ps.callbacks.Checkpoint(tmp_path)])  # that fit has ended: this one is new
     assert int(again.optimizer.iterations.numpy()) == 3 * steps
 
 
@@ -315,7 +315,7 @@ def test_evaluation_of_a_services_rows_is_exact_although_a_trainer_is_killed(
     found = model.evaluate(remote, verbose=0, steps_per_execution=2, callbacks=[kill])
     assert kill.is_done
     assert found["examples"] == expected["examples"] == ROWS
-    # Batches are cut elsewhere, so sums may differ in their last bits.
+    # Batch boundaries differ, so sums may differ in their last bits.
     assert found["loss"] == pytest.approx(expected["loss"], rel=1e-6)
     assert found["auc"] == pytest.approx(expected["auc"], rel=1e-6)
 
@@ -348,7 +348,7 @@ def test_predictions_of_a_services_rows_come_once_although_a_trainer_is_killed(
 
 
 def evaluated(strategy: ps.ParameterServerStrategy) -> Any:
-    """A model whose probabilities differ from row to row."""
+    """Returns a model whose probabilities differ from row to row."""
     with strategy.scope():
         model = ps.models.WideDeep(
             ps.FeatureSchema(dense=["price"], categorical={"page": ps.Category(64)}, label="label"),
@@ -362,7 +362,7 @@ def evaluated(strategy: ps.ParameterServerStrategy) -> Any:
 def test_what_is_saved_right_after_a_restore_keeps_the_position(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
-    """Before any trainer has asked for an element again."""
+    """The second save comes before any trainer has asked for an element again."""
     with counted(cluster, 2_000, pause_s=0.0) as program:
         program.run(until=500)
         checkpoint = ps.Checkpoint(**program.objects())
@@ -376,7 +376,7 @@ def test_what_is_saved_right_after_a_restore_keeps_the_position(
 def test_a_trainer_that_is_started_later_takes_part_in_fit(
     cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
 ) -> None:
-    cluster.kill("worker", 1)  # and the supervisor starts another, which joins when it is ready
+    cluster.kill("worker", 1)  # the supervisor starts another, which joins when it is ready
     model = compiled(strategy, ROWS)
     with strategy.scope():
         model.steps_of = ps.Variable(np.zeros((2, 1), np.int64), name="steps_of")
@@ -390,7 +390,7 @@ def test_a_trainer_that_is_started_later_takes_part_in_fit(
                 time.sleep(0.02)
 
         def on_epoch_end(self, epoch: int, logs: Any) -> None:  # noqa: ARG002
-            # What a reader holds of an epoch it keeps, so the other may come too late for one.
+            # A reader keeps the rows that it holds, so the other may find none left in an epoch.
             self.stop_training = bool((model.steps_of.numpy() > 0).all())
 
     history = model.fit(

@@ -1,4 +1,4 @@
-"""The judge of a history tells what was lost, doubled or made up."""
+"""The judgement of a history finds rows that were lost, repeated or made up."""
 
 from __future__ import annotations
 

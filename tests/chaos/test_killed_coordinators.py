@@ -34,7 +34,7 @@ def test_every_row_once_although_the_coordinator_is_killed(tmp_path: pathlib.Pat
             assert program.stderr is not None
             try:
                 if kill:
-                    # After a checkpoint, while closures run and the next one may be written.
+                    # After a checkpoint; closures run, and the next checkpoint may be in progress.
                     assert program.stdout.readline().strip().isdigit(), program.stderr.read()
                     time.sleep(_CHANCE.random() * 0.2)
                 else:

@@ -1,6 +1,6 @@
-"""Each closure changes each server once, whatever becomes of trainers and replies.
+"""Each closure changes each server exactly once, although trainers and replies are lost.
 
-Every closure adds 1 to a cell of its own and to a counter, on two servers at once.
+Every closure adds 1 to two cells of its own, one on each server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CLOSURES = 120
 
 
 class Counted:
-    """A table over two servers, of which each closure counts its own row in both halves."""
+    """A table sharded over two servers; each closure adds 1 to a cell of its own on each."""
 
     def __init__(self, resolver: Any, closures: int = CLOSURES) -> None:
         partitioner = ps.partitioners.FixedShardsPartitioner(2)
@@ -95,7 +95,7 @@ def test_a_trainer_killed_between_steps_and_one_that_comes_late(cluster: ps.Loca
 
 
 def behind(proxy: FaultProxy, cluster: ps.LocalCluster) -> tuple[Any, list[Any]]:
-    """The cluster's resolver with links before its parameter servers."""
+    """Returns a resolver that reaches the parameter servers through links, and these links."""
     spec = cluster.cluster_spec.as_dict()
     links = [proxy.link(int(address.rpartition(":")[2])) for address in spec["ps"]]
     spec = {**spec, "ps": [link.address for link in links]}
@@ -103,7 +103,7 @@ def behind(proxy: FaultProxy, cluster: ps.LocalCluster) -> tuple[Any, list[Any]]
 
 
 def test_replies_lost_after_a_change_was_applied(cluster: ps.LocalCluster) -> None:
-    """Connections break again and again, some twice in a row, so that nobody knows what arrived."""
+    """Connections break repeatedly, some twice in a row, before the client knows what arrived."""
     with FaultProxy() as proxy:
         resolver, links = behind(proxy, cluster)
         program = Counted(resolver)
@@ -119,7 +119,7 @@ def test_replies_lost_after_a_change_was_applied(cluster: ps.LocalCluster) -> No
             breaks += 1
             assert breaks < 1_000
             time.sleep(0.05)
-            # More breaks than tries would be a server that is lost, as on a slow machine.
+            # More breaks in a row than retries would count as a lost server, as on a slow machine.
             if breaks % 2 == 0:
                 wait_until(goes_on, "a closure between breaks")
                 finished = program.finished()

@@ -1,4 +1,4 @@
-"""A lost parameter server takes the mapping from keys to rows back together with the rows."""
+"""After a lost parameter server, the mapping from keys to rows is restored with the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ FAR = 982_451_653
 
 
 class KeyedRows(CountedRows):
-    """Each row adds 1 and its key's number to the row of its key; ``TIMES`` rows have one key."""
+    """A program whose rows add 1 and their key's number to the table row of their key.
+
+    Each key has ``TIMES`` rows.
+    """
 
     def __init__(self, cluster: ps.LocalCluster) -> None:
         super().__init__(cluster, ROWS, batch=50, pause_s=0.005, consistency="async")
@@ -31,7 +34,7 @@ class KeyedRows(CountedRows):
         count, lookup, keyed = super().step(), self.lookup, self.keyed
 
         class Peek:
-            """The step's iterator; its ids are noted."""
+            """A wrapper of the step's iterator that keeps the ids of the last batch."""
 
             def __init__(self, iterator: Any) -> None:
                 self.iterator, self.ids = iterator, np.empty(0, np.int64)

@@ -1,4 +1,4 @@
-"""A parameter server that is lost takes everything back to the last checkpoint, and no further."""
+"""A lost parameter server sets everything back to the last checkpoint, and no further."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every row trains once, and each step is whole, although trainers are lost at any moment."""
+"""Every row is trained on once, by whole steps, although trainers are lost at any moment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import wait_until
 
 
 def killing(cluster: ps.LocalCluster, seed: int, kills: int, rows: int) -> Callable[[int], None]:
-    """Kills a trainer each time that another part of the rows is done, and restarts it."""
+    """Returns a callback that kills and restarts a trainer at ``kills`` random numbers of rows."""
     chance = random.Random(seed)
     at = sorted(chance.randrange(rows // 10, rows * 9 // 10) for _ in range(kills))
 

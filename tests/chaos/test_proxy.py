@@ -1,4 +1,4 @@
-"""The fault proxy: what passes, what does not, and when it passes after all."""
+"""The fault proxy: which data passes, which is lost, and which passes once the link is healed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIMEOUT_S = 30.0
 
 
 class Echo:
-    """Sends back what it gets, each connection on a thread."""
+    """A server that sends back what it gets, with a thread for each connection."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -96,7 +96,7 @@ def is_reset(client: socket.socket) -> bool:
 
 
 def is_turned_away(connect: Callable[[], socket.socket]) -> bool:
-    """The reset may come while connecting, or right after."""
+    """True if the connection is reset, while connecting or right after."""
     try:
         return is_reset(connect())
     except ConnectionError:

@@ -1,4 +1,4 @@
-"""A checkpoint in the middle of an epoch: what it lacks is trained after it, each row once."""
+"""A restore in mid-epoch: the rows that the checkpoint lacks are trained on, each once."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_rows_before_the_save_and_after_the_resume_are_each_row_once(
         assert saved is not None
         assert all(value.is_ready() for value in values)
         at_save = int(program.taken)
-        # Goes on while files are written; the checkpoint knows nothing of it.
+        # Training goes on while files are written; the checkpoint has none of these steps.
         program.run(until=ROWS // 3)
         saved.wait(60)
         assert saved.pause_s < 30

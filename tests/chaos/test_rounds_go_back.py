@@ -1,4 +1,4 @@
-"""In rounds, a loop whose parameter server is lost ends with the bits of one that lost nothing."""
+"""In rounds, a loop that loses a parameter server ends with the same bits as one that does not."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = 15
 def train(
     cluster: ps.LocalCluster, directory: pathlib.Path, kill_at: dict[int, int]
 ) -> tuple[list[Any], int]:
-    """Steps of two trainers; values at the end, and how often everything went back."""
+    """Trains on two trainers; returns the values at the end and the number of restores."""
     strategy = ps.ParameterServerStrategy(cluster.resolver, consistency="sync")
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
@@ -43,7 +43,7 @@ def train(
         coordinator.schedule(step, (iterator,))
         if number in kill_at:
             cluster.kill("ps", kill_at[number])
-        if (number + 1) % EVERY == 0:  # an odd number, so that rounds are not always full
+        if (number + 1) % EVERY == 0:  # EVERY is odd, so that rounds are not always full
             coordinator.join(90)
             if number % 2:
                 manager.save()

@@ -1,4 +1,4 @@
-"""Schedules are functions of their seeds and keep to the rules."""
+"""Schedules are functions of their seeds and keep the rules of their module."""
 
 from __future__ import annotations
 

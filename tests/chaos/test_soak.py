@@ -1,7 +1,7 @@
-"""gRPC and Flight in one process, servers and clients, for a while: neither starves the other.
+"""gRPC and Flight, servers and clients, share one process for a while without starvation.
 
-All parts of a data service in this process, many streams, and calls to the dispatcher all the time
-as heartbeats are. 2 s by default, 20 s where `--chaos-seeds` asks for the long set.
+All parts of a data service run in this process, with many streams and with constant calls to the
+dispatcher, as heartbeats are. For 2 s by default, 20 s if `--chaos-seeds` asks for the long set.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.chaos
 READERS = 8
 WORKERS = 2
 BATCH_ROWS = 40_000
-# Nobody stands still while the others go on; a worker that does is lost after the lease below.
+# No thread may pause for longer; a worker whose heartbeat pauses loses its lease, below.
 LONGEST_GAP_S = 20.0
 LEASE_MS = 20_000
 LEAST_BEATS = 5
 
 
 class Pulse:
-    """Does something again and again on a thread and notes the longest gap between two times."""
+    """A thread that repeats an action and records the longest time between two of them."""
 
     def __init__(self, name: str) -> None:
         self.count = 0
@@ -60,7 +60,7 @@ class Pulse:
 
 
 class Reading(Pulse):
-    """An endless pass of its own over all workers."""
+    """A reader of an endless dataset from all workers."""
 
     def __init__(self, index: int, target: str) -> None:
         super().__init__(f"reading-{index}")
@@ -79,7 +79,7 @@ class Reading(Pulse):
 
 
 class Calling(Pulse):
-    """Asks the dispatcher for its status, on a channel of its own."""
+    """A client that asks the dispatcher for its status, on a channel of its own."""
 
     def __init__(self, target: str) -> None:
         super().__init__("calling")
@@ -101,7 +101,7 @@ def check_rows(batch: pa.RecordBatch) -> None:
 
 
 def run_together(service: LocalService, seconds: float) -> list[Pulse]:
-    """Reads and calls for so long; what was noted."""
+    """Reads and calls for ``seconds`` and until all have made progress; returns the records."""
     pulses: list[Pulse] = [Reading(index, service.target) for index in range(READERS)]
     pulses.append(Calling(service.target))
     for pulse in pulses:
@@ -135,15 +135,16 @@ def open_files() -> int:
 
 
 def own_threads() -> set[threading.Thread]:
-    """Those that Python started. Flight's keep a name here once they have run Python, as many as
-    took part, also when they are gone.
+    """Returns the threads that Python started.
+
+    Each thread of Flight that has run Python stays listed in ``threading``, even after its end.
     """
     return {t for t in threading.enumerate() if not isinstance(t, threading._DummyThread)}
 
 
 def test_streams_and_calls_share_a_process(request: pytest.FixtureRequest) -> None:
     is_long = request.config.getoption("--chaos-seeds") > 0
-    # What the transports keep for ever is there after a first time.
+    # A first run makes what the transports keep for the life of the process.
     soak(0.5)
     threads, files = own_threads(), open_files()
     soak(20.0 if is_long else 2.0)

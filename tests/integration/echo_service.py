@@ -1,4 +1,4 @@
-"""An RPC service that echoes, and its ends.
+"""An RPC service that echoes, with its servers and clients.
 
 Run as a script, this file is a peer process: ``serve`` answers until killed, ``fork`` forks.
 """
@@ -22,12 +22,15 @@ from tests.ports import free_port
 
 TOKEN = "the-token"
 DEADLINE_S = 60.0
-# Less than what is not to be waited for would take.
+# Shorter than any time-out that these tests must not wait for.
 AT_MOST_S = 30.0
 
 
 def _pool(methods: dict[str, tuple[bool, bool]]) -> descriptor_pool.DescriptorPool:
-    """A file with one service ``EchoBox``; methods map to (streams requests, streams replies)."""
+    """Returns a pool with one service ``EchoBox``.
+
+    ``methods`` maps a method to (streams requests, streams replies).
+    """
     file = descriptor_pb2.FileDescriptorProto(name="echo.proto", package="echo", syntax="proto3")
     field = descriptor_pb2.FieldDescriptorProto
     for name in ("Text", "Other"):
@@ -65,7 +68,7 @@ Other = GetMessageClass(POOL.FindMessageTypeByName("echo.Other"))
 
 
 class EchoBox:
-    """Answers with what it is told, raises ``error`` if set, holds calls until ``release``."""
+    """A service that echoes, raises ``error`` if set, and holds some calls until ``release``."""
 
     def __init__(self) -> None:
         self.error: BaseException | None = None
@@ -104,7 +107,7 @@ class EchoBox:
 
 @contextlib.contextmanager
 def echo_box() -> Iterator[EchoBox]:
-    """A box that lets go of what it holds in the end."""
+    """Yields a box, and releases the calls that it holds at the end."""
     box = EchoBox()
     yield box
     box.release.set()
@@ -125,7 +128,7 @@ def texts(replies: Any) -> list[str]:
 
 
 class Questions:
-    """Requests put in one by one; ends when told."""
+    """A stream of requests that are put in one by one, until ``end``."""
 
     def __init__(self) -> None:
         self._queue: queue.Queue[Any] = queue.Queue()

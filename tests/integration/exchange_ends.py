@@ -1,6 +1,7 @@
-"""Servers and clients of exchanges, over Flight and over sockets, and what they serve.
+"""Servers and clients of exchanges over Flight and over sockets, and the exchanges they serve.
 
-Run as a script, this file is a peer process: `serve` answers until killed, `hold` keeps one open.
+Run as a script, this file is a peer process: `serve` answers until killed, `hold` keeps an
+exchange open.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ AT_MOST_S = 30.0
 
 @dataclasses.dataclass(frozen=True)
 class Ends:
-    """What serves and what calls."""
+    """A transport's server class and client class."""
 
     name: str
     server: type[FlightServer | SocketServer]
@@ -120,7 +121,7 @@ ACTIONS: dict[str, Callable[[bytes], bytes]] = {
 
 @contextlib.contextmanager
 def takes(at_least_s: float = 0.0) -> Iterator[None]:
-    """That long, and less than what is waited for would take."""
+    """Asserts that the block takes at least that long, and less than any time-out inside it."""
     start_s = time.monotonic()
     yield
     elapsed_s = time.monotonic() - start_s
@@ -128,7 +129,7 @@ def takes(at_least_s: float = 0.0) -> Iterator[None]:
 
 
 def freeze(process: subprocess.Popen[str]) -> None:
-    """SIGSTOP, and wait: a thread may run on, and answer, for a while after `kill` has returned."""
+    """Stops a process and waits for that: threads may run on, and answer, after the signal."""
     process.send_signal(signal.SIGSTOP)
     os.waitpid(process.pid, os.WUNTRACED)
 

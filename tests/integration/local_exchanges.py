@@ -1,4 +1,4 @@
-"""Exchanges that a server of shared memory offers, and the way to them."""
+"""Exchanges that a test's shared-memory server offers, and how to open them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def wait_until_cancelled(_command: dict[str, Any], channel: ConnectionChannel) -
 
 
 class LargeBody:
-    """Writes itself; whether it is still there can be told."""
+    """A body that writes itself into a segment; weak references show whether it still exists."""
 
     room = MIB
 

@@ -1,6 +1,6 @@
-"""Real parameter servers for tests, and what tests have on them.
+"""Real parameter servers for tests, and the strategies and variables that tests put on them.
 
-Everything it starts ends with its context, whatever the test did to it.
+Invariant: servers end with their context, whatever the test did to them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def address_of(process: ChildProcess) -> str:
 
 @contextmanager
 def running_servers(count: int) -> Iterator[list[str]]:
-    """Their addresses."""
+    """Runs ``count`` servers, and yields their addresses."""
     with ExitStack() as running:
         processes = [spawn_server() for _ in range(count)]
         for process in processes:

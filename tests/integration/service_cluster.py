@@ -1,6 +1,6 @@
 """A data service for tests: dispatcher and workers as processes, or in this process.
 
-Everything it starts ends with its context, whatever the test did to it.
+Invariant: servers end with their context, whatever the test did to them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ProcessCluster:
         self.start_dispatcher("--port", "0", *dispatcher_args)
 
     def start_dispatcher(self, *args: str) -> None:
-        """Starts a dispatcher, which becomes the cluster's."""
+        """Starts a dispatcher and makes it the cluster's."""
         self.dispatcher = self._spawn("dispatcher", "dispatcher", "--ready-json", *args)
         self.target = self.dispatcher.wait_ready(READY_TIMEOUT_S)["address"]
 
@@ -47,7 +47,7 @@ class ProcessCluster:
         return worker
 
     def status(self) -> dict[str, Any]:
-        """What the dispatcher reports."""
+        """Returns the dispatcher's status report."""
         with Connection(parse_target(self.target)) as connection:
             return connection.status()
 
@@ -65,7 +65,7 @@ class ProcessCluster:
 def process_cluster(
     log_dir: pathlib.Path, *, workers: int, dispatcher_args: tuple[str, ...] = ()
 ) -> Iterator[ProcessCluster]:
-    """A cluster of processes with this many workers."""
+    """Runs a cluster of processes with so many workers."""
     cluster = ProcessCluster(log_dir, dispatcher_args=dispatcher_args)
     try:
         for _ in range(workers):
@@ -76,7 +76,7 @@ def process_cluster(
 
 
 class LocalService:
-    """Servers in this process."""
+    """A dispatcher and workers in this process."""
 
     def __init__(self, stack: ExitStack, config: ds.DispatcherConfig) -> None:
         self._stack = stack
@@ -95,7 +95,7 @@ class LocalService:
 def local_service(
     *, workers: int = 1, config: ds.DispatcherConfig | None = None
 ) -> Iterator[LocalService]:
-    """A dispatcher and workers in this process."""
+    """Runs a dispatcher and so many workers in this process."""
     with ExitStack() as stack:
         service = LocalService(stack, config or ds.DispatcherConfig())
         for _ in range(workers):
@@ -106,7 +106,7 @@ def local_service(
 def write_numbers(
     folder: pathlib.Path, *, files: int, rows_per_file: int, group_rows: int = 2_000
 ) -> str:
-    """Parquet files whose column `id` counts through all of them; returns their glob."""
+    """Writes Parquet files whose column `id` counts through all of them; returns their glob."""
     for index in range(files):
         ids = np.arange(index * rows_per_file, (index + 1) * rows_per_file)
         table = pa.table({"id": ids, "x": ids.astype(np.float32) / 2})
@@ -115,5 +115,5 @@ def write_numbers(
 
 
 def read_ids(dataset: ds.Dataset) -> list[int]:
-    """All values of column `id`, in the order of delivery."""
+    """Returns all values of column `id`, in the order of delivery."""
     return [value for batch in dataset for value in batch.column("id").to_pylist()]

@@ -1,4 +1,4 @@
-"""The peers run at smoke size, and leave no process behind. Skipped without TensorFlow."""
+"""The benchmarks of peers run at smoke size and leave no process. Skipped without TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks run at smoke size, and what they stream is what the work is defined as."""
+"""The benchmarks run at smoke size, and stream exactly what their work is defined as."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_quality_prints_a_table_and_a_line_per_task(capsys: pytest.CaptureFixtur
 def test_rounded_rows_and_gradients_learn_as_much(tmp_path: Path):
     task = quality.clicks_task(tmp_path, 32_768)
     exact, rounded = (
-        # In rounds, so that nothing else makes a difference.
+        # In rounds (``sync``), so that only the data type makes a difference.
         quality.on_servers(task, 1, consistency="sync", transport_dtype=dtype)
         for dtype in ("float32", "bfloat16")
     )

@@ -1,4 +1,4 @@
-"""Columns that are not selected and row groups that a filter rules out are not read, anywhere."""
+"""Unselected columns, and row groups that a filter rules out, are not read in any process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = 100_000
 GROUPS = 10
 COLUMN_BYTES = 8 * ROWS
 PATH = "memory://bytes-read/table.parquet"
-# A look at a footer takes 64 KiB; planning and reading take a few of them.
+# Reading a footer takes 64 KiB; planning and reading do so a few times.
 OVERHEAD = 6 << 16
 
 
@@ -30,7 +30,7 @@ class Counter:
 
 @pytest.fixture
 def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter]:
-    """A file in memory whose columns cannot be compressed; counts what is read of it."""
+    """Counts the bytes that are read of a file in memory, whose columns cannot be compressed."""
     random = np.random.default_rng(0)
     columns = {f"x{i}": random.integers(0, 1 << 62, ROWS) for i in range(4)}
     table = pa.table({"id": np.arange(ROWS), **columns})

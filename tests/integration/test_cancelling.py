@@ -1,4 +1,4 @@
-"""Closures that are cancelled, or too late, on real trainers: applied nowhere, and nobody minds."""
+"""Closures that are cancelled or miss their deadline, on real trainers, are applied nowhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cluster() -> Iterator[ps.LocalCluster]:
 
 
 class Program:
-    """A coordinator and a variable on both servers, each of whose steps counts by one."""
+    """A coordinator, a variable on both servers, and a step that adds 1 to it."""
 
     def __init__(self, cluster: ps.LocalCluster, consistency: str) -> None:
         strategy = ps.ParameterServerStrategy(

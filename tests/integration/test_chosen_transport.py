@@ -1,4 +1,4 @@
-"""Which way to a peer is taken: shared memory or Flight, by its place and by what was asked for."""
+"""The choice between shared memory and Flight, by the peer's host and the protocol asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""pstrain demo as a user runs it: to the end, and interrupted."""
+"""``pstrain demo`` as a user runs it: to the end, and interrupted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(folder: pathlib.Path, *options: str) -> list[str]:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    """A home for matplotlib's caches, which must not go to the user's."""
+    """Keeps matplotlib's caches out of the user's home."""
     monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path / "matplotlib"))
 
 
@@ -59,7 +59,7 @@ def test_the_demo_learns_and_closes_with_one_line_of_json(tmp_path: pathlib.Path
     assert (tmp_path / "out" / "training.png").read_bytes().startswith(b"\x89PNG")
     for word in ("coordinator.schedule", "model.fit", "data stall"):
         assert word in done.stderr
-    for work in ("rows streamed", "pulls", "pushes", "closures run", "windows dealt out"):
+    for work in ("rows streamed", "pulls", "pushes", "closures run", "windows handed out"):
         counts = re.findall(rf"([\d,]+) {work}", done.stderr)
         assert counts, work
         assert all(int(count.replace(",", "")) > 0 for count in counts), (work, counts)
@@ -90,7 +90,7 @@ def test_a_damaged_file_of_flights_is_named_with_the_remedy(
 @pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_ctrl_c_ends_every_process(tmp_path: pathlib.Path) -> None:
-    # An epoch of few flights leads to model.fit sooner.
+    # With few flights, model.fit starts sooner.
     flights.prepare(tmp_path / "data")
     for path in (tmp_path / "data").glob("*.parquet"):
         pq.write_table(pq.read_table(path).slice(0, FEW), path)

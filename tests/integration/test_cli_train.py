@@ -1,4 +1,4 @@
-"""pstrain train, evaluate and predict on files, good and bad, as a user calls them."""
+"""``pstrain train``, ``evaluate`` and ``predict``, as a user calls them, on good and bad files."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def closing_line(capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
 
 
 def fails(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> str:
-    """The one line of the error of a command that must end with exit code 2."""
+    """Runs a command that must end with exit code 2; returns the first line of its error."""
     capsys.readouterr()
     assert main(arguments) == 2
     error = capsys.readouterr().err.strip().splitlines()
@@ -307,7 +307,7 @@ def test_stated_types_are_kept_with_the_model(tmp_path: pathlib.Path) -> None:
 
 
 def test_rows_without_weight_are_not_learnt_from(tmp_path: pathlib.Path) -> None:
-    # Of three rows the one of weight 0 says the opposite of the others.
+    # One row of three has weight 0, and a label that contradicts the others.
     rows = [(row % 5, row % 3) for row in range(600)]
     lines = ["y|x|w", *(f"{(x < 2) ^ (w > 0):d}|a{x}|{w}" for x, w in rows)]
     (tmp_path / "a.csv").write_text("\n".join(lines))

@@ -1,7 +1,7 @@
-"""A stream that is closed before its end gives its rows up, in the worker and in the reader.
+"""A stream that is closed before its end frees its rows, in the worker and in the reader.
 
-Without the garbage collector, which comes by whenever it likes: until then each such stream would
-keep what its worker had computed ahead.
+The garbage collector is off: until it happened to run, each such stream would keep the elements
+that its worker had computed ahead.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def target() -> Iterator[str]:
 
 @pytest.fixture
 def allocated() -> Iterator[int]:
-    """Bytes of Arrow's that were in use before; nothing is collected from now on."""
+    """Turns the garbage collector off; yields how many bytes Arrow has allocated so far."""
     gc.collect()
     gc.disable()
     yield pa.total_allocated_bytes()

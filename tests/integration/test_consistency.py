@@ -37,7 +37,7 @@ def data(rows: int = ROWS) -> ds.Dataset:
 
 
 class Program:
-    """A table in two parts, a dense variable and a counter, trained on ``data``."""
+    """A model whose variables have two shards, and a counter of rows, trained on ``data``."""
 
     def __init__(self, resolver: Any, consistency: Any, **options: Any) -> None:
         self.strategy = ps.ParameterServerStrategy(
@@ -88,7 +88,7 @@ def program(resolver: Any, consistency: Any, **options: Any) -> Iterator[Program
 
 
 def contents(path: str) -> dict[str, bytes]:
-    """All values and slots of a checkpoint."""
+    """Returns all values and slots of a checkpoint."""
     found = {file.name: file.read_bytes() for file in pathlib.Path(path).rglob("*.arrow")}
     for file in pathlib.Path(path).rglob("*.safetensors"):
         tensors = safetensors.read(np.fromfile(file, np.uint8), file.name)
@@ -142,7 +142,7 @@ def test_fit_in_rounds_gives_the_same_weights_each_time(cluster: ps.LocalCluster
 
 
 class _SlowSaves(ps.callbacks.Callback):
-    """Saves when the trainers have done all that was scheduled, in the middle of a round or not."""
+    """Saves once the trainers have run all scheduled closures, even in the middle of a round."""
 
     def __init__(self, coordinator: ps.ClusterCoordinator, manager: ps.CheckpointManager) -> None:
         self._coordinator, self._manager = coordinator, manager
@@ -206,7 +206,7 @@ def test_a_step_that_reads_what_it_changed_is_refused(cluster: ps.LocalCluster) 
 
 
 class Counted:
-    """Rows that are counted in a table, each trainer's by itself."""
+    """A program that counts rows in a table; each trainer reads a share of its own."""
 
     def __init__(self, resolver: Any, consistency: Any) -> None:
         self.strategy = ps.ParameterServerStrategy(
@@ -257,7 +257,7 @@ def test_a_frozen_trainer_is_not_waited_for_and_loses_no_row(cluster: ps.LocalCl
             ended |= {trainer for trainer, rows in coordinator.fetch(values) if not rows}
         stats, counts = coordinator.stats(), made.counts.numpy()
         assert stats["dropped"] or stats["losses"]
-        # One that was frozen for too long is lost, and then reads its share anew.
+        # A trainer that is frozen for too long is lost; it then reads its share from the start.
         assert (counts >= 1).all() if stats["losses"] else (counts == 1).all()
     finally:
         coordinator.close()

@@ -1,4 +1,4 @@
-"""Coordinated reads: in every step all consumers have elements of one worker's round."""
+"""Coordinated reads: in every step all consumers get elements of one worker's round."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ QUICK = ("--worker-timeout-ms", "1500", "--client-timeout-ms", "3000")
 
 
 def numbered(consumers: int) -> ds.Dataset:
-    """Elements that say where they come from: a number, consecutive per worker, and the process."""
+    """Returns elements that tell their origin: a number, consecutive per worker, and a pid."""
 
     def sign(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {**columns, "pid": columns["id"] * 0 + os.getpid()}
@@ -49,14 +49,14 @@ def numbered(consumers: int) -> ds.Dataset:
 
 @contextmanager
 def consumers_of(target: str, dataset: ds.Dataset, count: int) -> Iterator[list[Any]]:
-    """Iterators of all consumers of one job."""
+    """Yields the iterators of all consumers of one job."""
     dataset_id = ds.register_dataset(target, dataset)
     with ExitStack() as stack:
         yield [stack.enter_context(consumer(target, dataset_id, i, count)) for i in range(count)]
 
 
 def drain(iterator: Any) -> None:
-    """Reads on until an error comes, as it must."""
+    """Reads until an error is raised; fails the test if none is."""
     for _ in range(200):
         next(iterator)
     pytest.fail("no error came")
@@ -77,7 +77,7 @@ def consumer(target: str, dataset_id: str, index: int, count: int, **arguments: 
 
 
 def step(iterators: list[Any]) -> int:
-    """One step of all consumers, checked; the process that gave it."""
+    """Takes and checks one step of all consumers; returns the id of the process that made it."""
     rows = [next(iterator).to_pylist()[0] for iterator in iterators]
     first = rows[0]["id"]
     assert first % len(rows) == 0, rows
@@ -270,13 +270,13 @@ def start_consumer(target: str, dataset_id: str, limit: int) -> subprocess.Popen
 
 
 def await_ready(process: subprocess.Popen[str]) -> None:
-    """From now on nobody takes anything before all go on together."""
+    """Waits until a consumer is ready; from then on all consumers take elements together."""
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
 
 
 def meet(iterator: Any, process: subprocess.Popen[str]) -> None:
-    """One step of a consumer here and one in another process."""
+    """Takes and checks one step of a consumer here and one in another process."""
     assert process.stdout is not None
     row = next(iterator).to_pylist()[0]
     other, pid = map(int, process.stdout.readline().split())

@@ -1,4 +1,4 @@
-"""Closures on real trainers and parameter servers: values, errors, lost trainers."""
+"""Closures on real trainers and parameter servers: their values, their errors, lost trainers."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_join_waits_for_all_and_done_says_so(coordinator: ps.ClusterCoordinator)
 
 
 def wait_for(gate: str) -> None:
-    """What closures do until a test opens their gate."""
+    """Blocks a closure until the test creates the file ``gate``."""
     deadline_s = time.monotonic() + DEADLINE_S
     while not os.path.exists(gate):
         if time.monotonic() > deadline_s:
@@ -351,7 +351,7 @@ def test_trainers_talk_to_servers_as_the_programs_config_says() -> None:
 
 def test_one_coordinator_per_strategy(coordinator: ps.ClusterCoordinator) -> None:
     assert ps.ClusterCoordinator(coordinator.strategy) is coordinator
-    with pytest.raises(ValueError, match=r"queue_capacity=\d+ already, got 7: give it where"):
+    with pytest.raises(ValueError, match=r"queue_capacity=\d+, got 7: pass the value where"):
         ps.ClusterCoordinator(coordinator.strategy, queue_capacity=7)
     with pytest.raises(ValueError, match="closures_in_flight must be a positive integer, got 0"):
         ps.ClusterCoordinator(coordinator.strategy, closures_in_flight=0)
@@ -505,7 +505,7 @@ def test_no_trainer_at_all_is_an_error_in_the_end(
 def test_an_iterator_that_went_back_can_be_used_at_once(
     coordinator: ps.ClusterCoordinator,
 ) -> None:
-    """Also where its end and its new beginning reach a trainer in one message."""
+    """Even if its end and its new definition reach a trainer in one message."""
     data = Dataset.range(100).batch(10)
     iterator = iter(coordinator.create_per_worker_dataset(data))
     for _ in range(60):
@@ -569,5 +569,5 @@ def test_what_no_checkpoint_holds_is_named_and_begins_at_its_first_values(
         assert int(counter) == 1
         assert rate.numpy().tolist() == [0.5, 0.25]
         assert not large.numpy().any()
-        assert "'rate', 'large' were not in the checkpoint and have begun anew" in caplog.text
+        assert "'rate', 'large' were not in the checkpoint and have started over" in caplog.text
         coordinator.close()

@@ -1,4 +1,4 @@
-"""Trainers that read the same elements of a job, each at its own pace, through real servers."""
+"""The cross-trainer cache on real servers: trainers read the same elements at their own pace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def service() -> Iterator[LocalService]:
 def cached(
     service: Any, trainer: str, job: str, *, rows: int = ROWS, batch: int = 10, **more: Any
 ) -> ds.Dataset:
-    """What a trainer reads of the numbers from 0, again and again."""
+    """Returns the dataset that a trainer reads, by default the numbers from 0, again and again."""
     dataset = more.pop("dataset", None) or ds.Dataset.range(rows).repeat().batch(batch)
     return dataset.distribute(
         more.pop("policy", OFF),
@@ -83,8 +83,8 @@ def test_windows_of_dynamic_sharding_are_divided_among_workers_and_read_by_all()
                 json.dumps(trainer.state_dict())
             trainer.close()
     for counts in got:
-        # Of three readings of 4,000 rows, shared by two workers; OFF would give each row twice as
-        # often before the first comes again.
+        # The 12,000 rows read are about three passes over 4,000 rows, shared by two workers. With
+        # OFF each worker would make passes of its own, so each row would come twice as often.
         assert len(counts) > 3_000
         assert max(counts.values()) <= 5
 
@@ -103,7 +103,7 @@ def test_elements_are_computed_once_for_all_trainers(tmp_path: pathlib.Path) -> 
         for trainer in ("a", "b", "c"):
             with iter(cached(service, trainer, "once", dataset=dataset)) as iterator:
                 assert take(iterator, 100) == list(range(1_000))
-    # Three trainers of 1,000 rows, and what was computed ahead of them.
+    # Three trainers read the same 1,000 rows; the rest was computed ahead.
     assert log.stat().st_size <= 2_000
 
 
@@ -203,7 +203,7 @@ def test_what_a_cache_needs(service: LocalService) -> None:
     remote = cached(service, "a", "twice")
     with iter(remote) as iterator:
         take(iterator, 1)
-    with pytest.raises(InvalidArgumentError, match="its only repetition is endless"):
+    with pytest.raises(InvalidArgumentError, match="one repetition without an end"):
         next(iter(remote))
     endless = ds.Dataset.range(ROWS).repeat().batch(10)
     plain = endless.distribute(OFF, service.target, job_name="twice")

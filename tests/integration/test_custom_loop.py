@@ -1,4 +1,4 @@
-"""The custom loop of the README: in one script, and as processes configured by TF_CONFIG."""
+"""The README's custom loop: in one script, and as processes configured by TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_same_program_plays_every_role_by_tf_config(
     cluster: ps.LocalCluster, tmp_path: pathlib.Path
 ) -> None:
     addresses = [f"localhost:{free_port()}" for _ in range(6)]
-    # Nothing listens at the evaluator's address: no other task ever waits for it.
+    # Nothing listens at the evaluator's address, as no other task ever waits for it.
     spec = {
         "chief": addresses[:1],
         "worker": addresses[1:3],
@@ -95,7 +95,7 @@ def test_the_same_program_plays_every_role_by_tf_config(
         assert tasks[0].returncode == 0, err
         check(json.loads(out.splitlines()[-1]))
         assert all(task.poll() is None for task in tasks[1:]), "a server ended by itself"
-        # It may start when all is over as well.
+        # The evaluator may also start after training has ended.
         tasks.append(start("evaluator", 0))
         out, err = tasks[-1].communicate(timeout=DEADLINE_S)
         assert tasks[-1].returncode == 0, err

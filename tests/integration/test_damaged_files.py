@@ -1,6 +1,6 @@
-"""Files that are damaged, gone or replaced, read through a real service, in every format.
+"""Files in every format that are damaged, gone or replaced, read through a real service.
 
-The error names the file, and the row group where there is one; the worker lives and serves the
+The error names the file, and the row group if there is one; the worker survives and serves the
 next job.
 """
 
@@ -74,7 +74,7 @@ def other_schema(format: Format, path: pathlib.Path) -> None:
 
 def cut(format: Format, path: pathlib.Path) -> None:
     data = path.read_bytes()
-    # Text that ends with a whole line is as good as any other.
+    # A text file that ends with a whole line is not damaged: this adds a torn line.
     torn = {".csv": b"\n1,2,3\n", ".jsonl": b'\n{"id": \n'}.get(format.suffix, b"")
     path.write_bytes(data[: len(data) * 2 // 3 - 1] + torn)
 

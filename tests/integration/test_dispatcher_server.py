@@ -1,4 +1,4 @@
-"""A dispatcher on a real port: its life, its errors, restarts with a journal, the command line."""
+"""A dispatcher on a real port: start and stop, errors, restarts with a journal, command line."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def server() -> Iterator[DispatchServer]:
         yield running
 
 
-# Life
+# Start and stop
 
 
 def test_starting_twice_changes_nothing(server: DispatchServer) -> None:
@@ -173,11 +173,11 @@ def test_stop_is_quick_while_a_worker_waits(server: DispatchServer) -> None:
         assert len(failures) == 1
 
 
-# Answers over the wire
+# Replies over the wire
 
 
 class Opened:
-    """A reader with a worker of its own."""
+    """A reader of an iteration, with a worker of its own."""
 
     def __init__(self, client: RpcClient, dataset_id: str, name: str = "train") -> None:
         worker = client.call("RegisterWorker", pb.RegisterWorkerRequest(address="127.0.0.1:1"))
@@ -269,7 +269,7 @@ def test_static_policies_without_a_list_say_what_to_set(server: DispatchServer) 
 
 
 def test_functions_are_never_loaded_by_the_dispatcher(server: DispatchServer) -> None:
-    """The pickle of this function would end the process that loads it."""
+    """The pickle of this function ends any process that loads it."""
     dataset = Dataset.range(3).map(Poisoned())
     with client_of(server.target) as client:
         reader = open_range(client, register(client, dataset))
@@ -419,7 +419,7 @@ def test_a_worker_that_waits_for_its_dispatcher_ends_on_the_first_signal() -> No
         )
         assert process.stderr is not None
         if not more:
-            # Said once it has waited for a while.
+            # The worker says so once it has waited for a while.
             assert "waiting for the dispatcher" in process.stderr.readline()
         else:
             parent = psutil.Process(process.pid)

@@ -1,4 +1,4 @@
-"""evaluate and predict over a cluster: exact, in order, and unmoved by trainers that die."""
+"""evaluate and predict over a cluster: exact and in order, although trainers die."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clicks() -> dict[str, np.ndarray]:
 
 
 class Kill(ps.callbacks.Callback):
-    """Kills a trainer in the middle, and starts it again later."""
+    """Kills a trainer in the middle of the pass, and restarts it later."""
 
     def __init__(self, cluster: ps.LocalCluster) -> None:
         self.cluster, self.calls = cluster, 0
@@ -56,7 +56,7 @@ def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) ->
             weighted = [ps.metrics.AUC("weighted"), "precision", "log_loss"]
             model.compile("adagrad", metrics=[ps.metrics.AUC()], weighted_metrics=weighted)
         model.fit(data, steps_per_epoch=50, verbose=0)
-        # One that has not joined yet when it is killed would not be lost.
+        # A trainer that is killed before it has joined would not count as lost.
         coordinator = ps.ClusterCoordinator(strategy)
         wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
         options: dict[str, Any] = {"verbose": 0, "sample_weight": "weight"}
@@ -65,7 +65,7 @@ def test_a_trainer_killed_on_the_way_changes_no_digit(tmp_path: pathlib.Path) ->
         kill = Kill(cluster)
         there = model.evaluate(data, steps_per_execution=4, callbacks=[kill], **options)
         assert kill.calls == 75
-        # Whether it had closures then is chance; that it was lost is not.
+        # Whether it held closures when it died is chance; that it counts as lost is not.
         wait_until(lambda: coordinator.stats()["losses"] > 0, "the loss to be counted")
         assert exact(there) == exact(here)
         assert there["weighted"] != there["auc"]

@@ -1,4 +1,4 @@
-"""Large bodies arrive where they can be used without a copy; any header arrives unchanged."""
+"""Large bodies arrive aligned, so that they need no copy; any header arrives unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TOKEN = "token-of-these-tests"
 def exchange() -> Iterator[Exchange]:
     def echo(_command: dict[str, Any], channel: Any) -> None:
         while (message := channel.recv()) is not None:
-            # The reply's first byte tells where the request's body was.
+            # The reply's first byte is the request body's address modulo 16.
             position = bytes([message.body.address % 16])
             channel.send(position + message.header, message.body)
 
@@ -32,7 +32,7 @@ def exchange() -> Iterator[Exchange]:
     server.stop()
 
 
-# Around the lengths at which protobuf's length fields grow by a byte.
+# Sizes around those at which protobuf's length fields grow by a byte.
 @pytest.mark.parametrize("size_bytes", [200_000, (1 << 21) - 30, (1 << 21) - 10, 4_000_001])
 def test_large_bodies_are_aligned_on_both_sides(exchange: Exchange, size_bytes: int) -> None:
     body = pa.py_buffer(bytes(size_bytes))

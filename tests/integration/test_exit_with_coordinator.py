@@ -1,4 +1,4 @@
-"""Servers that end when their coordinator has left, however it left."""
+"""Servers end once their coordinator has left, in whatever way."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ sys.exit({"exited": 3, "finished": 0}[sys.argv[2]])
 
 @contextlib.contextmanager
 def cluster(grace_s: float) -> Iterator[tuple[list[ChildProcess], str]]:
-    """Processes of one trainer and one parameter server, and where they are."""
+    """Runs a trainer and a parameter server; yields the processes and their cluster as JSON."""
     named = ["--port", "0", "--ready-json", "--exit-with-coordinator", str(grace_s)]
     servers = {
         job: spawn_module("pstrain", ["server", "--job", job, "--index", "0", *named])

@@ -1,4 +1,4 @@
-"""Readers that read from some of the workers: every row once, although those are killed."""
+"""Readers that each read from some of the workers get every row once, although these die."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flight records of the demo: which rows, which columns, written once."""
+"""The demo's flight records: their rows and columns, and that they are written only once."""
 
 from __future__ import annotations
 

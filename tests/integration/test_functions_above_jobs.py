@@ -1,4 +1,4 @@
-"""The types of what a function makes of a job's rows: it is tried on rows that are read here."""
+"""The schema of a function over a job's rows, found by a trial on rows that are read here."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def files(tmp_path: pathlib.Path) -> str:
 
 
 def by_the_first(columns: dict[str, Any]) -> dict[str, Any]:
-    """Fails on no rows, which it would take for others."""
+    """Divides by the first row, and so fails if it is tried on no rows."""
     return {"part": columns["y"] / columns["y"][0], "s": [str(s) for s in columns["s"]]}
 
 

@@ -1,4 +1,4 @@
-"""Exchanges within one process: what arrives as it is, how they end, and what the service makes."""
+"""Exchanges within one process: bodies without a copy, their ends, and their use by a service."""
 
 from __future__ import annotations
 
@@ -255,7 +255,7 @@ def test_a_reader_gets_the_very_memory_of_a_worker_in_its_process() -> None:
         with iter(remote.distribute(DYNAMIC, service.target)) as rows:
             views = [batch.column("place").to_numpy() for batch in rows]
             assert set(rows.stats()["protocols"].values()) == {"in_process"}
-    # Elements with rows of two arrays are put together.
+    # Elements with rows of two arrays are copies.
     whole = [view for view in views if view[0] == view[-1]]
     assert len(whole) > len(views) / 2
     assert all(0 <= view.ctypes.data - int(view[0]) < 8 * 64 * 1_024 for view in whole)

@@ -1,4 +1,4 @@
-"""Real parameter servers that save what changed: small files, each checkpoint whole by itself."""
+"""Incremental saves on real parameter servers: small files, yet each checkpoint is complete."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model() -> tuple[ps.Variable, ps.Variable]:
 
 
 def size_bytes(folder: pathlib.Path) -> int:
-    """What the files that only this checkpoint has take on the disk."""
+    """Returns the size on disk of the files that no other checkpoint shares."""
     files = [path.stat() for path in folder.rglob("*") if path.is_file()]
     return sum(found.st_size for found in files if found.st_nlink == 1)
 
@@ -58,7 +58,7 @@ def test_a_step_saves_the_rows_that_it_changed(
         incremental=True,
     )
     saves, moments = [], []
-    # Both shards have their slots before the first save.
+    # With this step, both shards have their slots before the first save.
     coordinator.schedule(step, args=(0,))
     for chunk in (31, 59, 30, 1):
         coordinator.schedule(step, args=(chunk,))
@@ -71,7 +71,7 @@ def test_a_step_saves_the_rows_that_it_changed(
     for saved in saves[1:]:
         assert saved is not None
         assert CHUNK * row_bytes < saved.size_bytes < 3 * CHUNK * row_bytes
-    # What is kept shares the table's first file, which nobody else has any more.
+    # Both kept checkpoints share the table's first file; its own checkpoint was deleted.
     kept = [pathlib.Path(path) for path in manager.checkpoints]
     assert [path.name for path in kept] == ["ckpt-3", "ckpt-4"]
     assert size_bytes(kept[1]) < 3 * CHUNK * row_bytes

@@ -1,4 +1,4 @@
-"""Each trainer reads its own share of a dataset, whoever divides it; placement on real servers."""
+"""Each trainer reads its own share of a dataset, however it is divided, on real servers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def read_some(iterator: Any) -> tuple[int, list[int] | None]:
 
 
 def read_all(coordinator: ps.ClusterCoordinator, dataset: Any) -> dict[int, list[int]]:
-    """Rows by trainer, until both have seen the end."""
+    """Reads until both trainers have seen the end; returns the rows by trainer."""
     iterator = iter(coordinator.create_per_worker_dataset(dataset))
     found: dict[int, list[int]] = collections.defaultdict(list)
     ended: set[int] = set()

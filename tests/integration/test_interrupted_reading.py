@@ -1,4 +1,4 @@
-"""Ctrl-C while the data service is read: the iterator goes on, with each row once, or is saved."""
+"""Ctrl-C while the data service is read: the iterator goes on, each row once, or is saved."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _start(arguments: list[str]) -> subprocess.Popen[str]:
 
 
 class _EveryLine:
-    """Interrupts the program at line n of the package in the n-th call that it traces."""
+    """A tracer that sends SIGINT at the n-th line of the package that runs; ``arm`` sets n."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -106,7 +106,7 @@ class _EveryLine:
         return self._line if "/dataservice/" in frame.f_code.co_filename else None
 
     def _line(self, frame: FrameType, event: str, _arg: object) -> Any:
-        # From the last line on Python runs no handler before the caller has the batch.
+        # From the last line on, Python runs no signal handler until the caller has the batch.
         source = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
         if event == "line" and source.strip() != "return formed":
             self._left -= 1
@@ -140,7 +140,7 @@ def test_no_line_at_which_an_interrupt_comes_loses_a_row(form: str) -> None:
                     sys.settrace(None)
                 seen += batch["id"].tolist() if form == "arrays" else batch["id"].to_pylist()
                 if line > 100 and interrupt.came < line:
-                    line = 0  # the call has fewer lines: from the first again
+                    line = 0  # the call has fewer lines: starts over
         finally:
             it.close()
     assert interrupt.came > 100

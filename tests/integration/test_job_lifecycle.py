@@ -1,4 +1,4 @@
-"""Scripts that are run again, late trainers, and what becomes of jobs that nobody reads."""
+"""Scripts that run again, trainers that join late, and the fate of jobs that nobody reads."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_a_late_trainer_of_a_run_gets_an_empty_epoch_and_then_its_part(
     )
     assert sorted(read_ids(first)) == list(range(1_000))
     assert read_ids(other) == []
-    with pytest.raises(FailedPreconditionError, match="gives each repetition once"):
+    with pytest.raises(FailedPreconditionError, match="delivers each repetition once"):
         read_ids(other.take(1))
     with iter(first) as second_epoch:
         got = next(second_epoch).column("id").to_pylist()
@@ -120,7 +120,7 @@ def test_what_an_earlier_run_left_goes_on_with_a_warning(
     with caplog.at_level(logging.WARNING):
         got += read_ids(named(service, dataset_id, "left"))
     assert sorted(got) == list(range(10_000))
-    assert any("was begun by process" in record.message for record in caplog.records)
+    assert any("was partly read by process" in record.message for record in caplog.records)
 
 
 def test_without_windows_what_a_reader_took_goes_to_nobody_else(
@@ -130,7 +130,7 @@ def test_without_windows_what_a_reader_took_goes_to_nobody_else(
 
     def slowly(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         time.sleep(0.02)  # so that the reader has confirmed nothing yet
-        # What a reader has fetched ahead when it closes is lost, so it finds nothing to fetch.
+        # Closing loses what a reader has fetched ahead; the gate leaves it nothing to fetch.
         while columns["id"][0] >= 50 and not gate.exists():
             time.sleep(0.005)
         return columns
@@ -154,7 +154,7 @@ def test_who_goes_on_from_a_state_is_not_told_of_what_was_read_before(
         again.load_state_dict(state)
         got += [i for batch in again for i in batch.column("id").to_pylist()]
     assert sorted(got) == list(range(10_000))
-    assert not [record for record in caplog.records if "was begun by" in record.message]
+    assert not [record for record in caplog.records if "was partly read by" in record.message]
 
 
 def jobs_of(target: str) -> list[dict[str, object]]:

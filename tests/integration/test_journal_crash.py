@@ -1,4 +1,4 @@
-"""What a process was told is durable survives its SIGKILL."""
+"""Frames that a process was told are durable survive its SIGKILL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_acknowledged_frames_survive_sigkill(tmp_path: pathlib.Path, rounds: int
         timer.start()
         assert process.stdout is not None
         with process.stdout as lines:
-            # The child keeps appending while the last line is on its way: killed anywhere.
+            # The child keeps appending while its line arrives, so it is killed at any point.
             for line in lines:
                 told = max(told, int(line))
                 if told >= (number + 1) * 400:

@@ -1,4 +1,4 @@
-"""Kernels from Numba's cache are those of the files that there are."""
+"""Kernels from Numba's cache are never older than the source files."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ note_compiled(warm_up)
 print(was_compiled, is_compiled(warm_up))
 """
 WARMING = "def warm_up():\n    pass\n"
-# Writes its first file when the other process, which has looked as early, is as far.
+# Holds the first write back until the other process, too, has missed the cache and will write.
 MEETING = """
 import contextlib, pathlib, sys, time
 from numba.core import caching
@@ -78,13 +78,13 @@ print(len(twice.stats.cache_hits))
 
 
 def run(folder: pathlib.Path, *, is_told: bool, **environment: str) -> list[int]:
-    """What the function gives, and how many of its compilations came out of the cache."""
+    """Returns the function's result, and how many of its compilations came out of the cache."""
     said = output(PROGRAM.format(is_told=is_told, folder=str(folder)), folder, **environment)
     return [int(number) for number in said]
 
 
 def was_noted(folder: pathlib.Path, *, is_told: bool = True, **environment: str) -> bool:
-    """Whether a process finds a note, before it writes one."""
+    """True if a process finds a note that all is compiled, before it writes one."""
     said = output(NOTING.format(is_told=is_told, folder=str(folder)), folder, **environment)
     assert said[1] == str(is_told)
     return said[0] == "True"
@@ -106,7 +106,7 @@ def output(program: str, folder: pathlib.Path, **environment: str) -> list[str]:
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_an_edit_of_what_a_function_calls_is_seen(tmp_path: pathlib.Path, is_told: bool) -> None:
-    """Without the rule it is not: where this fails, Numba itself has learnt it."""
+    """Without ``compile_together`` it is not; if that case fails, Numba has learnt to do so."""
     (tmp_path / "calling.py").write_text(CALLING)
     (tmp_path / "called.py").write_text(CALLED.format(1))
     assert run(tmp_path, is_told=is_told) == [1, 0]
@@ -119,7 +119,7 @@ def test_an_edit_of_what_a_function_calls_is_seen(tmp_path: pathlib.Path, is_tol
 def test_processes_that_compile_one_function_at_once_keep_their_files_apart(
     tmp_path: pathlib.Path, is_told: bool
 ) -> None:
-    """Without the rule one overwrites the other's entry: where this fails, Numba has learnt it."""
+    """Without ``compile_together`` one overwrites the other's entry; if not, Numba has learnt."""
     (tmp_path / "twice.py").write_text(TWICE)
     paths = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
     cache = {**os.environ, **paths, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}

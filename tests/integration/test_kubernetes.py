@@ -16,7 +16,7 @@ import pstrain as ps
 
 
 class Api:
-    """The list of pods as the Kubernetes API gives it, in pages of two."""
+    """A server of the list of pods as the Kubernetes API gives it, in pages of two."""
 
     def __init__(self) -> None:
         self.pods: dict[str, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""Programs that use pandas import it, not every process that Arrow's arrays go through."""
+"""pandas is imported by programs that use it, not by every process that handles Arrow arrays."""
 
 from __future__ import annotations
 

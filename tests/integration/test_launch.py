@@ -1,4 +1,4 @@
-"""`pstrain launch` on this machine: one program as every task, and nothing left of it."""
+"""`pstrain launch` on this machine runs one program as every task, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def finished(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 class Launched:
-    """A launch under way, and the lines it prints."""
+    """A running launch, and the lines that it prints."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -49,7 +49,7 @@ class Launched:
             self._lines.put(line)
 
     def next_pids(self, count: int) -> dict[str, int]:
-        """Of the next tasks that say theirs, by name."""
+        """Returns the process ids of the next ``count`` tasks that print theirs, by name."""
         found: dict[str, int] = {}
         while len(found) < count:
             match = re.fullmatch(r"\[(.*)\] pid (\d+)\n", self._lines.get(timeout=DEADLINE_S))

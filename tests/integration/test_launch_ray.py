@@ -1,4 +1,4 @@
-"""A program as actors of a real Ray, which is made for it: `pip install ray`, then `-m long`."""
+"""A program as actors on a real Ray, started for the test: `pip install ray`, then `-m long`."""
 
 from __future__ import annotations
 

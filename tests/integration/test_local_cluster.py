@@ -11,7 +11,9 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 import pstrain as ps
@@ -61,7 +63,7 @@ def shared_memory() -> set[str]:
 
 
 def is_mapped(name: str) -> bool:
-    """Whether a live process has it in use, which is then not one of ours."""
+    """True if a live process uses the segment, which is then none that our programs left."""
     for maps in pathlib.Path("/proc").glob("[0-9]*/maps"):
         with contextlib.suppress(OSError):
             if f"/dev/shm/{name}" in maps.read_text():
@@ -126,6 +128,23 @@ def test_a_task_can_be_killed_and_started_again_on_its_address() -> None:
     assert not os.path.exists(log_dir)
 
 
+def test_who_uses_a_cluster_that_is_closed_waits_for_nobody() -> None:
+    data = {"x": np.zeros(8, np.float32), "label": np.zeros(8, np.int64)}
+    with ps.LocalCluster(workers=1, ps=1, data_workers=0) as cluster:
+        resolver = cluster.resolver
+        strategy = ps.ParameterServerStrategy(resolver)
+        with strategy.scope():
+            model = ps.models.LogisticRegression(ps.FeatureSchema(dense=["x"]))
+            model.compile("sgd")
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: model.fit(data, verbose=0),
+        lambda: ps.ParameterServerStrategy(resolver),
+    )
+    for use in uses:
+        with pytest.raises(ps.errors.FailedPreconditionError, match="make another one, and a"):
+            use()
+
+
 def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ValueError, match="workers must be an integer of at least 1, got 0"):
         ps.LocalCluster(workers=0)
@@ -151,7 +170,7 @@ def test_a_port_in_use_is_an_error_that_names_it() -> None:
             assert "Traceback" not in done.stderr
 
 
-# Takes for ever to start, and takes no notice of Ctrl-C, as a callback from C does.
+# A server that never finishes its start and swallows Ctrl-C, as a callback from C does.
 SWALLOWING = """
 import threading, time
 from pstrain.__main__ import main

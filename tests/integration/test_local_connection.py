@@ -1,4 +1,4 @@
-"""Segments of shared memory, and the connections that lend them and get them back."""
+"""Shared-memory segments, and the connections that lend them and get them back."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_release_that_finds_the_socket_full_goes_later() -> None:
         return not is_full
 
     holdings = shared_memory.Holdings(send)
-    own = OwnSegment(8 * MIB)  # too large to wait for the next message
+    own = OwnSegment(8 * MIB)  # too large for its return to wait for the next message
     assert own.descriptor is not None
     for segment in (1, 2):
         holdings.add(segment, os.dup(own.descriptor))
@@ -77,7 +77,7 @@ def test_a_release_that_finds_the_socket_full_goes_later() -> None:
 def test_one_segment_goes_back_with_the_next_message() -> None:
     sent: list[int] = []
     holdings = shared_memory.Holdings(lambda segment: not sent.append(segment))
-    own = OwnSegment(4 * MIB)  # what a step of thousands of examples pulls
+    own = OwnSegment(4 * MIB)  # as much as a step of thousands of examples pulls
     assert own.descriptor is not None
     for segment in (1, 2):
         holdings.add(segment, os.dup(own.descriptor))
@@ -85,7 +85,7 @@ def test_one_segment_goes_back_with_the_next_message() -> None:
     del first
     assert not sent
     assert holdings.held_bytes == 2 * 4 * MIB
-    del second  # only one of them waits
+    del second  # only one return waits for the next message
     assert sent == [2]
     assert (holdings.carry(), holdings.carry()) == (1, None)
     assert holdings.held_bytes == 0
@@ -116,7 +116,7 @@ def test_a_message_that_could_not_go_keeps_nothing() -> None:
     body = bytes(MIB // 4)
     try:
         sender.send(Kind.MESSAGE, b"m", body, deadline_s=time.monotonic() + TIMEOUT_S)
-        assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None  # and is dropped
+        assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None  # dropped at once
         assert send_until_refused(receiver, b"") > 10
         for _ in range(3):
             with pytest.raises(DeadlineExceededError):
@@ -144,11 +144,11 @@ def send_until_refused(connection: LocalConnection, body: bytes, patience_s: flo
 
 def test_what_nobody_asked_for_holds_the_sender_back() -> None:
     sender, receiver = connected()
-    body = bytes(8 * MIB)  # a smaller one would wait to go back with what the receiver sends
+    body = bytes(8 * MIB)  # a smaller one's segment would wait for the receiver's next message
     try:
         assert send_until_refused(sender, body) >= HELD_BYTES // len(body)
         for _ in range(3):
-            # One is read, one may follow; were all read, they would be copied without end.
+            # Each message read lets one follow; if all were read, sends and copies would never end.
             assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
             assert send_until_refused(sender, body) == 1
     finally:
@@ -165,11 +165,11 @@ def test_a_receiver_that_waits_gives_back_as_soon_as_it_can(
     try:
         assert send_until_refused(receiver, b"") > 10  # the way back is full
         with ThreadPoolExecutor(2) as pool:
-            for _ in range(sent):  # dropped at once, and none can be given back
+            for _ in range(sent):  # dropped at once, but no segment can be given back
                 assert receiver.receive(time.monotonic() + TIMEOUT_S) is not None
             next_one = pool.submit(receiver.receive, time.monotonic() + TIMEOUT_S)
             began_s = time.monotonic()
-            # It needs a segment back, which comes behind all that fills the way.
+            # The sender needs a segment back, whose return queues behind all that fills the way.
             sender.send(Kind.MESSAGE, b"m", bytes(MIB), deadline_s=began_s + TIMEOUT_S)
             assert next_one.result(TIMEOUT_S) is not None
             assert time.monotonic() - began_s < AT_MOST_S

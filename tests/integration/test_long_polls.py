@@ -1,4 +1,4 @@
-"""More pairs of readers and workers wait for windows than the dispatcher has threads."""
+"""More pairs of a reader and a worker wait for windows than the dispatcher has threads."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.waiting import wait_until
 PAIRS = CONTROL_MAX_THREADS + 100
 BURST = 204
 TIMEOUT_S = 120.0
-# Far longer than an answer takes on a busy machine, far shorter than polls wait.
+# Far longer than a reply takes on a busy machine, far shorter than a poll waits.
 PROMPT_S = 20.0
 POLL_S = 100.0
 
 
 def poll(channel: Any, request: pb.LeaseWindowsRequest) -> Any:
-    """A long poll that is under way."""
+    """Starts a long poll and returns its call."""
     call = channel.unary_unary(
         "/dataservice.Dispatcher/LeaseWindows",
         request_serializer=pb.LeaseWindowsRequest.SerializeToString,
@@ -37,7 +37,7 @@ def poll(channel: Any, request: pb.LeaseWindowsRequest) -> Any:
 
 
 def begin(channel: Any, request: pb.LeaseWindowsRequest, polls: list[Any], number: int) -> None:
-    """Adds so many polls; returns once all were answered but for those that may wait."""
+    """Starts ``number`` polls; returns once at most CONTROL_MAX_POLLS of all are unanswered."""
     polls += [poll(channel, request) for _ in range(number)]
     wait_until(
         lambda: sum(call.done() for call in polls) >= len(polls) - CONTROL_MAX_POLLS,
@@ -48,7 +48,7 @@ def begin(channel: Any, request: pb.LeaseWindowsRequest, polls: list[Any], numbe
 def test_heartbeats_are_answered_while_more_wait_than_there_are_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Longer than all this takes on a busy machine.
+    # Longer than this test takes on a busy machine.
     monkeypatch.setattr("dataservice.dispatcher.service.LONG_POLL_MAX_S", POLL_S)
     service = pb.DESCRIPTOR.services_by_name["Dispatcher"]
     with (
@@ -73,7 +73,7 @@ def test_heartbeats_are_answered_while_more_wait_than_there_are_threads(
         waiting.MergeFrom(pair)
         polls: list[Any] = []
         begin(channel, waiting, polls, CONTROL_MAX_POLLS)
-        # Never more at once than find a thread, also where those answered last still have theirs.
+        # Each burst finds enough threads, even while the calls answered last still hold theirs.
         while len(polls) < PAIRS:
             begin(channel, waiting, polls, min(BURST, PAIRS - len(polls)))
         replies = [call.result() for call in polls if call.done()]
@@ -84,7 +84,7 @@ def test_heartbeats_are_answered_while_more_wait_than_there_are_threads(
             worker.call("WorkerHeartbeat", pb.WorkerHeartbeatRequest(worker_id=worker_id))
             assert time.monotonic() - began_s < PROMPT_S
         assert sum(not call.done() for call in polls) == CONTROL_MAX_POLLS, "they wait still"
-        # The end of the reader is the end of all that wait for its windows.
+        # Releasing the reader ends all polls that wait for its windows.
         connection.release_reader(
             pb.ReleaseReaderRequest(iteration_id=joined.iteration_id, reader_id="reader"),
             timeout_s=TIMEOUT_S,

@@ -57,7 +57,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 def on_trainers(
     coordinator: ps.ClusterCoordinator, lookup: Any, parts: list[Any], *, training: bool = True
 ) -> list[Any]:
-    """What two trainers find at the same time, part by part."""
+    """Looks parts up on two trainers in turn, concurrently; returns each part's ids."""
     function = looking(lookup, training)
     values = [
         coordinator.schedule(function, args=(part,), trainer=number % 2)
@@ -74,7 +74,7 @@ def test_a_key_has_the_same_id_on_all_trainers(strategy: ps.ParameterServerStrat
         lookup = ps.layers.OnlineLookup(CAPACITY)
     assert len(lookup.variables[0].spec.shards) == 2
     chance = np.random.default_rng(1)
-    # Both begin with all keys, in orders of their own, and in parts that meet at different times.
+    # Both trainers look up all keys, each in an order of its own, so that parts meet at random.
     parts = [
         part
         for pair in zip(
@@ -106,7 +106,7 @@ def test_known_keys_are_not_asked_for_again(strategy: ps.ParameterServerStrategy
     on_trainers(coordinator, lookup, [KEYS])
     first = claims()
     assert [b - a for a, b in zip(before, first, strict=True)] == [1, 1]
-    # The other trainer asks once; one request for each server.
+    # The other trainer asks once: one request to each server.
     on_trainers(coordinator, lookup, [KEYS[::-1], KEYS])
     on_trainers(coordinator, lookup, [KEYS[5:]] * 4)
     assert [b - a for a, b in zip(first, claims(), strict=True)] == [1, 1]
@@ -125,7 +125,7 @@ def test_trainers_forget_what_was_before_a_restore(
     for _ in range(2):
         on_trainers(coordinator, lookup, [range(3, 40)] * 2)
         checkpoint.restore(path)
-        # In another order, so that ids come to others.
+        # In another order, so that ids go to other keys.
         values = [
             coordinator.schedule(function, args=(keys,), trainer=trainer)
             for trainer, keys in ((0, range(100, 120)), (1, range(39, 0, -1)), (0, range(1, 40)))
@@ -173,7 +173,7 @@ def test_who_knows_rows_from_before_a_restore_has_ended_by_then(
     def step() -> None:
         ids = lookup(range(20), training=True)
         has_looked.touch()
-        # In vain, for nothing is restored while this runs.
+        # Waits in vain: nothing is restored while this closure runs.
         wait_until(is_restored.exists, 1.0)
         table.scatter_add(ps.IndexedSlices(np.ones((20, 1), np.float32), ids))
 

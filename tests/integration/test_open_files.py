@@ -1,4 +1,4 @@
-"""The limit of open files, in processes of their own: it is one of the whole process."""
+"""The limit of open files, tested in child processes, as it holds for a whole process."""
 
 from __future__ import annotations
 

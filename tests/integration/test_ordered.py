@@ -1,4 +1,4 @@
-"""ordered=True: one sequence of rows, for any number of workers, also when one is killed."""
+"""ordered=True gives one sequence of rows for any number of workers, even if one is killed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_without_a_shuffle_it_is_the_order_of_one_process(service: LocalService)
 def test_repeated_batches_are_those_of_one_process(
     service: LocalService, drop_remainder: bool
 ) -> None:
-    """Each pass ends with a batch of its own, also where the position was saved in the second."""
+    """Each pass ends with a batch of its own, even if a position was saved in the second pass."""
     data = ds.Dataset.range(1_000).batch(7, drop_remainder).map(lambda c: c).repeat(2)
     expected = [batch.to_pydict() for batch in data]
 

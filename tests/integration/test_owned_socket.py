@@ -1,4 +1,4 @@
-"""A socket that one thread shuts down while another closes it: no other socket is meant."""
+"""A socket that one thread shuts down while another closes it: no other socket is affected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 30.0
 
 
 def test_it_is_not_closed_while_it_is_being_shut_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The number of a closed descriptor is that of the next connection."""
+    """Once closed, its descriptor's number belongs to the next connection."""
     begun, may_go_on = threading.Event(), threading.Event()
     numbers: list[int] = []
 

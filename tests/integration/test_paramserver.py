@@ -51,21 +51,21 @@ from tests.integration.parameter_servers import (
 from tests.unit.checkpoint_cases import Position
 
 AT_MOST_S = 25.0
-"""Less than a request waits for its answer unless told otherwise."""
+"""Shorter than a request's default time-out."""
 SHORT = ParameterConfig(request_timeout_s=1.0, start_timeout_s=1.0)
 SESSIONS = itertools.count()
 
 
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[list[str]]:
-    """Three servers that tests share, one after the other, with sessions of their own."""
+    """Yields three servers that tests use in turn, each in a session of its own."""
     with running_servers(3) as addresses:
         yield addresses
 
 
 @pytest.fixture
 def lonely() -> Iterator[ChildProcess]:
-    """A server for a test that harms it."""
+    """Yields a server of its own to a test that harms it."""
     process = spawn_server()
     process.wait_ready(DEADLINE_S)
     try:
@@ -82,7 +82,7 @@ def strategy(addresses: list[str]) -> Iterator[ParameterServerStrategy]:
 
 
 def _train(table: Any, bias: Any, steps: Any, count: int) -> None:
-    """The same ``count`` Adagrad steps wherever the variables are."""
+    """Makes the same ``count`` Adagrad steps, wherever the variables are."""
     random = np.random.default_rng(0)
     for _ in range(count):
         ids = random.integers(0, table.shape[0], 300)
@@ -219,7 +219,7 @@ def test_slots_of_large_variables_are_asked_for_before_the_first_step(
     after = [strategy.parameters.status(ps)["requests"]["slots"] for ps in range(2)]
     assert [b + 1 for b in before] == after
     np.testing.assert_allclose(table.sparse_read([1]), lookup.rows[:1] - 0.1636, atol=1e-3)
-    strategy.begin()  # as after a restart, where the table has none
+    strategy.begin()  # as after a restart: the table has no slots
     table.parameters.apply([Update(table.spec, np.ones((2, 5), np.float32), lookup)], ADAGRAD)
     assert strategy.parameters.status(0)["requests"]["slots"] == after[0] + 1
     strategy.parameters.close()
@@ -289,7 +289,7 @@ def test_threads_work_side_by_side(strategy: ParameterServerStrategy) -> None:
     assert (table.numpy() == 80).all()
 
 
-# -- who may
+# -- access
 
 
 def test_a_wrong_token_is_refused(addresses: list[str]) -> None:
@@ -362,7 +362,7 @@ def test_a_new_coordinator_takes_over_and_the_old_one_is_fenced(addresses: list[
         strategy.parameters.close()
 
 
-# -- the way that rows take
+# -- transports
 
 
 @pytest.mark.parametrize("share_memory", [True, False])
@@ -397,7 +397,7 @@ def test_rows_travel_through_shared_memory_or_by_tcp(
 
 
 def _once_reachable(call: Callable[[], Any], timeout_s: float = DEADLINE_S) -> Any:
-    """What ``call`` gives once connections to a restarted server are tried again."""
+    """Retries ``call`` until a restarted server can be reached; returns its result."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:
@@ -454,7 +454,7 @@ def test_a_frozen_server_does_not_freeze_its_clients(
             strategy.parameters.apply([Update(table.spec, values)], SGD)
         with pytest.raises(DeadlineExceededError):
             strategy.parameters.status(0)
-        # What may take long, as writing a checkpoint, says nothing of a loss.
+        # A request that may take long, such as a checkpoint's, proves no loss by its delay.
         with pytest.raises(DeadlineExceededError, match="parameter server 0 at"):
             strategy.parameters.ask_all({0: {"kind": "verify"}}, timeout_s=0.2)
     assert time.monotonic() - started_s < AT_MOST_S

@@ -22,7 +22,7 @@ def test_closures_that_wait_run_by_priority(tmp_path: pathlib.Path) -> None:
         coordinator = ps.ClusterCoordinator(strategy, closures_in_flight=1)
         assert coordinator.schedule(lambda: 1).fetch(DEADLINE_S) == 1
         coordinator.schedule(wait_for, args=(str(gate),))
-        assert coordinator.stats()["running"] == 1  # all that the trainer takes at a time
+        assert coordinator.stats()["running"] == 1  # the trainer takes one closure at a time
         for number, priority in enumerate((0, 0, 2, -1, 2, 5)):
             coordinator.schedule(note, args=(number,), priority=priority)
         gate.touch()

@@ -103,7 +103,7 @@ def test_a_child_that_is_never_ready_is_reported_with_its_log(
     wait_until(lambda: "thinking" in log.read_text(), "its first word")
     with pytest.raises(DeadlineExceededError, match=r"(?s)not ready within 0.1 s.*thinking"):
         child.wait_ready(0.1)
-    child.kill()  # by another thread perhaps, and its log is closed then
+    child.kill()  # as another thread may; this closes the log
     with pytest.raises(FailedPreconditionError, match=r"(?s)status -9 before.*thinking"):
         child.wait_ready(0.1)
 

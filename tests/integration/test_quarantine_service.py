@@ -1,4 +1,4 @@
-"""Rows that kill the process which computes them: three deaths, then the rest is delivered."""
+"""Rows that kill the process that computes them: after three deaths the rest is delivered."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def deaths(cluster: ProcessCluster) -> list[int]:
     return [worker.returncode for worker in cluster.workers if worker.returncode is not None]
 
 
-# Most of the time goes into starting workers. What a reader that raises does is also simulated.
+# Starting workers takes most of the time; the simulation covers the reader that raises too.
 @pytest.mark.parametrize("on_error", [pytest.param("raise", marks=pytest.mark.long), "skip"])
 def test_a_window_that_kills_its_workers(tmp_path: pathlib.Path, on_error: str) -> None:
     dataset = ds.Dataset.range(ROWS).map(die_of_poison, schema=pa.schema([("id", pa.int64())]))
-    # Enough for three deaths and the rest: started side by side, which is quicker.
+    # Four workers: three die, one delivers the rest. It is quicker to start them side by side.
     with process_cluster(
         tmp_path, workers=0, dispatcher_args=("--worker-timeout-ms", "1000")
     ) as cluster:

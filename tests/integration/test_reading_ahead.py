@@ -1,4 +1,4 @@
-"""Programs and forked children that leave a file in the middle end, although Arrow reads on."""
+"""Programs and forked children that abandon a file end promptly, although Arrow reads ahead."""
 
 from __future__ import annotations
 

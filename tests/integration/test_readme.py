@@ -1,6 +1,6 @@
-"""The READMEs: each snippet runs as printed, or names only what there is; links lead somewhere.
+"""The READMEs: each snippet runs as printed or uses only names that exist; links have targets.
 
-What a snippet takes for granted (files, a service, a cluster) is made here, under its names.
+The tests make what a snippet assumes (files, a service, a cluster), under the snippet's names.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ROWS = 4_000
 
 
 def snippet(containing: str) -> str:
-    """The one snippet that has this text."""
+    """Returns the one snippet that has this text."""
     (found,) = (text for text in SNIPPETS if containing in text)
     return found
 
@@ -52,7 +52,7 @@ def clicks() -> pa.Table:
 
 @pytest.fixture
 def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """The working folder, with clicks/*.parquet."""
+    """Makes and enters a working folder with clicks/*.parquet."""
     (tmp_path / "clicks").mkdir()
     pq.write_table(clicks(), tmp_path / "clicks" / "day.parquet", row_group_size=500)
     monkeypatch.chdir(tmp_path)
@@ -60,7 +60,7 @@ def files(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Pa
 
 
 def run(text: str, names: dict[str, Any], replaced: dict[str, str] | None = None) -> None:
-    """Runs a snippet with other values for the places that it names."""
+    """Runs a snippet, after replacing texts such as addresses in it."""
     for old, new in (replaced or {}).items():
         assert old in text, f"no README says {old!r} any more"
         text = text.replace(old, new)
@@ -179,7 +179,10 @@ def test_every_name_is_there_and_takes_the_arguments(text: str) -> None:
 
 
 def _named(node: ast.AST) -> Any:
-    """What ``ds.x.y`` or ``ps.x.y`` stands for; None for anything else, or without its package."""
+    """Returns the object that ``ds.x.y`` or ``ps.x.y`` names.
+
+    None for any other expression, or if an optional package is missing.
+    """
     if isinstance(node, ast.Name):
         return PACKAGES.get(node.id)
     holder = _named(node.value) if isinstance(node, ast.Attribute) else None
@@ -201,7 +204,7 @@ def test_links_lead_somewhere(path: str) -> None:
 
 
 def _anchors(text: str) -> list[str]:
-    """What GitHub calls the titles of a document."""
+    """Returns the anchors that GitHub gives to a document's titles."""
     titles = re.findall(r"^#+ (.*)$", text, re.M)
     return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
 

@@ -1,4 +1,4 @@
-"""What a reader is told of: functions, files and elements that fail, and what cannot be read so."""
+"""Errors that reach a reader: failing functions, files and elements, and impossible requests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Going on in mid-epoch from a saved position: every row once, before and after together.
+"""Resuming in mid-epoch from a saved position: before and after together, every row once.
 
-Other numbers of workers, other dispatchers, other readers, the tenth time, and operators after
-`distribute` that hold rows.
+With other numbers of workers, other dispatchers, other readers, for the tenth time, and with
+operators after `distribute` that hold rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def service() -> Iterator[LocalService]:
 
 
 def read(iterator: Any, batches: int = 1 << 30) -> list[int]:
-    """The ids of so many batches."""
+    """Returns the ids of the next ``batches`` batches, or of all that are left."""
     ids: list[int] = []
     for _ in range(batches):
         batch = next(iterator, None)
@@ -65,7 +65,7 @@ def saved(iterator: Any) -> dict[str, Any]:
 
 
 def lives(make: Callable[[], ds.Dataset], counts: list[int]) -> list[int]:
-    """What a program reads that dies and goes on after so many batches each time."""
+    """Returns the ids that a program reads which is resumed after each of ``counts`` batches."""
     ids: list[int] = []
     state: dict[str, Any] | None = None
     for count in (*counts, 1 << 30):
@@ -153,7 +153,9 @@ def test_other_data_is_refused(service: LocalService) -> None:
     with iter(make(100)) as iterator:
         read(iterator, 2)
         state = saved(iterator)
-        with pytest.raises(FailedPreconditionError, match="elements of this iterator were taken"):
+        with pytest.raises(
+            FailedPreconditionError, match="elements were already taken from this iterator"
+        ):
             iterator.load_state_dict(state)
         assert len(read(iterator)) == 80, "a refused state changes nothing"
     for other in (make(200), make(100, delivery="at_most_once")):
@@ -213,7 +215,7 @@ def test_passes_with_other_numbers_of_workers(service: LocalService, after: int)
 def test_workers_go_on_near_where_a_reader_was(
     tmp_path: pathlib.Path, protocol: str | None
 ) -> None:
-    """They would make all that was consumed again, after days of training for as long."""
+    """Otherwise they would compute all consumed elements again: days, after days of training."""
     made, in_haste = tmp_path / "made", tmp_path / "in haste"
 
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -245,7 +247,7 @@ def test_workers_go_on_near_where_a_reader_was(
         rest.load_state_dict(state)
         ids += read(rest)
     assert sorted(ids) == list(range(ROWS))
-    # Besides those on which the function is tried where the dataset is registered.
+    # Plus the elements on which registration tries the function.
     assert len(made.read_text().split()) <= (ROWS - bookmark[0]) // 2 + 30
 
 
@@ -282,7 +284,7 @@ def shared(service: LocalService, name: str, timeout_s: float = 20.0) -> ds.Data
 
 
 def two_readers(service: LocalService, name: str) -> tuple[list[int], list[dict[str, Any]]]:
-    """Reads a part with two, after a third has read and left; the rows and the states."""
+    """Reads a part with two readers, after a third has read and left; returns rows and states."""
     with iter(shared(service, name)) as first, iter(shared(service, name)) as second:
         with iter(shared(service, name)) as third:
             ids = read(third, 5)
@@ -404,7 +406,7 @@ def test_who_has_seen_the_end_knows_who_left_since(service: LocalService) -> Non
 
 
 class NoTrainers:
-    """A coordinator of none: what iterators have in the data service is all there is."""
+    """A coordinator whose trainers hold no positions: only the data service does."""
 
     num_trainers = 1
 
@@ -428,7 +430,7 @@ def test_epochs_that_were_read_to_their_end_begin_again_each_time(service: Local
         for iterator in iterators:
             with dataset().iterator(iterator.epoch) as reader:
                 assert sorted(read(reader)) == list(range(100))
-        # Those who ask next made their dataset when nobody read it any more.
+        # The next readers come only when no reader of this pass is left.
         wait_until(lambda: not readers_of(service, "begin-again"), "the readers to be gone")
 
 

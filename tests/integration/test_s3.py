@@ -1,4 +1,4 @@
-"""Files of an object store, S3's own protocol spoken by a real server, here and on data workers."""
+"""Files in an object store, a real server of S3's protocol, read here and on data workers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ READY_TIMEOUT_S = 60.0
 
 @pytest.fixture(scope="module")
 def options() -> Iterator[dict[str, Any]]:
-    """`storage_options` for a server of this module, which has one bucket."""
+    """Yields the `storage_options` of this module's server, which has one bucket."""
     with spawn_module("tests.integration.programs.s3_server") as server:
         url = server.wait_ready(READY_TIMEOUT_S)["address"]
         chosen = {"endpoint_url": url, "key": "somebody", "secret": SECRET}
@@ -40,7 +40,7 @@ def options() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def files(options: dict[str, Any]) -> dict[str, str]:
-    """The same rows in three formats: the glob of each."""
+    """Writes the same rows in three formats; returns the glob of each."""
     store = s3fs.S3FileSystem(**options)
     for number in range(FILES):
         ids = range(number * ROWS, (number + 1) * ROWS)
@@ -201,7 +201,8 @@ def test_credentials_are_neither_listed_nor_logged(
                 [sys.executable, *asked], capture_output=True, text=True, timeout=60, check=True
             )
             assert SECRET not in done.stdout + done.stderr
-        # It has what a restarted dispatcher must tell the workers, and nobody else reads it.
+        # The journal may hold the secret, which a restarted dispatcher passes on to workers, if
+        # only its owner can read it.
         for kept in journal.iterdir():
             assert SECRET.encode() not in kept.read_bytes() or not kept.stat().st_mode & 0o077
     logs = [path.read_text() for path in tmp_path.glob("*.log")]

@@ -1,4 +1,4 @@
-"""A server made as programs for TensorFlow make theirs."""
+"""A server that is made in the way TensorFlow programs make theirs."""
 
 from __future__ import annotations
 

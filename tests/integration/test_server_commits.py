@@ -1,4 +1,4 @@
-"""Changes of closures on real parameter servers: all of them, once, whatever is lost."""
+"""Changes of closures on real parameter servers: all are made, once each, whatever is lost."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.unit.bfloat16_twin import rounded
 
 @pytest.fixture(scope="module")
 def addresses() -> Iterator[list[str]]:
-    """Three servers that tests share, one after the other, with sessions of their own."""
+    """Yields three servers that tests use in turn, each in a session of its own."""
     with running_servers(3) as addresses:
         yield addresses
 
@@ -56,7 +56,7 @@ def _not_expected(error: Exception) -> None:
 
 
 class Closures:
-    """Runs closures here as a trainer runs them there."""
+    """Runs closures in this process as a trainer runs them."""
 
     def __init__(self, strategy: ParameterServerStrategy, trainer: str = "t") -> None:
         self.strategy = strategy
@@ -249,7 +249,7 @@ def test_a_lost_trainers_closure_has_ended_with_what_it_noted_of_the_parts_that_
 
 
 class LostReplies:
-    """Makes the connection break when the next replies arrive, after the server has acted."""
+    """Breaks connections as the next ``count`` replies arrive, after the server has acted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -311,7 +311,7 @@ def test_a_pull_goes_along_with_an_earlier_closures_commit_although_replies_are_
         monkeypatch.setattr("pstrain.trainer.two_phase_commit.reached", lose)
         run = closures.committer.new_run(StepToken(strategy.session, 2 * closure, 0), 0)
         with step_scope(run.token, run):
-            # Large enough to travel by itself over Flight.
+            # Large enough for a message of its own over Flight.
             table.assign_add(np.ones((60_000, 16), np.float32))
         held = closures.committer.end(run, pb.ClosureResult(id=run.token.closure))
         token = StepToken(strategy.session, 2 * closure + 1, 0)

@@ -1,4 +1,4 @@
-"""What happens when parts of the data service die, freeze or come back, as real processes."""
+"""Parts of a data service of real processes die, freeze and come back."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ DYNAMIC = ds.ShardingPolicy.DYNAMIC
 OFF = ds.ShardingPolicy.OFF
 ROWS = 40_000
 AT_MOST_S = 40.0
-"""Less than what is not to be waited for would take."""
+"""Shorter than any time-out that these tests must not wait for."""
 
 
 @pytest.fixture
 def cluster(tmp_path: pathlib.Path) -> Iterator[ProcessCluster]:
-    """Two workers whose leases run out fast."""
+    """Runs two workers whose leases expire quickly."""
     arguments = ("--worker-timeout-ms", "1500", "--client-timeout-ms", "1500")
     with process_cluster(tmp_path / "logs", workers=2, dispatcher_args=arguments) as running:
         yield running
@@ -43,7 +43,7 @@ def cluster(tmp_path: pathlib.Path) -> Iterator[ProcessCluster]:
 
 @pytest.fixture
 def dataset(tmp_path: pathlib.Path) -> ds.Dataset:
-    """Rows of files, slowly enough that a failure meets work under way."""
+    """Returns rows of files, computed so slowly that a failure meets work in flight."""
 
     def slow(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         time.sleep(0.02)
@@ -152,9 +152,10 @@ def test_what_cannot_be_replayed_is_not_run_again_for_a_killed_worker(
     assert lost["windows"] >= 1
     assert lost["windows_not_counted"] == 0
     assert ROWS - len(got) <= lost["rows_at_most"] < ROWS // 2
-    said = f"lost what was under way in {lost['windows']} windows, up to {lost['rows_at_most']:,}"
+    windows = "window" if lost["windows"] == 1 else "windows"
+    said = f"were lost in {lost['windows']} {windows}, up to {lost['rows_at_most']:,}"
     assert said in status_text(json.dumps(status))
-    # Some was under way, and all that nobody had begun is there.
+    # Only rows in flight at the killed worker are missing; all other windows are delivered.
     assert ROWS // 2 < len(got) < ROWS
     calls = np.fromfile(seen, np.int64)
     assert len(np.unique(calls)) == len(calls), "nothing is computed twice"
@@ -290,7 +291,7 @@ def lines_until_holding(process: subprocess.Popen[str]) -> list[int]:
 def test_the_rows_of_a_killed_reader_go_to_another(
     cluster: ProcessCluster, dataset: ds.Dataset
 ) -> None:
-    """Rows that the dead reader was told of are not read again; those it had not reported are."""
+    """Rows that the dead reader had reported do not come again; rows it had not reported do."""
     dataset_id = ds.register_dataset(cluster.target, dataset)
     doomed = start_reader(cluster.target, dataset_id, 40)
     with doomed:
@@ -302,14 +303,14 @@ def test_the_rows_of_a_killed_reader_go_to_another(
             doomed.kill()
             deadline_s = time.monotonic() + 90
             while len(got) + len(taken) < ROWS and time.monotonic() < deadline_s:
-                # The end means that nothing is left at present; the dead reader's rows come back.
+                # The end means that nothing is left at present: the dead reader's rows come back.
                 for batch in iterator:
                     got += ids_of(batch)
     assert_every_row_once(got + taken)
 
 
 def wait_until_reported(cluster: ProcessCluster, rows: int) -> None:
-    """Waits for the reader's next grouped call, after which its rows are accounted for."""
+    """Waits for the reader's next grouped call, which reports the rows that it consumed."""
     wait_until(lambda: rows_consumed(cluster) >= rows, "the report of the rows consumed")
 
 

@@ -1,4 +1,4 @@
-"""Reading through the data service while nothing fails: every policy, every way to share."""
+"""Reading through the data service without failures: every policy, every way to share a job."""
 
 from __future__ import annotations
 
@@ -301,7 +301,7 @@ def test_the_end_lets_the_reader_go_and_keeps_its_position(
     policy: ds.ShardingPolicy, job_name: str | None
 ) -> None:
     with local_service(workers=2) as service:
-        # A plan with a drawn seed, which is asked for where another program registered it.
+        # The shuffle draws its seed; a second program asks the dispatcher for the registered one.
         data = ds.Dataset.range(100).shuffle(10).batch(10)
         if job_name == "numbered":
             began = iter(data.distribute(policy, service.target, job_name=job_name))
@@ -316,12 +316,14 @@ def test_the_end_lets_the_reader_go_and_keeps_its_position(
         assert left == []
         assert not readers_of(service)
         at_end = iterator.state_dict()
-    # Nothing of it asks the servers, which have gone.
+    # These calls ask no server: all have gone.
     assert iterator.state_dict() == at_end
     assert iterator.stats()["rows"] == rows
     with pytest.raises(StopIteration):
         next(iterator)
-    with pytest.raises(FailedPreconditionError, match="elements of this iterator were taken"):
+    with pytest.raises(
+        FailedPreconditionError, match="elements were already taken from this iterator"
+    ):
         iterator.load_state_dict(at_end)
     iterator.close()
 

@@ -1,4 +1,4 @@
-"""Exchanges through shared memory: what arrives, what is given back, and who is refused."""
+"""Exchanges through shared memory: messages, the return of segments, and refused clients."""
 
 from __future__ import annotations
 
@@ -95,13 +95,13 @@ def test_a_body_larger_than_everything_that_may_be_lent(server: LocalServer) -> 
 
 
 def test_who_keeps_everything_gets_everything(server: LocalServer) -> None:
-    """More than may be lent: the rest is copied, so that the sender is never starved."""
+    """Bodies beyond what may be lent are copied, so that the sender is never starved."""
     size, n = MIB, 2 * POOL_BYTES // MIB
     with open_to(server.address, "count", n=n, size=size) as exchange:
         kept = [exchange.recv(TIMEOUT_S) for _ in range(n)]
         assert exchange.recv(TIMEOUT_S) is None
         assert exchange._connection._holdings.held_bytes <= HELD_BYTES
-    # Also after the connection is closed, and the server's side with it.
+    # The bodies stay valid after both ends of the connection are closed.
     server.stop()
     for index, message in enumerate(kept):
         assert message is not None
@@ -345,7 +345,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def peer() -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in another process, and its address."""
+    """Yields a server process and its address."""
     address = new_address()
     with subprocess.Popen(
         [sys.executable, "-c", SERVER, address],

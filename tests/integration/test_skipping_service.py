@@ -1,4 +1,4 @@
-"""on_error="skip" through a real service: what is left out is exact, counted, and reported."""
+"""on_error="skip" through a real service: exactly the bad parts are skipped, counted, reported."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_files_that_cannot_be_read(
     policy: ds.ShardingPolicy,
     planned_before: bool,
 ) -> None:
-    """Damage before the files are planned, and after, while a reader has them."""
+    """Files are damaged before they are planned, or after."""
     write_numbers(tmp_path, files=6, rows_per_file=4_000)
     paths = [str(tmp_path / f"part-{index:03}.parquet") for index in range(6)]
     dataset = ds.Dataset.from_parquet(paths).select("id")

@@ -1,4 +1,4 @@
-"""Datasets that data workers save while these and the dispatcher die, and that are loaded again."""
+"""Datasets are saved by data workers, while these and the dispatcher die, and loaded again."""
 
 from __future__ import annotations
 
@@ -49,20 +49,22 @@ def service() -> Iterator[LocalService]:
 
 
 class Gates:
-    """Rows that wait: the later three quarters of them for a file each, so that a failure meets
-    work under way, however fast the machine."""
+    """Rows of which each of the last three quarters waits for a gate, a file of its own.
+
+    A failure thus meets work in flight, however fast the machine.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
         self._paths = write_numbers(folder, files=40, rows_per_file=ROWS // 40, group_rows=250)
 
     def open(self, *quarters: int) -> None:
-        """Lets the rows of these quarters pass."""
+        """Opens the gates of these quarters."""
         for quarter in quarters:
             (self.folder / f"gate-{quarter}").touch()
 
     def dataset(self) -> ds.Dataset:
-        """All rows in their order: 40 windows."""
+        """Returns all rows in their order, as 40 windows."""
         folder = str(self.folder)
 
         def wait(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -391,7 +393,7 @@ def metadata_of(snapshot_id: str) -> Metadata:
 def test_who_was_frozen_before_it_said_what_is_saved_does_not_take_the_folder_of_another(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Its snapshot was cancelled and the folder deleted meanwhile, and another was saved there."""
+    """Meanwhile its snapshot was cancelled, its folder deleted, and another saved in its place."""
     path = str(tmp_path / "s")
     program = (sys.executable, "-c", _FREEZES_BEFORE_IT_SAYS_WHAT_IS_SAVED, path)
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as zombie:

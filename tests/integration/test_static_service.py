@@ -1,4 +1,4 @@
-"""Static sharding through real servers: worker lists, shares, missing and restarted workers."""
+"""Static sharding on real servers: worker lists, shares, missing and restarted workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LIST = ("127.0.0.1:%port%",) * 3
 def listed(
     *, workers: int = 3, addresses: tuple[str, ...] = LIST, **settings: object
 ) -> Iterator[LocalService]:
-    """A dispatcher with a list of workers, and some of them."""
+    """Runs a dispatcher with a list of workers, and ``workers`` of these."""
     config = ds.DispatcherConfig(worker_addresses=addresses, **settings)
     with local_service(workers=workers, config=config) as service:
         yield service
@@ -259,7 +259,7 @@ def test_a_worker_that_is_lost_for_good_is_an_error_at_the_deadline() -> None:
 
 
 def test_a_restarted_worker_begins_its_share_of_a_shared_job_again() -> None:
-    """Every row comes; those of the share that was under way may come twice."""
+    """Every row comes; rows of the restarted worker's share may come twice."""
     dataset = ds.Dataset.range(3_000).batch(10)
     with listed(**lost_quickly()) as service:
         remote = dataset.distribute(

@@ -19,7 +19,7 @@ OFF, DYNAMIC, DATA = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC, ds.Shardi
 def two_hosts(
     monkeypatch: pytest.MonkeyPatch, *, local: int, elsewhere: int, **settings: object
 ) -> Iterator[LocalService]:
-    """A service with workers on this host, and others that say that they are on another."""
+    """Runs a service with workers on this host, and others that claim to be on another host."""
     config = ds.DispatcherConfig(**settings)
     with local_service(workers=local, config=config) as service:
         with monkeypatch.context() as patched:

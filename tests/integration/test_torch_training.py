@@ -26,7 +26,7 @@ def clicks() -> dict[str, np.ndarray]:
 
 
 class Network(torch.nn.Module):
-    """Written in this file, which no trainer can import."""
+    """A module that is defined in this file, which no trainer can import."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

@@ -130,7 +130,7 @@ def test_training_stops_in_an_epoch_and_counts_what_was_under_way(
     history = model.fit(data, 2, callbacks=[Stop()], steps_per_execution=1, verbose=0)
     steps = history.history["examples"][0] / 100
     assert history.epoch == [0]
-    # Whoever is late with the first batch holds up its report, and 64 a trainer may be under way.
+    # The first report waits for the slower trainer; each may have 64 steps in flight by then.
     assert steps == int(model.optimizer.iterations.numpy()) <= 128
 
 
@@ -247,7 +247,7 @@ def test_rows_of_a_lost_trainer_go_to_the_others_although_each_reads_by_itself(
         strategy = ps.ParameterServerStrategy(cluster.resolver)
         model = compiled(strategy)
         coordinator = ps.ClusterCoordinator(strategy)
-        # One that has not joined yet when it is killed would not be lost.
+        # A trainer that is killed before it has joined would not count as lost.
         wait_until(lambda: coordinator.live_trainers() == {0, 1}, "both trainers")
         killer = Killer(cluster)
         history = model.fit(
@@ -264,7 +264,7 @@ def test_rows_of_a_lost_trainer_go_to_the_others_although_each_reads_by_itself(
 
 
 def test_who_is_there_trains_on_all_rows(tmp_path: Any) -> None:
-    """Of a shuffled pass, which is another each epoch, in epochs that end inside of it."""
+    """The passes are shuffled, each in another order, and the first epochs end within a pass."""
     with ps.LocalCluster(workers=2, ps=1, data_workers=0, log_dir=tmp_path) as cluster:
         cluster.kill("worker", 1)
         strategy = ps.ParameterServerStrategy(cluster.resolver)
@@ -287,3 +287,27 @@ def test_data_without_an_end_or_with_other_rows_each_time_are_read_in_shares(
     assert model.fit(endless, steps_per_epoch=15, verbose=0).history["examples"] == [1_500]
     made = ds.Dataset.from_numpy(columns).map(lambda c: c, deterministic=False).batch(100)
     assert model.fit(made, epochs=2, verbose=0).history["examples"] == [1_000, 1_000]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_evaluation_that_is_broken_off_leaves_nothing_behind(
+    error: type[BaseException], cluster: ps.LocalCluster, strategy: ps.ParameterServerStrategy
+) -> None:
+    model = compiled(strategy)
+    data = ds.Dataset.from_numpy(clicks()).batch(100)
+    shared = data.distribute(ds.ShardingPolicy.DYNAMIC, cluster.service)
+
+    class Breaks(ps.callbacks.Callback):
+        def on_test_batch_end(self, batch: int, logs: dict[str, float]) -> None:  # noqa: ARG002
+            raise error
+
+        on_predict_batch_end = on_test_batch_end
+
+    breaks: dict[str, Any] = {"callbacks": [Breaks()], "steps_per_execution": 1}
+    for each in (shared, data):
+        with pytest.raises(error):
+            model.evaluate(each, verbose=0, **breaks)
+        with pytest.raises(error):
+            model.predict(each, distributed=True, **breaks)
+        ps.ClusterCoordinator(strategy).join()
+    assert model.evaluate(shared, verbose=0)["examples"] == ROWS

@@ -1,4 +1,4 @@
-"""Training over TLS: with the right certificates, without them, and what is said then."""
+"""Training over TLS: with the right certificates, and the errors without them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pstrain.errors import InvalidArgumentError, UnauthenticatedError
 
 DEADLINE_S = 60.0
 SHORT = ParameterConfig(start_timeout_s=1.0, share_memory=False)
-# What can never succeed is not waited for.
+# Far longer than a test may take: a connection that can never succeed must not be retried.
 WAITING = ParameterConfig(start_timeout_s=600.0, share_memory=False)
 
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Arguments of servers."""
+    """Writes certificates; returns the arguments of servers that name them."""
     folder = tmp_path_factory.mktemp("tls")
     authority = trustme.CA()
     certificate = authority.issue_cert("127.0.0.1", "localhost")
@@ -37,7 +37,7 @@ def pem(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def resolver(pem: dict[str, str]) -> Iterator[ps.SimpleClusterResolver]:
-    """Of a trainer and a parameter server with TLS, in this process."""
+    """Runs a trainer and a parameter server with TLS in this process; yields their resolver."""
     with contextlib.ExitStack() as stack:
         addresses = {}
         for job in ("ps", "worker"):
@@ -51,7 +51,7 @@ def test_coordinator_trainer_and_server_speak_tls(
     resolver: ps.SimpleClusterResolver, pem: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PSTRAIN_TLS_CA", pem["tls_ca_path"])
-    # Through shared memory there is nothing to encrypt.
+    # Without shared memory, over which there is nothing to encrypt.
     monkeypatch.setattr("pstrain.trainer.server_session.ParameterConfig", lambda: SHORT)
     strategy = ps.ParameterServerStrategy(resolver, config=ParameterConfig(share_memory=False))
     coordinator = ps.ClusterCoordinator(strategy)

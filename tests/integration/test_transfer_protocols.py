@@ -1,4 +1,4 @@
-"""All ways that elements take deliver the same and fail the same."""
+"""All transfer protocols deliver the same elements and fail in the same way."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ OFF = ds.ShardingPolicy.OFF
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="the platform cannot share memory")
 both = pytest.mark.parametrize("protocol", ["shared_memory", "flight"])
-# With workers in the reader's process.
+# ``local``: with workers in the reader's process.
 every = pytest.mark.parametrize("protocol", ["local", "shared_memory", "flight"])
 
 
@@ -46,7 +46,7 @@ def service() -> Iterator[LocalService]:
 def test_what_came_compressed_counts_as_the_memory_that_it_takes(
     service: LocalService, protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[tuple[int, int]] = []  # of this test's batches alone: others' readers may live
+    sizes: list[tuple[int, int]] = []  # only this test's batches: readers of others may live
     put = ElementBuffer.put
 
     def noted(buffer: ElementBuffer[Delivery], items: Iterable[tuple[Delivery, int]]) -> bool:
@@ -111,7 +111,7 @@ def test_elements_without_rows_end_their_spans(
 
 @every
 def test_a_consumer_may_keep_every_batch(service: LocalService, protocol: str) -> None:
-    """More than all segments of a stream together, twice."""
+    """The batches take more than twice the memory of all segments of a stream."""
     rows, per_batch = 100 * 131_072, 131_072
     dataset = ds.Dataset.range(rows).batch(per_batch)
     remote = dataset.distribute(DYNAMIC, service.target, data_transfer_protocol=protocol)

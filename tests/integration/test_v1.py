@@ -1,4 +1,4 @@
-"""The V1 form with real processes: workers and servers that die and come back."""
+"""The V1 form in real processes, with workers and servers that die and come back."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEADLINE_S = 90.0
 
 
 class Tasks:
-    """Processes of one cluster of 2 workers and 2 parameter servers."""
+    """The processes of one cluster, with 2 workers and 2 parameter servers."""
 
     def __init__(self, folder: pathlib.Path, steps: int, pause_s: float) -> None:
         self.out, self.checkpoints = folder / "out", folder / "checkpoints"
@@ -449,7 +449,7 @@ def test_rows_go_to_other_keys_only_where_no_other_worker_trains(tmp_path: pathl
                 for strategy, mine in zip((chief, other), keys, strict=True):
                     with pytest.raises(FailedPreconditionError, match="before training, in stra"):
                         strategy.run(mine.assign, (nothing,))
-                with pytest.raises(FailedPreconditionError, match="do not hear"):
+                with pytest.raises(FailedPreconditionError, match="would not learn"):
                     manager.checkpoint.restore(manager.save())
                 other.membership.report_done(1)
         assert len(lookups[0]) == 20

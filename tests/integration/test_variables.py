@@ -1,4 +1,4 @@
-"""What variables cost the network and this process, on real parameter servers."""
+"""What variables on real parameter servers cost the network and this process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def strategy(cluster: ps.LocalCluster) -> ps.ParameterServerStrategy:
 
 
 class Traffic:
-    """Bytes of bodies in both directions."""
+    """Counts of the bytes sent to and received from parameter servers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent_bytes = self.received_bytes = 0

@@ -1,4 +1,4 @@
-"""Progress of join, times of trainers and a trace, of closures on real trainers."""
+"""Closures on real trainers: the progress of join, the trainers' times, and a trace."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def test_join_tells_how_far_closures_are(
 
 def test_a_slow_trainer_is_told_from_the_others(coordinator: ps.ClusterCoordinator) -> None:
     def work() -> None:
-        # Far apart, for a busy machine adds to both.
+        # Far apart, as a busy machine adds to both times.
         time.sleep(0.2 if ps.get_current_worker_index() else 0.01)
 
-    # More than closures of the test before, whose times count too.
+    # More closures than the test before ran, as the times of those count too.
     values = [coordinator.schedule(work, trainer=index) for index in (0, 1) for _ in range(25)]
     coordinator.join(DEADLINE_S)
     assert all(value.has_value for value in values)

@@ -1,4 +1,4 @@
-"""The number of workers that would be enough, as real readers and workers make it come about."""
+"""The number of workers that would be enough, as estimated with real readers and workers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OFF, DYNAMIC = ds.ShardingPolicy.OFF, ds.ShardingPolicy.DYNAMIC
 
 
 def endless() -> ds.Dataset:
-    """An estimate takes a while, and there is none of a job that is over."""
+    """Returns endless data: an estimate takes a while, and a job that has ended gets none."""
     return ds.Dataset.range(10**7).repeat()
 
 
@@ -90,7 +90,7 @@ def test_a_fast_reader_of_a_slow_pipeline_asks_for_more_and_a_slow_reader_for_fe
             finally:
                 stop.set()
                 thread.join(60.0)
-        assert "workers would be enough (" in capsys.readouterr().out
+        assert " would be enough (" in capsys.readouterr().out
 
 
 def test_the_status_as_json_says_why() -> None:

@@ -26,22 +26,79 @@ from tests.simulation.runner import PROTOCOLS, players, run_seeds
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=20_000, metavar="N", help="how many")
-    parser.add_argument("--first", type=int, default=0, metavar="SEED", help="where to begin")
-    parser.add_argument("--processes", type=int, default=available_cores(), metavar="N")
-    parser.add_argument("--protocols", nargs="+", choices=PROTOCOLS, help="all unless given")
-    parser.add_argument("--coordinated-seeds", type=int, metavar="N", help="how many of rounds")
-    parser.add_argument("--snapshot-seeds", type=int, metavar="N", help="how many of saving")
-    parser.add_argument("--consistency-seeds", type=int, metavar="N", help="of each rule")
-    parser.add_argument("--training-seeds", type=int, metavar="N", help="how many of training")
-    parser.add_argument("--restore-seeds", type=int, default=0, metavar="N", help="of restores")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=20_000,
+        metavar="N",
+        help="number of seeds of the protocol `delivery`, from which the other numbers follow "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--first",
+        type=int,
+        default=0,
+        metavar="SEED",
+        help="first seed of every protocol (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=available_cores(),
+        metavar="N",
+        help="number of processes to play in (default: the cores that are available)",
+    )
+    parser.add_argument(
+        "--protocols",
+        nargs="+",
+        choices=PROTOCOLS,
+        metavar="PROTOCOL",
+        help=f"protocols to play, of {', '.join(PROTOCOLS)} (default: all)",
+    )
+    parser.add_argument(
+        "--coordinated-seeds",
+        type=int,
+        metavar="N",
+        help="number of seeds of `coordinated` (default: a hundredth of --seeds)",
+    )
+    parser.add_argument(
+        "--snapshot-seeds",
+        type=int,
+        metavar="N",
+        help="number of seeds of `snapshots` (default: a hundredth of --seeds)",
+    )
+    parser.add_argument(
+        "--consistency-seeds",
+        type=int,
+        metavar="N",
+        help="number of seeds of `sync`, and as many of `ssp` (default: a hundredth of --seeds)",
+    )
+    parser.add_argument(
+        "--training-seeds",
+        type=int,
+        metavar="N",
+        help="number of seeds of `training` (default: a tenth of --seeds)",
+    )
+    parser.add_argument(
+        "--restore-seeds",
+        type=int,
+        default=0,
+        metavar="N",
+        help="number of seeds of `loops` and of each protocol with restores; a quarter of it for "
+        "`second-losses` (default: %(default)s)",
+    )
     parser.add_argument(
         "--within-s",
         type=float,
         default=math.inf,
         metavar="SECONDS",
-        help="of each protocol; further seeds are left out",
+        help="seconds that each protocol may take; the seeds that are left then are not played "
+        "(default: no limit)",
     )
     options = parser.parse_args()
     if options.seeds < 0 or options.processes < 1 or not options.within_s > 0:
@@ -85,7 +142,7 @@ def _play(protocol: str, seeds: range, options: argparse.Namespace, pool: Execut
         flush=True,
     )
     if report.first is not None:
-        print(f"the first that fails: {report.first}")
+        print(f"first failure: {report.first}")
     return int(report.first is not None)
 
 

@@ -18,23 +18,32 @@ from tests.simulation.runner import PROTOCOLS
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation.replay", description=__doc__)
-    parser.add_argument("seeds", help="a seed, shown step by step, or a range A:B, only judged")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation.replay",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "seeds",
+        help="a seed, to play step by step, or a range A:B, to play without showing the "
+        "steps; B is not played",
+    )
+    protocols = parser.add_argument_group("protocol to play, instead of the delivery of rows")
     for protocol, what in (
-        ("coordinated", "of coordinated reads"),
-        ("snapshots", "of saving datasets"),
-        ("training", "of trainers"),
-        ("sync", "of training in rounds"),
-        ("ssp", "of training with bounded staleness"),
-        ("loops", "of loops to the end of the data"),
-        ("restores", "of lost servers"),
-        ("sync-restores", "of lost servers in rounds"),
-        ("ssp-restores", "of lost servers with bounded staleness"),
-        ("failing-restores", "of lost servers where closures fail"),
-        ("second-losses", "of servers that are lost while rounds are made anew"),
-        ("hard-restores", "of servers that are lost, and saves that end, in restores"),
+        ("coordinated", "coordinated reads"),
+        ("snapshots", "saving of datasets"),
+        ("training", "training"),
+        ("sync", "training in rounds"),
+        ("ssp", "training with bounded staleness"),
+        ("loops", "loops to the end of the data"),
+        ("restores", "training that loses parameter servers"),
+        ("sync-restores", "training in rounds that loses parameter servers"),
+        ("ssp-restores", "training with bounded staleness that loses parameter servers"),
+        ("failing-restores", "training that loses parameter servers, with closures that fail"),
+        ("second-losses", "training that loses a second server while rounds are made again"),
+        ("hard-restores", "training with further losses, and ends of saves, during a restore"),
     ):
-        parser.add_argument(
+        protocols.add_argument(
             f"--{protocol}", action="store_const", dest="protocol", const=protocol, help=what
         )
     parser.set_defaults(protocol="delivery")

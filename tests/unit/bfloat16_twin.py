@@ -1,4 +1,4 @@
-"""What bfloat16 is, in NumPy alone: the float32 nearest to a value whose lower 16 bits are 0."""
+"""The definition of bfloat16 in NumPy: the nearest float32 whose lower 16 bits are 0."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def bits_of(values: np.ndarray) -> np.ndarray:
-    """uint16, of float32 values that are not NaN; of two that are equally near the even one."""
+    """Returns the bits (uint16) of float32 values that are not NaN; ties round to even."""
     exact = np.ascontiguousarray(values, np.float32)
     below = (exact.view(np.uint32) >> 16).astype(np.int64)
     # One step above the largest number is infinity, which counts as 2 ** 128; nothing is above it.
@@ -19,5 +19,5 @@ def bits_of(values: np.ndarray) -> np.ndarray:
 
 
 def rounded(values: np.ndarray) -> np.ndarray:
-    """float32 values as they are once they have travelled as bfloat16."""
+    """Returns float32 values rounded to bfloat16 and widened to float32 again."""
     return (bits_of(values).astype(np.uint32) << 16).view(np.float32)

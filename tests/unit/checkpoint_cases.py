@@ -10,7 +10,7 @@ from pstrain.variables.variable import create_variable
 
 
 class Model:
-    """Variables of two names, the second twice."""
+    """Three variables, two of which have the same name."""
 
     def __init__(self, rows: int = 4, *, seed: int = 1) -> None:
         start = initializers.normal(seed=seed)
@@ -28,7 +28,7 @@ class Model:
 
 
 class Position:
-    """Data that knows where it is."""
+    """Data that saves and restores its position."""
 
     def __init__(self, row: Any = 0) -> None:
         self.row = row

@@ -16,7 +16,7 @@ from dataservice.dataset.stream import BatchStream, RunContext
 
 
 def chunked(table: pa.Table, sizes: list[int]) -> pa.Table:
-    """The table cut into chunks of these sizes, which sources keep; the rest is one chunk."""
+    """Cuts a table into chunks of these sizes, which sources keep; the rest is one chunk."""
     parts, first = [], 0
     for size in sizes:
         parts.append(table.slice(first, size))
@@ -25,32 +25,32 @@ def chunked(table: pa.Table, sizes: list[int]) -> pa.Table:
 
 
 def numbers(count: int, sizes: list[int] | None = None) -> Dataset:
-    """Rows 0, 1, ... in column `x`, in chunks of 3, 1, 4, 1, 5 and the rest unless given."""
+    """Returns rows 0, 1, ... in column `x`, by default in chunks of 3, 1, 4, 1, 5 and the rest."""
     table = pa.table({"x": pa.array(range(count), pa.int64())})
     return Dataset.from_table(chunked(table, [3, 1, 4, 1, 5] if sizes is None else sizes))
 
 
 def values(batches: list[pa.RecordBatch], column: str = "x") -> list[Any]:
-    """All values of a column."""
+    """Returns all values of a column."""
     return [value for batch in batches for value in batch.column(column).to_pylist()]
 
 
 def run(dataset: Dataset | Node, epoch: int = 0, **context: Any) -> list[pa.RecordBatch]:
-    """The record batches of one pass."""
+    """Returns the record batches of one pass."""
     with open_stream(dataset, epoch, **context) as stream:
         return list(stream)
 
 
 def open_stream(dataset: Dataset | Node, epoch: int = 0, **context: Any) -> BatchStream:
-    """A fresh stream."""
+    """Opens a new stream."""
     node = dataset.node if isinstance(dataset, Dataset) else dataset
     return node.open(RunContext(epoch=epoch, **context))
 
 
 def check_positions(dataset: Dataset | Node, epoch: int = 0, limit: int = 200) -> None:
-    """Saves before every batch, restores each position in a fresh stream, compares the tails.
+    """Saves before every batch, restores each position in a new stream, and compares the tails.
 
-    Also saves again right after a restore, and one batch after it. At most `limit` batches.
+    Also saves again right after a restore, and one batch later. Checks at most `limit` batches.
     """
     expected: list[pa.RecordBatch] = []
     states: list[dict[str, Any]] = []
@@ -77,7 +77,7 @@ def check_positions(dataset: Dataset | Node, epoch: int = 0, limit: int = 200) -
 def _check_tail(
     dataset: Dataset | Node, epoch: int, state: dict[str, Any], tail: list[pa.RecordBatch]
 ) -> dict[str, Any]:
-    """Restores, reads as many batches as `tail` has, compares, and returns the position then."""
+    """Restores `state`, compares the batches that follow with `tail`; returns the position then."""
     with open_stream(dataset, epoch) as stream:
         stream.restore(state)
         for number, wanted in enumerate(tail):

@@ -1,4 +1,4 @@
-"""How much Python some work runs, which depends on no other load of the machine."""
+"""Counts of Python calls: a measure of work that does not depend on the machine's load."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def calls_of(work: Callable[[], Any]) -> int:
-    """How many functions of Python some work calls; a generator that goes on is one too."""
+    """Counts the Python functions that ``work`` calls; each resumed generator counts as a call."""
     calls = 0
 
     def count(_frame: object, event: str, _argument: object) -> None:

@@ -1,4 +1,4 @@
-"""A dispatcher's state that tests change by decisions and facts, and what is asked of it."""
+"""Requests to a dispatcher, and functions that change its state by decisions and events."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ OPEN = OpenIteration(
 
 
 def plan_of(windows: int, rounds: int | None = 1, *, rows: int = 1) -> WindowPlan:
-    """Windows of so many rows each."""
+    """Returns a plan of windows with `rows` rows each."""
     splits = tuple(Split(start=i * rows, stop=(i + 1) * rows, rows=rows) for i in range(windows))
     return WindowPlan(splits=splits, target_rows=rows, rounds=rounds)
 
 
 def apply(state: DispatcherState, decision: Decision) -> Any:
-    """Applies the facts of a decision; its reply."""
+    """Applies the events of a decision; returns its reply."""
     for event in decision.events:
         state.apply(event)
     return decision.reply
 
 
 def commit(state: DispatcherState, decision: Decision) -> Any:
-    """As `apply`, and looks whether all holds that must: not for thousands of windows."""
+    """Does what `apply` does and checks all invariants: too slow for thousands of windows."""
     reply = apply(state, decision)
     check_invariants(state)
     return reply
 
 
 def replayed(events: Iterable[ev.Event]) -> DispatcherState:
-    """The state that facts lead to."""
+    """Returns the state that events lead to, with the invariants checked after each."""
     state = DispatcherState()
     for event in events:
         state.apply(event)
@@ -57,7 +57,7 @@ def replayed(events: Iterable[ev.Event]) -> DispatcherState:
 
 
 def compacted(state: DispatcherState) -> DispatcherState:
-    """The state after its journal was compacted and read again."""
+    """Returns the state that is read again from its compacted journal."""
     short = DispatcherState()
     for fact in facts_of(state):
         for event in decode_frame(encode_frame([fact])):

@@ -1,4 +1,4 @@
-"""Services of the dispatcher over journals that are lists, and what is asked of them."""
+"""Dispatcher services over journals that are lists, and requests to them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WAIT_S = 10.0
 
 
 def eventually(condition: Callable[[], object]) -> None:
-    """Gives other threads time until the condition holds; fails when it never does."""
+    """Waits until other threads have made the condition true; fails the test if they never do."""
     pause = threading.Event()
     for _ in range(10_000):
         if condition():
@@ -36,7 +36,7 @@ def eventually(condition: Callable[[], object]) -> None:
 
 
 class ListJournal:
-    """Keeps frames; can hold appends back, and can fail."""
+    """A journal in memory, which can hold appends back and can fail."""
 
     def __init__(self, frames: Sequence[bytes] = ()) -> None:
         self.frames = list(frames)
@@ -65,7 +65,7 @@ class ListJournal:
 
 
 def plan_windows(plan: bytes, repetition: int, _options: JobOptions) -> WindowPlan:
-    """As many windows of one row as the plan has bytes."""
+    """Returns as many windows of one row as the plan has bytes."""
     splits = tuple(Split(start=i, stop=i + 1, rows=1) for i in range(len(plan)))
     return WindowPlan(splits=splits, target_rows=1, repetition=repetition)
 

@@ -1,4 +1,4 @@
-"""Gradients of a tape beside those by central differences."""
+"""Gradients of a tape, checked against central differences."""
 
 from __future__ import annotations
 
@@ -13,14 +13,17 @@ from pstrain.gradients.tensor import Tensor
 
 
 def weighted_sum(tensor: Tensor) -> Tensor:
-    """A scalar in which every output counts differently."""
+    """Returns a scalar in which every output has a different weight."""
     weights = np.sin(1 + np.arange(tensor.value.size)).astype(np.float32).reshape(tensor.shape)
     total = np.sum(tensor.value * weights, dtype=np.float64)
     return record(Tensor(total), (tensor,), lambda grad: (weights * grad).astype(np.float32))
 
 
 def numeric_gradient(variable: Any, loss: Callable[[], Any], step: float = 1e-2) -> np.ndarray:
-    """By central differences; where losses are piecewise linear a large step costs no accuracy."""
+    """Computes the gradient of ``loss`` by ``variable`` from central differences.
+
+    Where the loss is piecewise linear, a large ``step`` costs no accuracy.
+    """
     start = variable.numpy()
     found = np.zeros_like(start)
     for index in np.ndindex(*start.shape):
@@ -38,7 +41,7 @@ def numeric_gradient(variable: Any, loss: Callable[[], Any], step: float = 1e-2)
 def check_gradients(
     variables: Sequence[Any], loss: Callable[[], Tensor], *, step: float = 1e-2, rtol: float = 2e-3
 ) -> None:
-    """Fails where the gradients of a loss that are taped are not those by differences."""
+    """Fails if the gradients of a tape differ from those by central differences."""
     with GradientTape() as tape:
         total = loss()
     gradients = tape.gradients(total)

@@ -1,4 +1,4 @@
-"""A dispatcher of coordinated reads without threads or network, and what consumers are told."""
+"""A dispatcher of coordinated reads without threads or network, and its replies to consumers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WINDOW = 6
 
 
 class Cluster:
-    """A dispatcher's state and what is asked of it, each change by facts that went through JSON."""
+    """A dispatcher's state and the requests to it; all events are applied as read from JSON."""
 
     def __init__(self, consumers: int = 2, workers: int = 2, cardinality: int = -1) -> None:
         self.state = DispatcherState()
@@ -89,7 +89,7 @@ class Cluster:
         return answer
 
     def meet(self, *readers: str, **marks: Any) -> None:
-        """They learn of a roll call, and stop for it."""
+        """Has each reader sync twice: it learns of a roll call, and then stops for it."""
         for reader in readers * 2:
             self.sync(reader, **marks)
 

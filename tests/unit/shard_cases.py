@@ -1,4 +1,4 @@
-"""Shards, specs and rules that several tests stand on."""
+"""Shards, specs and optimizer rules that several tests use."""
 
 from __future__ import annotations
 

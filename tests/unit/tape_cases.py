@@ -1,4 +1,4 @@
-"""What tests of tapes and tensors begin with, and one operation of theirs."""
+"""Values, and one operation, that tests of tapes and tensors share."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ def read(variable: Variable) -> Tensor:
 
 
 def total(tensor: Tensor) -> Tensor:
-    """Sum of all values, as an operation of its own."""
+    """Sums all values, as an operation of its own on the tape."""
     return record(Tensor(tensor.value.sum()), (tensor,), lambda grad: np.full(tensor.shape, grad))

@@ -1,4 +1,4 @@
-"""A pass over data that trainers read by themselves, whoever is late, lost or never there."""
+"""Passes in which each trainer reads its own share, and some trainers are late, lost or absent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Owner:
 
 
 class Coordinator:
-    """Runs each closure on the next of the trainers that live; all are at their end at once."""
+    """A coordinator that runs closures on its live trainers in turn; no trainer has any data."""
 
     num_trainers = 2
     recovery = SimpleNamespace(is_restoring=False)
@@ -78,7 +78,7 @@ def test_the_share_of_a_trainer_that_never_came(caplog: pytest.LogCaptureFixture
 def test_the_share_of_one_that_was_lost_after_its_end(caplog: pytest.LogCaptureFixture) -> None:
     coordinator = Coordinator(0, 1)
     run(coordinator, coordinator.lose)
-    assert "a trainer was lost while it read the data: rows that it had taken" in caplog.text
+    assert "a trainer was lost while it read the data: the rows that it had taken" in caplog.text
     assert "read their share" not in caplog.text
 
 
@@ -88,7 +88,7 @@ def test_all_shares(caplog: pytest.LogCaptureFixture) -> None:
 
 
 class Late(Coordinator):
-    """One trainer ends nothing until the other has long met the end of its data, after 30 runs."""
+    """A coordinator whose trainer 1 ends nothing until trainer 0, after 30 runs, is at its end."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)
@@ -121,12 +121,12 @@ def test_one_that_is_late_holds_up_no_report_of_others() -> None:
     shares = executor.dataset(Dataset.range(8).batch(2).cache())
     told = [report["trainer"] for report in executor.run(lambda *_: 0.0, shares, None, 8)]
     assert told[:30] == [0] * 30
-    # At its end a trainer is not asked over and over while another may have more.
+    # A trainer at the end of its data is not asked again and again while another may have more.
     assert len(told) < 30 + 3 + 2 * 8
 
 
 class Uneven(Coordinator):
-    """One trainer has two elements left, the other twelve."""
+    """A coordinator whose trainers have two and twelve elements left."""
 
     def __init__(self) -> None:
         super().__init__(0, 1)

@@ -1,4 +1,4 @@
-"""Closures that are bound to a trainer: where they run, and who waits for whom."""
+"""Closures bound to a trainer: where they run, and which closures wait for which."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.test_coordinator_decide import apply, join_warm, started
 def state_of(
     bound: dict[int, int | None], *, consistency: Consistency = ASYNC, trainers: int = 2
 ) -> CoordinatorState:
-    """Closures with their trainers, and trainers with one slot each."""
+    """Returns a state with closures, bound or not, and with trainers of one slot each."""
     state = CoordinatorState(consistency)
     for trainer in range(trainers):
         apply(state, decide.join_trainer(state, trainer, 1))
@@ -150,7 +150,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def scheduler(capacity: int = 3) -> tuple[Scheduler, queue.SimpleQueue[Any]]:
-    """With trainer 0 of two; what it is sent."""
+    """Returns a scheduler that only trainer 0 of two has joined, and the orders sent to it."""
     core = Core(attempts_max=3)
     made = Scheduler(core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0)
     outbox = Outbox()

@@ -1,4 +1,4 @@
-"""Closures are heard as they end, and those who are ready get more while one is late."""
+"""Reports are read as closures end, and ready trainers get more closures while one is late."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pstrain.execution.in_flight import InFlightCalls
 
 
 class Owner:
-    """Cancels closures from the second on."""
+    """An owner of values that cancels every closure but the first."""
 
     def __init__(self, values: list[RemoteValue]) -> None:
         self.values = values
@@ -31,7 +31,7 @@ class Owner:
 
 
 class Run:
-    """Closures of InFlightCalls with room for two."""
+    """``InFlightCalls`` with room for two closures, and the values of the closures added to it."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -86,7 +86,7 @@ def test_where_all_room_is_taken_by_who_is_late_others_who_are_ready_get_more() 
     run.fill()
     run.is_ready = True
     assert run.in_flight.has_room
-    run.end(0)  # its report is heard first
+    run.end(0)  # its report has to be read first
     assert not run.in_flight.has_room
 
 
@@ -114,9 +114,9 @@ def test_who_finds_nothing_is_not_asked_again_and_again_while_others_run() -> No
     run.in_flight.note_idle(is_idle=True)
     assert not run.in_flight.has_room
     threading.Timer(0.01, run.end, (0,)).start()
-    assert run.in_flight.next_ended(or_room=True) is not None  # waits for who has work
+    assert run.in_flight.next_ended(or_room=True) is not None  # waits for the closure that runs
     run.in_flight.note_idle(is_idle=True)
-    assert run.in_flight.has_room  # nobody runs
+    assert run.in_flight.has_room  # no closure runs
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
@@ -151,7 +151,7 @@ def test_of_those_that_nobody_wants_any_more_the_rest_ends_first() -> None:
     run.is_ready = True
     run.fill(3)
     assert not run.in_flight.give_up(0.01)
-    assert run.owner.asked == [2, 1, 0]  # else one that waits began meanwhile
+    assert run.owner.asked == [2, 1, 0]  # newest first: else a queued one would begin meanwhile
     assert [value.cancelled() for value in run.values] == [False, True, True]
     threading.Timer(0.01, run.end, (0,)).start()
     assert run.in_flight.give_up(60.0)

@@ -1,4 +1,4 @@
-"""Who may import whom, how long things may get, which names are banned: rules that are tests."""
+"""The rules of the architecture as tests: allowed imports, largest sizes, banned names."""
 
 from __future__ import annotations
 
@@ -107,7 +107,8 @@ ONE_HOME = {
     "pyarrow.flight": {"dataservice/runtime/flight.py"},
     "grpc": {f"dataservice/runtime/rpc/{end}.py" for end in ("client", "server")},
 }
-# Where a module is named by a value: public names, pickled plans, functions of users, extras.
+# Files that import modules by computed names: for public names, pickled plans, user functions
+# and extras.
 NAMING_MODULES = {
     "dataservice/public_names.py",
     "dataservice/dataset/dataset.py",
@@ -130,7 +131,7 @@ def _modules(*packages: str) -> Iterator[tuple[str, ast.Module]]:
 
 @pytest.fixture(scope="module")
 def trees() -> Trees:
-    """Of all modules of the packages, by path; gone with the tests of this file."""
+    """Parses all modules of the packages; the trees, by path, are freed after this file's tests."""
     return dict(_modules(*PACKAGES))
 
 
@@ -140,7 +141,7 @@ def imports(trees: Trees) -> Imports:
 
 
 def _imports(tree: ast.Module) -> set[str]:
-    """Full names of what a module imports while it runs; type-checking imports do not count."""
+    """Returns the full names that a module imports at run time, not for type checkers only."""
     skipped: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -158,7 +159,7 @@ def _imports(tree: ast.Module) -> set[str]:
 
 
 def _dynamic_imports(tree: ast.Module) -> Iterator[ast.expr]:
-    """What `import_module` and `__import__` are called with."""
+    """Yields the first argument of each call of `import_module` and `__import__`."""
     for node in ast.walk(tree):
         called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
         if called in {"importlib.import_module", "import_module", "__import__"}:
@@ -166,7 +167,7 @@ def _dynamic_imports(tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def _needs(path: str, tree: ast.Module, known: set[str]) -> set[str]:
-    """The modules that one names anywhere: in functions, for type checkers, as a string."""
+    """Returns the modules that one imports anywhere: in functions, for type checkers, by string."""
     names = {argument.value for argument in _dynamic_imports(tree) if _is_text(argument)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -248,7 +249,7 @@ def test_roles_meet_only_through_values_and_the_wire(imports: Imports) -> None:
 
 
 def _a_circle(needs: dict[str, set[str]]) -> list[str]:
-    """One of those that there must be where each module needs another of them."""
+    """Returns a circle of imports, which exists because every module here needs another one."""
     walked = [min(needs)]
     while walked[-1] not in walked[:-1]:
         walked.append(min(needs[walked[-1]]))
@@ -256,7 +257,7 @@ def _a_circle(needs: dict[str, set[str]]) -> list[str]:
 
 
 def test_no_modules_need_each_other(trees: Trees) -> None:
-    """However an import is hidden: in a function, from the running program, in a string."""
+    """Counts hidden imports too: in functions, for type checkers only, and by a string."""
     trees = {**trees, **dict(_modules("bench", "tests/simulation"))}
     known = {_module_name(path) for path in trees}
     needs = {_module_name(path): _needs(path, tree, known) for path, tree in trees.items()}

@@ -127,7 +127,7 @@ def test_a_directory_that_cannot_be_made_says_what_to_do(
 
 @pytest.fixture
 def without_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the user's own temporary folder will be."""
+    """Takes the home folder away; returns the path of the user's own temporary folder."""
     monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("HOME", str(token_file(home / "file", "")))
     (home / "temporary").mkdir()

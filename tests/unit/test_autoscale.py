@@ -1,4 +1,4 @@
-"""How many workers would be enough, from rates as they were reported."""
+"""The estimate of how many workers would be enough, from reported rates."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def recorded(
     into: Autoscale | None = None,
     trainers: dict[str, str] | None = None,
 ) -> Autoscale:
-    """Reports every second of readers (rows per second, wait) and workers (rows/s, busy)."""
+    """Reports readers (rows per second, wait) and workers (rows per second, busy) every second."""
     autoscale = into or Autoscale()
     for second in range(seconds + 1):
         now_s = 100.0 + second
@@ -45,7 +45,7 @@ def enough(autoscale: Autoscale, now: int, iteration: str = "i1") -> int | None:
 
 
 def test_input_bound_readers_need_more() -> None:
-    # Each of two workers gives 1,000 rows/s at full strain; the reader waits three quarters.
+    # Each of two workers gives 1,000 rows/s at full load; the reader waits 75% of its time.
     autoscale = recorded({"r": (2_000, 0.75)}, {"a": (1_000, 1.0), "b": (1_000, 1.0)})
     estimate = autoscale.of_iteration("i1", 2)
     assert estimate is not None

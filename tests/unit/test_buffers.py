@@ -1,4 +1,4 @@
-"""Reuse of large arrays must never be seen by whoever still holds one."""
+"""The memory of a large array is reused only when nothing refers to the array any more."""
 
 from __future__ import annotations
 

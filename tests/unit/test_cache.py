@@ -1,4 +1,4 @@
-"""Cache: filled once, in memory or in a file; positions before, while and after it is filled."""
+"""Cache: filled once, in memory or a file; positions before, during and after the filling."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def path(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> str | None:
 
 
 class Counted:
-    """A dataset whose function counts how often it ran."""
+    """A maker of datasets whose function counts its calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -167,7 +167,7 @@ def test_bad_arguments(tmp_path: pathlib.Path) -> None:
 def test_a_full_disk_is_named_and_keeps_no_part(tmp_path: pathlib.Path, rows: int) -> None:
     dataset = Dataset.range(rows).cache(os.fspath(tmp_path / "c"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # Fewer rows are written at the end alone, more on the way.
+    # Few rows are written only at the end, many also on the way.
     resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
     try:
         with pytest.raises(SourceError, match=r"the cache .* cannot be written.*File too large"):
@@ -181,7 +181,7 @@ def test_a_full_disk_is_named_and_keeps_no_part(tmp_path: pathlib.Path, rows: in
 def test_a_file_keeps_what_a_data_service_yields(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "kept.arrow"
     dataset = numbers(9).cache(str(path))
-    # Of a service, positions are no JSON values.
+    # Positions in a data service are no JSON values.
     with mock.patch.object(SplitStream, "state", return_value=object()):
         assert values(run(dataset)) == list(range(9))
     with open_stream(dataset) as stream:
@@ -193,6 +193,6 @@ def test_a_file_keeps_what_a_data_service_yields(tmp_path: pathlib.Path) -> None
     path.unlink()
     with (
         open_stream(dataset) as lost,
-        pytest.raises(FailedPreconditionError, match=r"kept\.arrow', which is not there"),
+        pytest.raises(FailedPreconditionError, match=r"kept\.arrow', which no longer exists"),
     ):
         lost.restore(state)

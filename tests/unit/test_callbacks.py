@@ -1,4 +1,4 @@
-"""What callbacks are told, and what those that come along do with it."""
+"""The calls and logs that callbacks get, and what the built-in callbacks do with them."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_metrics_are_computed_for_who_reads_them(tmp_path: pathlib.Path) -> None
     trained.fit(data(), callbacks=[*silent, Shown(), Recorder()], verbose=0, **options)
     assert computed[1:] == [64, 128, 192, 256, 256]
     assert len(seen) == 4
-    # Of an epoch as it is written by step, two of its four steps.
+    # Written every two steps: at two of the four steps of an epoch, and at its end.
     computed.clear()
     board = ps.callbacks.TensorBoard(tmp_path, update_freq=2)
     trained.fit(data(), callbacks=[board], verbose=0, **options)
@@ -162,7 +162,7 @@ def test_the_model_can_be_told_to_stop() -> None:
 
 
 class StopAt(ps.callbacks.Callback):
-    """Stops after so many batches."""
+    """A callback that stops training after ``batch`` batches."""
 
     def __init__(self, batch: int) -> None:
         self.at = batch
@@ -217,7 +217,7 @@ def test_what_is_no_frequency_is_refused(freq: Any) -> None:
 
 
 class Scores(ps.callbacks.Callback):
-    """Tells others these scores, and keeps what the model gave after each epoch."""
+    """A callback that logs given scores and records the predictions after each epoch."""
 
     def __init__(self, scores: list[float]) -> None:
         self.scores, self.given = scores, list[Any]()
@@ -289,7 +289,7 @@ def test_the_best_values_outlast_the_program_that_kept_them_where_there_is_a_dir
         assert again.state_dict()["best"] == (None if directory is None else 1.0)
         again.on_train_end()
     assert [path.name for path in tmp_path.iterdir()] == ["best-2"]
-    assert "are gone with the program" in caplog.text
+    assert "were lost with the program" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -347,7 +347,7 @@ def test_early_stopping_tells_which_epoch_was_best() -> None:
 
 
 def reduced_at(values: list[float], **options: Any) -> list[float]:
-    """The rate of each epoch, from 1 on."""
+    """Returns the learning rate of each epoch; the rate starts at 1."""
     reduce, trained = ps.callbacks.ReduceLROnPlateau("loss", factor=0.5, **options), model()
     trained.optimizer.learning_rate = 1.0
     reduce.set_model(trained)
@@ -440,7 +440,7 @@ def test_lines_of_a_fit_that_is_gone_on_with_stay(
         with open(tmp_path / "log.csv", newline="") as stream:
             return [row["epoch"] for row in csv.DictReader(stream)]
 
-    for _ in range(2):  # the second begins anew: nothing is left to go on with
+    for _ in range(2):  # a fit that has ended leaves nothing to resume, so the second starts anew
         with monkeypatch.context() as patch:
             with pytest.raises(KeyboardInterrupt):
                 fit(Stop())
@@ -453,10 +453,10 @@ def test_lines_of_a_fit_that_is_gone_on_with_stay(
 @pytest.mark.parametrize(
     ("given", "steps"),
     [
-        ({}, [6, 6, 12]),  # how many steps an epoch has is known from the second on
+        ({}, [6, 6, 12]),  # the steps of an epoch are known from the second epoch on
         ({"steps_per_epoch": 6}, [6, 12]),
         ({"steps_per_epoch": 6, "validation_data": data()}, [6, 6, 12, 12]),
-        ({"steps_per_epoch": 3, "every": 2}, [6]),  # counts go on over epochs
+        ({"steps_per_epoch": 3, "every": 2}, [6]),  # steps are counted across epochs
         ({"steps_per_epoch": 6, "every": 2}, [6, 12]),
     ],
 )
@@ -530,7 +530,7 @@ def test_event_files_need_no_package(
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     history = model().fit(data(), callbacks=[ps.callbacks.TensorBoard(tmp_path)], verbose=0)
-    # The reader of TFRecords checks the sums of each record.
+    # The TFRecord reader verifies the checksums of each record.
     files = Dataset.from_tfrecord(
         str(tmp_path / "train" / "events.out.tfevents.*"), compression=None
     )

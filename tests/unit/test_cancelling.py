@@ -1,4 +1,4 @@
-"""A cancelled closure is applied nowhere and concerns nobody else; a deadline cancels by itself."""
+"""A cancelled closure is applied nowhere and affects no other; deadlines cancel closures."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_thread_tells_of_deadlines_and_ends() -> None:
 
 
 class Cluster:
-    """A scheduler with one trainer that takes two closures at a time, and what that is sent."""
+    """A scheduler with one trainer of two slots, and the orders sent to that trainer."""
 
     def __init__(self) -> None:
         self.core = Core(attempts_max=3)
@@ -204,7 +204,7 @@ class Cluster:
         self.scheduler.results(0, [RunResult(closure, 0, f"value {closure}", error)])
 
     def cancels(self, value: Any) -> tuple[threading.Thread, list[bool]]:
-        """In a thread, once the trainer was asked."""
+        """Cancels ``value`` in a thread; returns once the trainer has been asked to cancel it."""
         said: list[bool] = []
         thread = threading.Thread(target=lambda: said.append(value.cancel(DEADLINE_S)))
         thread.start()
@@ -301,7 +301,7 @@ def test_what_is_waited_for_is_named(cluster: Cluster) -> None:
         values[3].get(0)
     for closure in (0, 2, 3):
         cluster.ends(closure)
-    words = r"0 closures wait, 1 run, 1 .*first of them is step \(closure 1\), which trainer 0 has"
+    words = r"0 closures wait, 1 run, 1 .*first closure is step \(closure 1\), which trainer 0 has"
     with pytest.raises(TimeoutError, match=words):
         cluster.scheduler.wait_idle(0)
 

@@ -1,4 +1,4 @@
-"""What keeps a function from being sent: found wherever it is held, and named as in the program."""
+"""Values that keep a function from being sent: found wherever held, named as in the program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOCK = threading.Lock()
 
 
 class Loader:
-    """A function with a state, as people write them."""
+    """A callable object with a state, as users write them."""
 
     def __init__(self) -> None:
         self.options = {"a": [1, LOCK]}

@@ -123,6 +123,16 @@ def test_wrong_options_are_refused(step: Any, tmp_path: pathlib.Path, options: A
         CheckpointManager(Checkpoint(step=step), tmp_path, **{"max_to_keep": 1, **options})
 
 
+def test_a_directory_that_is_a_file_is_named(step: Any, tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "model.ckpt"
+    file.touch()
+    with pytest.raises(InvalidArgumentError, match=r"model.ckpt', which is.*: name a folder"):
+        CheckpointManager(Checkpoint(step=step), file)
+    for directory in (file, file / "sub"):
+        with pytest.raises(InvalidArgumentError, match="a file: name a folder"):
+            Checkpoint(step=step).save(directory)
+
+
 def test_the_newest_are_followed(step: Any, tmp_path: pathlib.Path) -> None:
     saved, seen = Checkpoint(step=step), []
     saved.save(tmp_path)
@@ -155,11 +165,11 @@ def test_some_are_kept_for_good(step: Any, tmp_path: pathlib.Path) -> None:
         if hours == 3:  # as after a restart
             manager = CheckpointManager(Checkpoint(step=step), tmp_path, **options)
         path = manager.save()
-        # A minute late, so that a slow test does not make two hours of less.
+        # A minute is added: in a slow test too, checkpoint 3 is two hours after the start.
         at_s = start_s + 3600 * hours + 60
         os.utime(os.path.join(str(path), "manifest.json"), (at_s, at_s))
     assert _names(manager) == ["ckpt-5"]
-    # The clock of a checkpoint in the future is not believed by the restarted manager.
+    # The restarted manager does not trust the time of a checkpoint that lies in the future.
     assert sorted(p.name for p in tmp_path.glob("ckpt-*")) == ["ckpt-3", "ckpt-5"]
 
 

@@ -1,4 +1,4 @@
-"""Names in checkpoints: values that wait for their variables, values of two names."""
+"""Names in checkpoints: values that wait for their variables, and values with two names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
 class Later:
-    """Makes its variables when it is first needed."""
+    """An object whose variables are created only when it is built."""
 
     def __init__(self) -> None:
         self.variables: list[Any] = []
@@ -99,7 +99,7 @@ def test_a_save_tells_of_restored_values_that_it_lacks(
     saved = Checkpoint(model=later, step=Variable(3))
     saved.restore(Checkpoint(model=Model(), step=Variable(3)).save(tmp_path))
     saved.save(tmp_path)
-    assert "'model' has made none of its variables yet" in caplog.text
+    assert "'model' has not made its variables yet" in caplog.text
     caplog.clear()
     later.build()
     saved.save(tmp_path)
@@ -198,7 +198,7 @@ def test_a_model_made_anew_gets_its_values_while_the_old_one_lives(tmp_path: pat
 
 
 class Net:
-    """An encoder, which makes its variables late, and one more variable."""
+    """An encoder, which creates its variables on first use, and one more variable."""
 
     def __init__(self) -> None:
         self.encoder = Dense(2, name="encoder")
@@ -262,7 +262,7 @@ def test_values_of_two_names_wait_for_either(tmp_path: pathlib.Path) -> None:
 
 
 def test_a_value_that_came_by_one_name_does_not_wait_for_others(tmp_path: pathlib.Path) -> None:
-    """Of plain objects, whose variables anybody may have made."""
+    """The objects are plain: one takes over the variables that the other has created."""
     inner = Model()
     outer = Later()
     outer.variables = inner.variables
@@ -310,7 +310,7 @@ def test_one_variable_of_values_that_were_two_gets_the_first(tmp_path: pathlib.P
 
 
 def test_an_older_checkpoint_of_two_names_is_read(tmp_path: pathlib.Path) -> None:
-    """They stored what has several names under the last."""
+    """Older checkpoints (format 5) store a value with several names under the last name."""
     saved = Net().build(5.0)
     path = pathlib.Path(Checkpoint(encoder=saved.encoder, net=saved).save(tmp_path))
     older = json.loads((path / "manifest.json").read_text())

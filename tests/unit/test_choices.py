@@ -1,4 +1,4 @@
-"""A name that is none of those there are: the error says which there are, and which is near."""
+"""The error for an unknown name lists the known names and suggests the nearest one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of distribute and from_dataset_id: what is wrong is said before anything is reached."""
+"""Arguments of distribute and from_dataset_id: errors are raised before any server is contacted."""
 
 from __future__ import annotations
 
@@ -161,9 +161,13 @@ def test_what_programs_for_tf_data_ask_for_is_lz4() -> None:
 )
 def test_a_dataset_is_distributed_once(arguments: dict[str, Any]) -> None:
     remote = ds.Dataset(source()).shuffle(3).batch(2).shuffle(2)
-    with pytest.raises(InvalidArgumentError, match="reads the data service already; distribute it"):
+    with pytest.raises(
+        InvalidArgumentError, match="already reads from the data service; call distribute"
+    ):
         distribute(**{"job_name": "j", **arguments})(remote)
-    with pytest.raises(InvalidArgumentError, match="reads the data service already; distribute it"):
+    with pytest.raises(
+        InvalidArgumentError, match="already reads from the data service; call distribute"
+    ):
         ds.register_dataset(TARGET, remote)
 
 

@@ -1,4 +1,4 @@
-"""Closures start when their inputs have values, and end when those never will."""
+"""Closures start when their inputs have values, and fail when an input can never have one."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_in_rounds_a_closure_takes_its_place_in_the_order() -> None:
 
 
 class Cluster:
-    """A scheduler whose one trainer runs a closure at a time, at once."""
+    """A scheduler with one trainer of one slot, which ends each closure when the test says so."""
 
     def __init__(self, capacity: int = 100, rule: Consistency = ASYNC) -> None:
         self.core = Core(attempts_max=3, consistency=rule)
@@ -175,7 +175,7 @@ class Cluster:
         return self.scheduler.submit("f", b"", None, name="step", inputs=inputs)
 
     def run(self, error: Exception | None = None) -> int:
-        """The next closure ends."""
+        """Ends the next closure, with its number as value or with ``error``; returns the number."""
         run = self.outbox.get_nowait()
         assert isinstance(run, StartRun)
         assert all(value.has_value for value in run.closure.inputs)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import dataservice.__main__ as dataservice_main
+import pstrain.__main__ as pstrain_main
 from dataservice.config import DispatcherConfig, WorkerConfig
 from dataservice.errors import FailedPreconditionError
 from dataservice.runtime.process import spawn_module
@@ -48,8 +49,9 @@ def options_of(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from options_of(command)
 
 
-def test_every_option_of_dataservice_says_what_it_means() -> None:
-    options = list(options_of(dataservice_main._parser()))
+@pytest.mark.parametrize("program", [dataservice_main, pstrain_main])
+def test_every_option_says_what_it_means(program: Any) -> None:
+    options = list(options_of(program._parser()))
     assert len(options) > 40
     options = [option for option in options if not isinstance(option, argparse._SubParsersAction)]
     assert not [option.option_strings for option in options if not option.help]
@@ -60,11 +62,11 @@ def test_the_times_that_help_names_are_the_defaults() -> None:
     times = [o for o in options_of(dataservice_main._parser()) if o.dest.endswith("_ms")]
     assert len(times) == 9
     for option in times:
-        told = re.search(r"\((\d+) s", option.help or "")
+        told = re.search(r"\(default: (\d+)\)", option.help or "")
         in_seconds = f"{option.dest.removesuffix('_ms')}_s"
         defaults = [getattr(config, in_seconds, None) for config in configs]
         assert told is not None
-        assert float(told[1]) in defaults, option.option_strings
+        assert int(told[1]) / 1_000 in defaults, option.option_strings
 
 
 def test_a_folder_of_logs_that_cannot_be_one_is_told(tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-"""Parts of closures on several servers: all of them apply a part or none does, each once."""
+"""Parts of closures on several servers: all servers apply a part or none does, each once."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_notes_of_a_closure_are_kept_until_it_has_ended() -> None:
 def test_notes_of_closures_that_ended_elsewhere_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Their ends are decided at other servers, and a closure that goes on holds the low mark."""
+    """The ends are decided on other servers; a running closure holds back the low-water mark."""
     monkeypatch.setattr(commits, "NOTES_MAX_BYTES", 100)
     left: Commits[str] = Commits()
     for closure in range(50):
@@ -167,7 +167,7 @@ class Protocol(RuleBasedStateMachine):
         super().__init__()
         self.servers: list[Commits[PartKey]] = [Commits() for _ in range(SERVERS)]
         self.applied: list[list[PartKey]] = [[] for _ in range(SERVERS)]
-        self.steps: dict[tuple[str, PartKey], int] = {}  # messages that have been sent
+        self.steps: dict[tuple[str, PartKey], int] = {}  # how many messages were sent
         self.fenced: set[str] = set()
         self.closures = 0
 

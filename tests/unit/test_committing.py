@@ -1,4 +1,4 @@
-"""The end of a closure is committed with the next pull of its thread, or soon; and heard then."""
+"""Closures are committed with the next pull of their thread, or soon after, and then reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PULLS: Pulls = {ps: ({"kind": "pull", "ps": ps}, None) for ps in range(2)}
 
 
 class Servers:
-    """Notes what they are asked, by server."""
+    """Parameter servers that record their requests and refuse those that the test names."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -66,7 +66,7 @@ class Receipt:
 
 
 class Trainer:
-    """A committer, and threads in the form of what they hold."""
+    """A committer; each of its threads is represented by the part that the thread holds."""
 
     def __init__(self) -> None:
         self.servers = Servers()
@@ -98,7 +98,7 @@ class Trainer:
 
 @pytest.fixture
 def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
-    """Nobody looks after what is overdue but who calls for it."""
+    """Returns a trainer that commits overdue parts only when the test asks for it."""
 
     class Nobody:
         def __init__(self, _flush: Callable[[], bool], _period_s: float) -> None:
@@ -152,7 +152,7 @@ def test_what_a_closure_notes_is_told_with_the_part_unless_it_ends(trainer: Trai
     trainer.committer.flush(held)
     told = [results.decode(base64.b64decode(note)) for *_, note in trainer.servers.entries[:3:2]]
     assert told == [["a", "b"], ["c"]]
-    # Nothing is said, nor sent, where nothing was noted.
+    # The entry of a part without notes has no field for them.
     assert [len(entry) for entry in trainer.servers.entries] == [6, 5, 6, 5]
 
 
@@ -223,7 +223,7 @@ def test_what_is_refused_uses_its_element_up_once_that_is_heard(trainer: Trainer
 
 
 def _interleaved(trainer: Trainer) -> tuple[ClosureRun, ClosureRun, ClosureRun]:
-    """Runs 2, 3, 4 of elements that lie between each other's: they commit together."""
+    """Returns runs 2, 3 and 4, whose elements interleave, so that the runs commit together."""
     runs = trainer.run(2), trainer.run(3), trainer.run(4)
     for run in (*runs, *runs):
         trainer.take(run)
@@ -353,7 +353,7 @@ def test_what_a_thread_does_without_elements_stays_in_its_order(
     flush = trainer.committer.flush
 
     def look_meanwhile(held: HeldEnd) -> None:
-        # What may not be decided before the coordinator has heard of the evaluation waits.
+        # The held part has to wait until the coordinator has settled the evaluation, closure 2.
         trainer.committer._commit_overdue()
         trainer.committer.settle([2])
         flush(held)

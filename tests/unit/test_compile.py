@@ -1,4 +1,4 @@
-"""What compile takes: objects or names, made inside of the model's strategy or outside."""
+"""The arguments of compile: objects or names, made inside or outside the model's strategy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SCHEMA = pa.schema({"x": pa.float32(), "c": pa.int64(), "label": pa.int64()})
 
 @contextmanager
 def _strategy() -> Iterator[Any]:
-    """Another place for variables than this process's usual one."""
+    """Yields a strategy that places variables elsewhere than this process usually does."""
     with local_parameters() as parameters:
 
         @contextmanager

@@ -1,4 +1,4 @@
-"""No trainer is further ahead than allowed, and every round ends, whoever is lost or late."""
+"""No trainer gets further ahead than allowed, and rounds end despite lost or late trainers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_counts_are_whole_numbers(count: Any) -> None:
 
 
 class Scheduling(RuleBasedStateMachine):
-    """Trainers that come, go and answer in any order; everything is decided at once."""
+    """Trainers that join, leave and answer in any order; each decision is taken at once."""
 
     rule_of_trainers: Consistency = ASYNC
     trainers = 3
@@ -166,7 +166,7 @@ class Scheduling(RuleBasedStateMachine):
         assert alive | set(self.ended) == set(range(self.scheduled))
 
     def teardown(self) -> None:
-        """With one trainer that works, and a program that waits, everything ends."""
+        """Checks that all closures end once one trainer works and the program waits."""
         self.note(rounds.give_up_absent(self.state))
         for trainer in [i for i, t in self.state.trainers.items() if t.is_silenced]:
             self.lose(trainer)
@@ -198,7 +198,7 @@ class Stale(Scheduling):
 
 
 class InStep(Stale):
-    """Staleness 0: a trainer starts only what the slowest may start, too."""
+    """Staleness 0: a trainer runs one closure, and only while it is level with the slowest."""
 
     rule_of_trainers = Ssp(0)
 
@@ -304,7 +304,10 @@ def test_a_round_that_is_not_full_is_made_when_the_program_waits_for_it() -> Non
 
 
 def test_a_round_that_was_begun_ends_where_nothing_can_be_scheduled() -> None:
-    """As while the program saves: with trainers to spare, what changed nothing waits for others."""
+    """With backup workers, a round waits for another closure in place of one without changes.
+
+    While the program saves, nothing can be scheduled, so the round ends without that closure.
+    """
     state = in_rounds(Sync(1), trainers=3, closures=2)
     assert started(state) == [(0, 0), (1, 1)]
     run = state.running[1]
@@ -322,7 +325,7 @@ def test_a_round_that_was_begun_ends_where_nothing_can_be_scheduled() -> None:
 def test_the_program_alone_decides_which_closures_make_a_round(
     trainers: int, program: list[str], chance: Random
 ) -> None:
-    """However fast the trainers are, and whatever is saved meanwhile."""
+    """Neither the speed of the trainers nor saves in between change the rounds."""
     state = in_rounds(Sync(), trainers, closures=0)
     made: list[list[int]] = []
     expected: list[list[int]] = [[]]
@@ -350,7 +353,7 @@ def test_the_program_alone_decides_which_closures_make_a_round(
 def _play(
     state: CoordinatorState, made: list[list[int]], chance: Random, *, until_quiet: bool
 ) -> None:
-    """Trainers go on for a while, in any order, or until nothing more happens."""
+    """Lets trainers work in random order, for a while or until nothing more happens."""
     while until_quiet or chance.random() < 0.6:
         apply(state, rounds.decide_round(state))
         started(state)
@@ -377,7 +380,7 @@ def test_a_lost_trainers_place_is_taken_by_another_and_the_round_ends() -> None:
 
 
 def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() -> None:
-    """With closures waiting that a round had not, and one round undone while it was applied."""
+    """Meanwhile closures of no earlier round wait, and one round is undone while it is applied."""
     state = in_rounds(Sync(), trainers=2, closures=3)
     ended: dict[int, int | None] = {}
     for closures in ([0, 1], [2]):
@@ -415,7 +418,7 @@ def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() 
 
 
 def test_a_round_that_is_undone_shares_its_number_with_none_that_is_made_before_it_anew() -> None:
-    """A second server is lost when the first of two rounds was made anew, and the second not."""
+    """A second server is lost when only the first of two rounds has been made anew."""
     state = in_rounds(Sync(), trainers=2, closures=4)
     first = _make_round(state)
     started(state)
@@ -455,7 +458,7 @@ def test_rounds_are_those_of_a_life_without_faults_however_often_servers_are_los
 
 
 def _make_round(state: CoordinatorState) -> dict[int, int]:
-    """Its closures and its number; none where none is scheduled."""
+    """Runs a round; returns its number by closure, or an empty dict if nothing is scheduled."""
     started(state)
     for closure in sorted(state.running):
         prepare(state, closure)
@@ -466,7 +469,7 @@ def _make_round(state: CoordinatorState) -> dict[int, int]:
 
 
 def _go_back(state: CoordinatorState, ended: dict[int, int]) -> None:
-    """A server is lost; what ended since the checkpoint is made again, by the same trainers."""
+    """Loses a server: what ended since the checkpoint is made again, by the same trainers."""
     apply(state, decide.hold(state).events)
     apply(state, decide.await_trainers(state).events)
     trainers = sorted(state.trainers)

@@ -1,4 +1,4 @@
-"""What a dispatcher with thousands of jobs and workers must not go through for each of them."""
+"""Requests to a dispatcher with thousands of jobs and workers that must not walk all of them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OPEN = OpenIteration(
 
 
 class Walked(dict[IterationId, Iteration]):
-    """Iterations; `walks` counts how often all of them were gone through."""
+    """Iterations by id; `walks` counts how often all of them were walked through."""
 
     walks = 0
 
@@ -48,7 +48,7 @@ class Walked(dict[IterationId, Iteration]):
 
 @pytest.fixture
 def state() -> DispatcherState:
-    """Three workers, each of which holds a window of both of two jobs."""
+    """Returns a state with two jobs and three workers, each of which holds a window of each job."""
     state = DispatcherState()
     dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="AUTO")
     apply(state, decide.register_dataset(state, dataset))

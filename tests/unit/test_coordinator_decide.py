@@ -1,4 +1,4 @@
-"""Every closure ends once, wherever trainers come, go, fail and repeat themselves."""
+"""Every closure ends once, however trainers join, leave, fail and repeat messages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorSt
 
 
 def join_warm(state: CoordinatorState, trainer: int, slots: int) -> None:
-    """One that has ended closures."""
+    """Joins a trainer that has already ended closures."""
     apply(state, decide.join_trainer(state, trainer, slots))
     state.trainers[trainer].ended = slots
 
@@ -248,7 +248,7 @@ def cancelled(events: tuple[ev.Event, ...]) -> list[int]:
 
 
 def made_again(ended: int, *, trainers: int) -> CoordinatorState:
-    """The first few closures have ended and run again after a restore, before two others."""
+    """Returns a state whose first ``ended`` closures run again after a restore, before two more."""
     state = running_state(closures=ended + 2, trainers=1, slots=ended)
     for closure in range(ended):
         apply(state, decide.finish(state, closure=closure, trainer=0, attempt=0))
@@ -279,7 +279,7 @@ def test_what_the_program_was_told_is_made_again_whatever_fails_meanwhile() -> N
 
 
 def test_what_was_told_is_made_again_also_after_an_error_that_nobody_has_seen() -> None:
-    """Who joins waits until all has ended before it shows the error."""
+    """A join waits until all closures have ended before it raises the error."""
     state = running_state(closures=2, trainers=2)
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))
@@ -339,7 +339,7 @@ def test_what_is_given_up_is_shown_before_anything_starts() -> None:
 
 
 class Coordinator(RuleBasedStateMachine):
-    """Any order of requests, results, losses and late messages."""
+    """A coordinator that meets requests, results, losses and late messages in any order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Quotas of CPU time are found in the files of control groups as containers show them."""
+"""Quotas of CPU time are found in the control groups' files as containers see them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_says_nothing_is_no_quota(text: str) -> None:
 
 
 def test_the_mounted_part_of_the_tree_is_found_without_a_namespace() -> None:
-    """Docker without one shows the whole path, and mounts the container's part alone."""
+    """Without a namespace, Docker shows the whole path but mounts only the container's part."""
     group = {"/sys/fs/cgroup/cpu.max": "200000 100000"}
     assert quota_v2("/docker/1f", group, root="/docker/1f") == 2
     inner = {"/sys/fs/cgroup/job/cpu.max": "100000 100000", **group}
@@ -94,7 +94,7 @@ def test_a_quota_bounds_the_cores_and_what_libraries_start(monkeypatch: pytest.M
     monkeypatch.setattr(cores, "_runnable", lambda: 64)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):
-        monkeypatch.setenv(name, "")  # so that it is put back as it was
+        monkeypatch.setenv(name, "")  # so that monkeypatch restores it
         monkeypatch.delenv(name)
     monkeypatch.setattr(cores, "_quota", lambda: None)
     limit_libraries()

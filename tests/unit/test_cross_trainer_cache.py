@@ -1,4 +1,4 @@
-"""The sliding window of the cross-trainer cache: who gets what, who misses what, what is kept."""
+"""The cross-trainer cache's sliding window: what each trainer gets and misses, what is kept."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.unit.dispatcher_facts import OPEN, commit, plan_of
 
 
 def filled(items: int, *, max_bytes: int) -> SlidingWindow[int]:
-    """Items 0.. of one byte each."""
+    """Returns a window to which items 0, 1, ... of one byte each were added."""
     window: SlidingWindow[int] = SlidingWindow(max_bytes)
     for item in range(items):
         window.add(item, 1)
@@ -34,7 +34,7 @@ def filled(items: int, *, max_bytes: int) -> SlidingWindow[int]:
 
 
 def drain(window: SlidingWindow[int], trainer: str) -> tuple[int, list[int]]:
-    """How many the trainer misses, and what it gets."""
+    """Reads all that is left; returns how many items the trainer misses, and those it gets."""
     missed, got = window.catch_up(trainer), []
     while (item := window.take(trainer)) is not None:
         got.append(item)
@@ -142,7 +142,7 @@ def state_of(cardinality: int = -1) -> DispatcherState:
     ("change", "message"),
     [
         ({"job_name": None}, "requires named jobs"),
-        ({"repetition": 1}, "its only repetition is endless"),
+        ({"repetition": 1}, "one repetition without an end"),
         ({"options": JobOptions(cross_trainer_cache=True, ordered=True)}, "excludes"),
     ],
 )

@@ -1,10 +1,11 @@
-"""CSV files: those without an end of a line, values of several lines, what cannot be read."""
+"""CSV files: a missing end of line, values of several lines, encodings, and unreadable files."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import io
+import lzma
 import pathlib
 import pickle
 from typing import Any
@@ -50,9 +51,9 @@ def test_nothing_but_blanks_is_no_header(tmp_path: pathlib.Path) -> None:
 
 
 def test_values_of_several_lines_are_whole_wherever_a_block_ends(tmp_path: pathlib.Path) -> None:
-    """Each line inside of the quotes looks like a row, and every second one ends in two characters.
+    """Each line inside the quotes looks like a row, and every second one ends in two characters.
 
-    Of odd lengths, so that blocks end at each place of a value.
+    Values have odd lengths, so that blocks end at every place of a value.
     """
     texts = ["1,2\r\n3,4\n" * (row % 41) + "\n" * (row % 7) + "end" for row in range(24_000)]
     with (tmp_path / "a.csv").open("w", newline="") as to:
@@ -99,6 +100,13 @@ def test_a_header_that_is_no_text_is_an_error_of_the_source(tmp_path: pathlib.Pa
         Dataset.from_csv(str(tmp_path / "a.csv")).to_table()
 
 
+def test_a_compression_that_is_not_read_is_told_with_those_that_are(tmp_path: pathlib.Path) -> None:
+    for name, read in (("a.csv.xz", Dataset.from_csv), ("a.jsonl.xz", Dataset.from_json)):
+        (tmp_path / name).write_bytes(lzma.compress(b"x,y\n1,2\n"))
+        with pytest.raises(SourceError, match=r"as \.xz, which is not read; \.gz, .* are"):
+            read(str(tmp_path / name)).to_table()
+
+
 def test_a_text_that_is_not_utf_8_is_told_with_what_to_do(tmp_path: pathlib.Path) -> None:
     (tmp_path / "a.csv").write_bytes("x\ncafé\n".encode("latin-1"))
     with pytest.raises(SourceError, match=r"a\.csv', row 1: .*not UTF-8.*iconv"):
@@ -119,7 +127,7 @@ def test_a_column_is_not_bytes_because_its_first_rows_are_not_utf_8(tmp_path: pa
 def test_a_file_of_another_encoding_is_read_as_that(
     tmp_path: pathlib.Path, encoding: str, packed: bool
 ) -> None:
-    """Of more than a block, whose ends come between the bytes of a character."""
+    """The file is longer than a block, so that a block ends between the bytes of a character."""
     texts = ["é\r\nü" * (row % 37) for row in range(30_000)]
     with io.StringIO(newline="") as to:
         csv.writer(to).writerows([("größe", "text"), *enumerate(texts)])
@@ -134,7 +142,7 @@ def test_a_file_of_another_encoding_is_read_as_that(
     assert next(again.rows()) == {"größe": 0, "text": ""}
 
 
-@pytest.mark.parametrize("encoding", ["shift_jis", "utf-16"])  # no such character; no mark
+@pytest.mark.parametrize("encoding", ["shift_jis", "utf-16"])  # no such character; no BOM
 def test_what_is_not_in_the_stated_encoding_is_told(tmp_path: pathlib.Path, encoding: str) -> None:
     (tmp_path / "a.csv").write_bytes("x,y\n1,café\n".encode("latin-1"))
     with pytest.raises(SourceError, match=rf"a\.csv'.* not {encoding.upper()} .*encoding="):

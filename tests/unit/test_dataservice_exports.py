@@ -1,4 +1,4 @@
-"""The package's public names: all there, none at the price of a slow import."""
+"""The package's public names: all exist, and none makes the import slow."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tests.unit.checkpoint_checker import chunked, numbers, values
 
 
 def shuffled() -> Dataset:
-    """As a program builds it anew each time it starts: with a seed of its own."""
+    """Returns a dataset as each start of a program builds it anew: with a seed of its own."""
     return numbers(30).shuffle(10).batch(4)
 
 

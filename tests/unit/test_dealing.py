@@ -1,4 +1,4 @@
-"""A pass that is dealt: every element is named once, also over positions and losses."""
+"""A dealt pass: every element is dealt once, also across saved positions and lost trainers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DATA = ds.Dataset.range(1_000).batch(4)
 
 
 class Trainers:
-    """What a coordinator does for iterators on its trainers."""
+    """The part of a coordinator that manages iterators on its trainers."""
 
     num_trainers = 2
 
@@ -73,8 +73,8 @@ def test_what_was_out_comes_first_after_a_resume_and_what_had_ended_does_not() -
     for closure in closures:
         elements.note_scheduled(elements.deal(8), closure)
     elements.note_done(Range(0, 8))
-    closures[2].has_value = True  # its report was not heard yet
-    elements.deal(8)  # no closure has it yet
+    closures[2].has_value = True  # its report has not been read yet
+    elements.deal(8)  # no closure has this range yet
     later = resumed(elements.state_dict())
     assert later.has_returned
     assert [later.deal(8) for _ in range(4)] == [(8, 8), (24, 8), (32, 8), (40, 8)]
@@ -148,7 +148,7 @@ def test_each_element_is_done_once_over_any_number_of_resumes(seed: int) -> None
             dealt = choose.choice(running)
             out[dealt].has_value = True
             done += range(dealt.start, min(sum(dealt), size))
-            # The report of some is not heard before the position is asked for.
+            # Some reports have not been read when the position is asked for.
             if choose.random() < 0.7:
                 del out[dealt]
                 elements.note_done(dealt)
@@ -174,7 +174,7 @@ def test_a_range_is_dealt_with_the_nearest_bookmark_and_a_position_keeps_what_it
     later = resumed(state)
     dealt = [later.deal(8) for _ in range(3)]
     assert [later.bookmark_before(each) for each in dealt] == [(12, "12"), (24, "24"), (30, "30")]
-    del state["bookmarks"]  # as it was saved by an earlier version
+    del state["bookmarks"]  # as in a position of an earlier version
     assert resumed(state).bookmark_before(Range(16, 8)) is None
 
 
@@ -182,7 +182,7 @@ def test_a_range_is_dealt_with_the_nearest_bookmark_and_a_position_keeps_what_it
 def test_readers_that_come_and_go_find_each_element_once(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Trainers are lost with their ranges, which others read; positions are gone on with."""
+    """Trainers are lost and others read their ranges; passes are resumed from positions."""
     monkeypatch.setattr(element_ranges, "_BOOKMARK_EVERY_S", 0.0)
     monkeypatch.setattr(element_ranges, "_KEPT_BYTES", 8 << 10)
     monkeypatch.setattr(element_ranges._Pace, "is_far", lambda _, elements: elements > 40)

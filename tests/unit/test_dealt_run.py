@@ -1,4 +1,4 @@
-"""A run over data that are dealt: each element once, and who is late holds up nobody."""
+"""A run over dealt data: each element is used once, and a late closure holds up no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE, UNTIL = 2, 40
 
 
 class NoWait(threading.Condition):
-    """Nobody would end a wait here."""
+    """A condition that fails the test in place of a wait, which nothing would end."""
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
         assert predicate(), f"the run waits for closure {LATE}, which is late"
@@ -31,7 +31,7 @@ class NoWait(threading.Condition):
 
 
 class Coordinator:
-    """Runs each closure as it is scheduled, but for one that is late; also its values' owner."""
+    """A coordinator that runs closures at once, except a late one, and owns their values."""
 
     num_trainers = 2
 
@@ -107,14 +107,14 @@ def test_one_range_that_is_late_holds_up_no_other_and_no_report(
     assert sorted(heard) == sorted(EXPECTED)
     assert heard[:late] == EXPECTED[:late]
     assert heard[late : 20 * 8] == EXPECTED[late + 8 : 21 * 8]
-    # Each is heard before as many others are dealt as there is room for.
+    # Each report is read before more ranges are dealt than there is room for.
     gaps = [when - number for number, when in enumerate(scheduled_when_heard)]
     assert max(gaps) <= 8 + 1
     nearest = [start - near.at for start, near in coordinator.near[20:] if near is not None]
     assert max(nearest) <= 8 * 2  # as many ranges as there is room for
     assert len(nearest) == len(coordinator.near) - 20
-    assert len(elements._bookmarks) < 40  # of 120 that were taken
-    assert len(coordinator.near) <= 125 + 8 + 1  # the end is not run past
+    assert len(elements._bookmarks) < 40  # of 120 bookmarks that were taken
+    assert len(coordinator.near) <= 125 + 8 + 1  # few are scheduled past the end
 
 
 @pytest.mark.parametrize("data", [DATA, lambda _context: DATA])
@@ -142,9 +142,9 @@ def test_one_pass_stops_after_its_steps_although_a_range_is_late() -> None:
 def test_trainers_that_see_different_ends_are_told_whichever_is_heard_first(
     heard: list[int],
 ) -> None:
-    found = [(8, False), (5, True), (1, True)]  # the second met the end before the third's
+    found = [(8, False), (5, True), (1, True)]  # the second range ends at 13, the third at 17
     reports = [{"steps": steps, "ended": ended} for steps, ended in found]
-    with pytest.raises(DataError, match="end of the pass before element 13, which another"):
+    with pytest.raises(DataError, match="the pass ended before element 13, which another"):
         note_all(_End(), {8 * index: reports[index] for index in heard})
 
 

@@ -1,4 +1,4 @@
-"""What the demo notes of a training: losses of stretches, scores, examples."""
+"""What the demo records of a training run: losses by stretch, scores, examples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which ends of a program its servers are told of."""
+"""The cases in which a program tells its servers that it has ended."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Told(departure._Departure):
 
 @pytest.fixture(autouse=True)
 def program_that_has_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever tests before, in this process, gave to `sys.exit` or failed with."""
+    """Removes the wrapped `sys.exit` and the last error that earlier tests left in this process."""
     monkeypatch.setattr(sys, "exit", getattr(sys.exit, "__wrapped__", sys.exit))
     for name in ("last_exc", "last_value"):
         monkeypatch.delattr(sys, name, raising=False)

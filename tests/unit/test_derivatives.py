@@ -22,7 +22,7 @@ BELOW_0 |= {np.exp, np.exp2, np.expm1, np.sin, np.cos, np.tan, np.tanh, np.maxim
 
 
 def _differences(compute: Callable[..., Array], inputs: list[Array], place: int) -> Array:
-    """Of the sum of what ``compute`` gives, by each value of one input."""
+    """Returns finite differences of the weighted sum of ``compute`` by each value of one input."""
     found = np.empty_like(inputs[place])
     for index in np.ndindex(*found.shape):
         sums = []
@@ -35,7 +35,7 @@ def _differences(compute: Callable[..., Array], inputs: list[Array], place: int)
 
 
 def _weights(output: Array) -> Array:
-    """A gradient that is another for each value."""
+    """Returns an output gradient that differs for each value."""
     return np.arange(1.0, output.size + 1).reshape(np.shape(output))
 
 

@@ -1,4 +1,4 @@
-"""Single decisions: what is refused, what changes nothing, who gets which window."""
+"""Single decisions: refused requests, requests that change nothing, and the grants of windows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DATASET = RegisterDataset(plan=b"p", schema=b"s", cardinality=10, compression="A
 
 
 def cluster(windows: int = 4, *, workers: int = 1, rounds: int | None = 1) -> DispatcherState:
-    """A dataset, `workers` workers w1.. and reader r1 of iteration i1."""
+    """Returns a state with a dataset, workers w1, w2, ... and reader r1 of iteration i1."""
     state = DispatcherState()
     apply(state, decide.register_dataset(state, DATASET))
     for number in range(1, workers + 1):
@@ -173,7 +173,7 @@ def test_readers_of_a_name_share_an_iteration() -> None:
 
 
 def test_an_id_that_stands_for_another_plan_is_not_read() -> None:
-    # As after a restart without a journal, when numbers begin anew.
+    # As after a restart without a journal: ids begin anew.
     state = DispatcherState()
     apply(state, decide.register_dataset(state, replace(DATASET, fingerprint="new")))
     stale = replace(OPEN, fingerprint="old")
@@ -312,7 +312,7 @@ def test_a_grant_is_a_fair_part_of_the_last_epoch() -> None:
 def test_grants_shrink_with_the_streams_that_there_are(
     readers: int, workers: int, streams: int, most_calls: int
 ) -> None:
-    """Each reader reads from so many of the workers; all of them ask in turn, for all they get."""
+    """Each reader has so many streams; all of these ask in turn, for as much as they get."""
     windows = 20_000
     state = cluster(windows, workers=workers)
     for number in range(2, readers + 1):

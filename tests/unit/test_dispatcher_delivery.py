@@ -1,8 +1,8 @@
-"""Exactly once, played in pure code: real decisions and facts, modelled workers and readers.
+"""Exactly-once delivery in pure code: real decisions and events, modelled workers and readers.
 
-Workers die, fall silent or come back; readers die; answers get lost and requests are repeated;
-the dispatcher is replayed from its journal at any moment. After every step the invariants hold,
-and in the end every row was acknowledged once and delivered once by whoever kept it.
+Workers die, fall silent or come back; readers die; replies get lost and requests are repeated;
+the dispatcher is replayed from its journal at any moment. After every step the invariants hold;
+at the end every row was acknowledged once, and delivered once by a reader that kept it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SimWorker:
 
 @dataclass
 class SimReader:
-    """A correct reader: accepts in order, releases what is fenced, repeats what got no answer."""
+    """A correct reader: accepts in order, releases fenced windows, repeats unanswered requests."""
 
     reader_id: str
     received: dict[int, int] = field(default_factory=dict)
@@ -123,7 +123,7 @@ class SimReader:
 
 
 class Cluster:
-    """A dispatcher made of decisions, and modelled peers around it."""
+    """A dispatcher made of decisions, and the modelled workers and readers around it."""
 
     def __init__(self, windows: int, rounds: int = 1) -> None:
         self.state = DispatcherState()
@@ -199,10 +199,11 @@ class Cluster:
         return reader_id
 
     def kill_worker(self, worker_id: str, how: str) -> None:
-        """`noticed`: readers see their streams break. `silent`: only the lease tells.
+        """Ends a worker in one of four ways.
 
-        `frozen`: it is declared lost but lives and goes on sending for a while.
-        `restarted`: another worker takes its address.
+        `noticed`: readers see their streams break. `silent`: only the lease expires. `frozen`: the
+        worker is declared lost, but lives and goes on sending for a while. `restarted`: another
+        worker takes its address.
         """
         if how != "frozen":
             del self.workers[worker_id]
@@ -267,7 +268,7 @@ class Cluster:
             worker.leases.remove(lease)
 
     def give_back(self, worker_id: str) -> None:
-        """A worker drops what it runs, as when it shuts down in an orderly way."""
+        """Returns all leases of a worker, as an orderly shutdown does."""
         worker = self.workers[worker_id]
         returned = tuple(RowMark(x.window, x.generation, 0, False) for x in worker.leases)
         worker.leases.clear()
@@ -322,7 +323,7 @@ class Cluster:
             kept.update(
                 (window, row) for window, row in reader.delivered if row < mine.get(window, 0)
             )
-        # Workers die so often here that a window may have been there each time.
+        # Workers die so often here that windows that were leased to them may be quarantined.
         table = self.state.iterations[ITERATION].windows
         given_up = {entry.window for entry in table.quarantined}  # type: ignore[union-attr]
         due = {row: 1 for row in everything if row[0] not in given_up}
@@ -344,7 +345,7 @@ DEATHS = ("noticed", "silent", "frozen", "restarted")
 
 
 def play(seed: int, steps: int) -> Cluster:
-    """A random life of a cluster; the seed is in the name of the test."""
+    """Plays a random life of a cluster; the test's name contains the seed."""
     dice = random.Random(seed)
     cluster = Cluster(windows=dice.randint(1, 9), rounds=dice.randint(1, 3))
     for _ in range(2):
@@ -402,7 +403,7 @@ def test_the_model_would_notice_a_row_delivered_twice() -> None:
 
 
 class ClusterMachine(RuleBasedStateMachine):
-    """Hypothesis looks for the shortest life in which something goes wrong."""
+    """A cluster for which Hypothesis searches the shortest life that goes wrong."""
 
     @initialize(windows=st.integers(1, 5), rounds=st.integers(1, 2))
     def begin(self, windows: int, rounds: int) -> None:

@@ -1,4 +1,4 @@
-"""Opening and saving plan once, outside the lock, for as many as may wait for that."""
+"""Opening and saving plan once, outside the lock, for all requests that may wait for the plan."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.dispatcher_services import WAIT_S, eventually, open_reader, plan
 
 @pytest.mark.parametrize("datasets", [1, 4])
 def test_trainers_that_open_a_job_together_plan_once(datasets: int) -> None:
-    """Also where each has registered the dataset by itself."""
+    """Even if each trainer has registered the dataset by itself."""
     planned = []
     may_plan = threading.Event()
 
@@ -50,7 +50,7 @@ def test_trainers_that_open_a_job_together_plan_once(datasets: int) -> None:
 
 
 def test_snapshots_that_are_started_together_are_planned_once() -> None:
-    """Also one that its client asks for again, since listing takes so long."""
+    """Even if a client repeats its request, since listing takes so long."""
     planned = []
     may_plan = threading.Event()
 
@@ -86,7 +86,7 @@ def test_snapshots_that_are_started_together_are_planned_once() -> None:
 
 
 def slow_service(max_planners: int) -> tuple[DispatcherService, threading.Event, threading.Event]:
-    """It tells when it has begun to plan, and goes on when it may."""
+    """Returns a service, an event that it sets as it begins to plan, and one that it awaits."""
     begun, may_plan = threading.Event(), threading.Event()
 
     def slow_planner(plan: bytes, repetition: int, options: JobOptions) -> WindowPlan:
@@ -106,7 +106,9 @@ def test_who_may_not_wait_for_a_plan_tries_again() -> None:
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(open_reader, service, "r1")
         assert begun.wait(WAIT_S)
-        with pytest.raises(UnavailableError, match=r"job 'train' are being listed.*try again"):
+        with pytest.raises(
+            UnavailableError, match=r"cannot list the sources of job 'train' yet.*try again"
+        ):
             open_reader(service, "r2")
         may_plan.set()
         assert future.result(WAIT_S) == "i1"
@@ -123,10 +125,10 @@ def test_who_waits_for_a_plan_makes_room_before_it_asks_again(
         future = pool.submit(open_reader, service, "r1")
         assert begun.wait(WAIT_S)
         for _ in range(3):
-            with pytest.raises(UnavailableError, match="being listed"):
+            with pytest.raises(UnavailableError, match="cannot list the sources"):
                 open_reader(service, "r2")
         with service.openings._listings.alone("dataset other"):
-            pass  # one lists, none waits
+            pass  # one thread lists and none waits, so there is room
         may_plan.set()
         assert future.result(WAIT_S) == "i1"
     assert open_reader(service, "r2") == "i1"

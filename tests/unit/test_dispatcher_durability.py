@@ -1,4 +1,4 @@
-"""What the service answers is durable, and a journal brings back all of it."""
+"""All that the service has replied is durable, and a journal restores it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_who_says_and_is_told_nothing_does_not_wait_for_facts_of_others() -> Non
         assert journal.writing.wait(WAIT_S)
         assert pool.submit(beat, service).result(WAIT_S) == ()
         pool.submit(service.sync, idle, ReaderReport(), version).result(WAIT_S)
-        # What is confirmed, even if it is not new, may not have been durable.
+        # A repeated mark is no news, but may not be durable yet: the reply has to wait.
         again = Sync(reader_id="r1", iteration_id="i1", consumed=(RowMark(0, 0, 1, False),))
         confirmed = pool.submit(service.sync, again, ReaderReport(), version)
         with pytest.raises(TimeoutError):
@@ -226,7 +226,7 @@ def test_one_decision_is_one_frame() -> None:
 
 @pytest.mark.parametrize(
     ("failure", "remedy"),
-    [(ResourceExhaustedError("no room"), "make room"), (DataLossError("damaged"), "restarted")],
+    [(ResourceExhaustedError("no room"), "there is room"), (DataLossError("damaged"), "restarted")],
 )
 def test_a_failed_journal_stops_all_answers(failure: DataServiceError, remedy: str) -> None:
     journal = ListJournal()
@@ -337,7 +337,7 @@ def test_others_decide_while_the_journal_is_replaced() -> None:
     with ThreadPoolExecutor(2) as pool:
         ticking = pool.submit(service.tick)
         assert journal.writing.wait(WAIT_S)
-        # Who only gives a sign of life does not even wait for the disk.
+        # A mere heartbeat does not even wait for the disk.
         assert beat(service) == ()
         leasing = pool.submit(service.lease_windows, lease_request())
         eventually(lambda: service._ledger._commits.ticket() == 4)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""The endpoint speaks the wire, and what is told of the state reads well."""
+"""The endpoint speaks the wire protocol, and its reports of the state are readable."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_new_readers_are_told_the_workers_that_there_are_when_they_come() -> Non
         return [worker.address for worker in endpoint.open_iteration(request).workers]
 
     def synced(reader_id: str) -> list[str]:
-        """Of a reader that knows no version of the set."""
+        """Returns the workers that a reader is told which knows no version of the set."""
         (iteration_id,) = service._state.iterations
         request = pb.SyncRequest(reader_id=reader_id, iteration_id=iteration_id)
         return [worker.address for worker in endpoint.sync(request).workers]
@@ -106,8 +106,9 @@ def test_the_status_reads_well() -> None:
     service.sync(request, ReaderReport(rows_consumed=1, wait_share=0.25))
     endpoint = DispatcherEndpoint(service)
     assert status_text(endpoint.get_status(pb.GetStatusRequest()).json).splitlines() == [
-        "1 workers, 1 jobs, 1 datasets",
-        "2 clients, heartbeats every 1 s, lost after 10 s (workers) or 60 s (readers)",
+        "1 worker, 1 job, 1 dataset",
+        "2 clients; a heartbeat of each is due every 1 s; a silent worker counts as lost after "
+        "10 s, a silent reader after 60 s",
         "",
         "worker  rows sent  rows/s  busy  windows  buffered",
         "w1:1        1,234      57    0%        0   0.0 MiB",

@@ -1,4 +1,4 @@
-"""Ordered iterations at the dispatcher: one reader, and leases that do not run ahead."""
+"""Ordered iterations at the dispatcher: one reader, and leases that do not run too far ahead."""
 
 from __future__ import annotations
 

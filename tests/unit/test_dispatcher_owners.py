@@ -1,4 +1,4 @@
-"""Readers with an owner: their windows wait for its word, for some time, also over a restart."""
+"""Readers with an owner: their windows wait a limited time for its word, even over a restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lease(service: DispatcherService, reader: str) -> list[tuple[int, int]]:
 
 
 def begun(journal: ListJournal, clock: ManualClock) -> DispatcherService:
-    """Reader r1 of owner "t" holds all windows, r2 of nobody none."""
+    """Returns a service: reader r1 of owner "t" holds all windows, r2 without an owner none."""
     service = service_of(journal, clock, **TIMES)
     register(service)
     add_worker(service)
@@ -72,7 +72,7 @@ def test_an_owner_that_stays_silent_is_not_waited_for_for_ever(
     assert lease(service, "r2") == []
     with caplog.at_level(logging.WARNING):
         pass_time(service, clock, 3)
-    assert "r1 was lost, and its owner t did not say within 30 s" in caplog.text
+    assert "r1 was lost, and its owner t did not report within 30 s" in caplog.text
     assert lease(service, "r2")
 
 
@@ -106,14 +106,14 @@ def test_readers_of_nobody_are_nobodys() -> None:
 def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() -> None:
     clock, journal = ManualClock(), ListJournal()
     service = begun(journal, clock)
-    # Of "u" nothing is known yet: its reader is on its way.
+    # Nothing is known of "u" yet: its reader's request is on its way.
     assert [service.owners.release(owner, {}) for owner in ("t", "u", "u")] == [1, 0, 0]
     service._ledger._shorten_at = 0
     pass_time(service, clock, 1)
     after = service_of(ListJournal(journal.frames), clock, **TIMES)
     assert after._state == service._state
     for each in (service, after):
-        with pytest.raises(FailedPreconditionError, match="readers of u were given up"):
+        with pytest.raises(FailedPreconditionError, match="readers of u were declared lost"):
             open_reader(each, "r3", owner="u")
     open_reader(after, "r3", owner="v")
     assert lease(after, "r3")

@@ -1,4 +1,4 @@
-"""Plans of windows: written and read again, worked out ahead, the same in every process."""
+"""Plans of windows: encoded and decoded, computed ahead, the same in every process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved positions at the dispatcher: what is base, what loading means, who has to come."""
+"""Saved positions at the dispatcher: their base, their loading, and who has to join for it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STEPS = st.lists(
 
 
 class Model:
-    """Rows used of each window, and by whom the last of them were."""
+    """A window table, and a model of the rows used of each window, in all and by each reader."""
 
     def __init__(self) -> None:
         self.table = WindowTable(plan_of(3, rounds=3))
@@ -135,7 +135,7 @@ def test_base_and_what_live_readers_used_is_all_that_was_used(
 
 
 def _due(table: WindowTable) -> dict[int, int]:
-    """First rows of all windows that are still given out."""
+    """Leases all windows that are left; returns the first row of each."""
     table.add_reader("new")
     due: dict[int, int] = {}
     while not table.is_finished():

@@ -1,6 +1,6 @@
-"""The service's time: leases, presence, collection, and waiting for windows.
+"""The service over time: leases, presence, collection, and waiting for windows.
 
-No clock, no sockets: time stands still unless told to move.
+Without a real clock and sockets: time stands still unless a test moves it.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def test_a_dispatcher_that_stood_still_blames_nobody(caplog: pytest.LogCaptureFi
     clock.advance(3600.0)
     service.tick()
     assert len(service.overview.status()["workers"]) == 1
-    assert "this dispatcher stood still for" in caplog.text
-    assert "counts against no worker and no reader" in caplog.text
+    assert "this dispatcher was suspended for" in caplog.text
+    assert "does not count as silence" in caplog.text
 
 
 @pytest.mark.parametrize(("timeout_s", "left"), [(5.0, 0), (None, 1)])
@@ -110,7 +110,7 @@ def test_a_worker_that_leaves_is_gone_at_once() -> None:
 
 
 def wait_for_windows(service: DispatcherService, pool: ThreadPoolExecutor, reader: str) -> object:
-    """A long poll that is known to be waiting."""
+    """Starts a long poll and returns once it is waiting."""
     future = pool.submit(service.lease_windows, lease_request(reader), WAIT_S)
     eventually(lambda: service._ledger._waiting)
     return future
@@ -118,7 +118,7 @@ def wait_for_windows(service: DispatcherService, pool: ThreadPoolExecutor, reade
 
 @pytest.fixture
 def contended() -> DispatcherService:
-    """One window, leased for r1; r2 has nothing."""
+    """Returns a service with one window, leased for r1; r2 has nothing."""
     service = service_of(clock=ManualClock())
     register(service, windows=1)
     add_worker(service)
@@ -180,7 +180,7 @@ def test_only_so_many_wait_and_the_others_are_told_when_to_ask_again() -> None:
         assert not service.lease_windows(lease_request("r3"), 0.0).pause_s, "it would not wait"
         service.release_reader("r1", ())
         assert future.result(WAIT_S).leases  # type: ignore[attr-defined]
-        # There is a seat again.
+        # A seat is free again.
         future = wait_for_windows(service, pool, "r3")
         service.release_reader("r3", ())
         assert future.result(WAIT_S).ended  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Facts add up to a state: what each one changes, and that a replay gives an equal state."""
+"""Events add up to a state: what each one changes, and that a replay gives an equal state."""
 
 from __future__ import annotations
 

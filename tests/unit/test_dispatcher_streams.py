@@ -1,6 +1,6 @@
-"""A worker's stream to a reader, as the dispatcher sees it: what a new one ends, what a late
-request of an old one gets. Requests are numbered; copies and stragglers must not lease windows
-that nobody would work on.
+"""A worker's stream to a reader at the dispatcher: what a new stream ends, and what a late
+request of an old stream gets. Requests are numbered; copies and stragglers must not lease
+windows on which nobody would work.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def lease(
 
 
 def answer_fences(service: DispatcherService, broken: tuple[str, ...] = ()) -> int:
-    """The reader gives back what it is asked for; how much that was."""
+    """Has the reader release the windows that it is asked for; returns how many these were."""
     asked = Sync(reader_id="r", iteration_id="i", broken_worker_ids=broken)
     fences = service.sync(asked, ReaderReport())[0].fences
     service.sync(Sync(reader_id="r", iteration_id="i", released=fences), ReaderReport())
@@ -109,7 +109,7 @@ def test_a_copy_of_a_request_that_got_nothing_gets_nothing_later(
 
 
 def test_what_was_denied_to_a_reader_is_forgotten_with_it() -> None:
-    # Also one that went with its job, which is no fact of its own.
+    # Also if the reader went with its job, for which there is no event of its own.
     soft_state = SoftState(Presence(10.0, 60.0, 0.0))
     request = LeaseWindows(worker_id="w", iteration_id="i", reader_id="r", count=1, sequence=2)
     soft_state.note_denial(request)

@@ -1,4 +1,4 @@
-"""The reader's buffer: bounded, in order, and never a place to wait for ever."""
+"""The reader's buffer: bounded, in order, and no wait for it lasts for ever."""
 
 from __future__ import annotations
 

@@ -225,7 +225,7 @@ def test_windows_of_a_file_whose_column_lacks_a_type_have_that_of_a_later_part(
 
 
 def in_windows(dataset: Dataset) -> list[pa.RecordBatch]:
-    """The rows as data workers make them."""
+    """Returns the rows window by window, as data workers make them."""
     linear = linearise(freeze_schemas(dataset.node))
     opened: list[pa.RecordBatch] = []
     for window in plan_windows(linear, plan_splits(linear), 0):

@@ -1,4 +1,4 @@
-"""Ranges are the same elements in whatever order they are asked for."""
+"""A range holds the same elements, whatever the order in which ranges are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pstrain.trainer.resources import open_dataset
 
 
 class Counting:
-    """Ten elements, and how often a pass over them was begun."""
+    """A dataset of ten elements that counts how often a pass over it begins."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -30,7 +30,7 @@ class Counting:
 
 
 class Large(Counting):
-    """Elements of a megabyte and more."""
+    """A dataset of a hundred elements of 1 MiB each."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         self.opened += 1
@@ -39,7 +39,7 @@ class Large(Counting):
 
 
 class Positioned:
-    """A thousand elements, of which each that is read is noted; ``padding`` is in its positions."""
+    """A dataset of 1,000 elements that records those read; its positions contain ``padding``."""
 
     def __init__(self, padding: str = "") -> None:
         self.taken: list[int] = []
@@ -101,7 +101,7 @@ def test_what_is_kept_is_bounded() -> None:
     assert data.opened == 1
     assert [batch.schema.names for batch in reader.read(10, 1)] == [["10"]]
     assert data.opened == 2
-    assert len(reader.read(0, 100)) == 100  # what is asked for is more than is kept
+    assert len(reader.read(0, 100)) == 100  # a range may be larger than what is kept
     assert reader._kept_bytes == 100 << 20
 
 
@@ -111,7 +111,7 @@ def test_a_closed_reader_opens_nothing() -> None:
     reader.read(0, 2)
     reader.close()
     reader.close()
-    with pytest.raises(CancelledError, match="no more"):
+    with pytest.raises(CancelledError, match="any longer"):
         reader.read(0, 2)
     assert data.opened == 1
 
@@ -160,7 +160,7 @@ def test_a_reader_that_is_closed_as_a_read_ends_ends_its_source() -> None:
                 ended.append(True)
 
     class ClosingLock:
-        """Closes the reader when its read is done but for the release."""
+        """A lock that closes the reader after its read, just before the release."""
 
         def __init__(self) -> None:
             self._lock = threading.Lock()
@@ -245,7 +245,7 @@ def test_a_reader_goes_to_a_bookmark_far_ahead_and_reads_on_to_a_near_one(
 
 def test_what_is_far_takes_longer_to_pass_over_than_to_open() -> None:
     pace = element_ranges._Pace()
-    pace.note(1, 3.0)  # opening takes this long, whatever an element does
+    pace.note(1, 3.0)  # opening takes this long; the pace of elements is not known yet
     assert not pace.is_far(1_000_000)
     pace.note(10, 0.1)
     assert [pace.is_far(elements) for elements in (-5, 299, 301)] == [False, False, True]

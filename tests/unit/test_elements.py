@@ -1,4 +1,4 @@
-"""Headers of element frames: what is packed is what is read, and damage is never read as data."""
+"""Headers of element frames: unpacking inverts packing, and damage is never read as data."""
 
 from __future__ import annotations
 

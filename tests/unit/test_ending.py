@@ -1,4 +1,4 @@
-"""What ends with the program: each once, the newest first, whatever one of them raises."""
+"""Objects that end with the program: each once, the newest first, even if one of them raises."""
 
 from __future__ import annotations
 

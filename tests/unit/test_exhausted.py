@@ -1,4 +1,4 @@
-"""Closures that meet the end of their trainer's data run where there may be more, or fail."""
+"""Closures at the end of their trainer's data run where there may be more data, or fail."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def begun(
 
 
 def go_on(state: CoordinatorState) -> list[tuple[int, int]]:
-    """The closures that start, and where."""
+    """Takes all decisions that are due; returns the closures that start, with their trainers."""
     apply(state, decide.Decision(rounds.decide_round(state)))
     apply(state, decide.Decision(tuple(exhausted.end_spent(state))))
     events = apply(state, assigning.assign(state))
@@ -82,7 +82,7 @@ def test_what_a_lost_trainer_had_not_used_is_there_for_those_at_their_end_too() 
     apply(state, decide.lose_trainer(state, 1, attempts_max=9))
     assert go_on(state) == [(1, 0)]
     assert meet_end(state, 2) == [(0, 2)]
-    assert not state.exhausted_on  # it had begun before the loss
+    assert not state.exhausted_on  # closure 2 began before the loss
     assert meet_end(state, 1) == []
     assert state.exhausted_on == {1: {0}}
 
@@ -184,7 +184,7 @@ def test_a_round_ends_short_with_the_data() -> None:
 
 
 class Servers:
-    """One, which decided two closures of a trainer."""
+    """One parameter server, which has decided three closures of a trainer."""
 
     session = "s"
     key_maps: Any = None

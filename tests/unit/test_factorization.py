@@ -1,4 +1,4 @@
-"""A factorization machine's parts against the layers that lay vectors side by side."""
+"""The parts of a factorization machine against layers that concatenate the vectors."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _own_parameters() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing may rest on what is in memory that was not cleared."""
+    """Fills uninitialised memory with NaN, so that no result can depend on its content."""
     monkeypatch.setattr(buffers, "empty", lambda shape: np.full(shape, np.nan, np.float32))
 
 
 class _Parts:
-    """A table, vectors of numbers and a dense layer over all vectors."""
+    """A table, an embedding of numbers, and a dense layer over all vectors."""
 
     def __init__(self, by_field: bool) -> None:
         self.table = WideDeepTable(FIELDS * VALUES, FIELDS, DIM, by_field=by_field)

@@ -20,11 +20,11 @@ ROWS = 400_000
 
 
 class StoreError(Exception):
-    """What the package of a store raises: no OSError."""
+    """An error as a store's package raises it: no OSError."""
 
 
 class FailingStore(LocalFileSystem):
-    """Local files under a name of its own, whose bytes between the two ends cannot be read."""
+    """A store of local files, whose bytes in the middle of a file cannot be read."""
 
     protocol = "failing"
     cachable = False

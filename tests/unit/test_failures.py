@@ -1,4 +1,4 @@
-"""What readers are told of an error, and what is not kept with it."""
+"""Errors on a worker: what readers are told of them, and what is not kept in memory with them."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from dataservice.worker.rebatch import Element
 
 
 class Rows:
-    """Stands for memory that must not be kept."""
+    """A stand-in for memory that must not be kept."""
 
 
 @pytest.fixture(autouse=True)
 def without_collector() -> Iterator[None]:
-    """What is freed by the collector alone is kept for too long."""
+    """Turns the garbage collector off: what only it would free is kept for too long."""
     gc.collect()
     gc.disable()
     yield
@@ -98,7 +98,7 @@ def test_leaving_the_program_is_an_error_of_the_function(left: BaseException) ->
 
 
 class Reader:
-    """Takes one frame; then the worker gives its stream up."""
+    """A reader that takes one frame, upon which the worker gives its stream up."""
 
     shares_memory = True
 

@@ -18,7 +18,7 @@ def _ids(examples: list[list[int]], fields: int) -> np.ndarray:
 
 
 def _check(ids: np.ndarray, distinct: np.ndarray, groups: FieldGroups) -> None:
-    """That all of ``groups`` says what the ids say."""
+    """Checks that every part of ``groups`` agrees with the ids."""
     size, fields = ids.shape
     np.testing.assert_array_equal(distinct[groups.inverse()], ids.reshape(-1))
     repeating = 0

@@ -1,4 +1,4 @@
-"""What those see who begin: each error says what is wrong, and what to do."""
+"""The errors that beginners meet: each says what is wrong and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the first file tells of all others, and where files are looked for."""
+"""Types of columns that the first files tell for all others, and paths that name no file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def test_an_empty_file_of_json_lines_tells_no_types(tmp_path: pathlib.Path) -> N
 
 
 def with_and_without_values(folder: pathlib.Path, kind: str, *columns: pa.Array) -> list[str]:
-    """Files of these `tags`: pandas and others write a column without values as of type null."""
+    """Writes a file for each of these `tags` columns; returns the paths.
+
+    A column without values has type null, as pandas and others write it.
+    """
     paths = [str(folder / f"{number}.{kind}") for number in range(len(columns))]
     for path, column in zip(paths, columns, strict=True):
         table = pa.table({"id": range(len(column)), "tags": column})

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a fit, and how the fit goes back to it; nothing runs here."""
+"""What a checkpoint holds of a fit, and how a fit goes back to it; no closure runs here."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_steps_that_ended_unreported_are_saved_too() -> None:
 def test_a_pass_is_used_up_when_nobody_has_any_left(is_at_end: bool) -> None:
     class Executor:
         def run(self, *_: Any, **__: Any) -> Any:
-            yield {**report(2), "ended": True}  # of one trainer
+            yield {**report(2), "ended": True}  # the end of one trainer's data
 
     progress, _, _, calls = new_progress(epochs=1)
     executor: Any = Executor()
@@ -152,7 +152,7 @@ def test_sums_of_losses_do_not_depend_on_the_order_of_reports() -> None:
         progress, _, _, _ = new_progress()
         for number, loss in enumerate(order):
             progress.add({**report(1), "loss_sum": loss})
-            if number == 2:  # a resume changes nothing either
+            if number == 2:  # a resume does not change the sum either
                 state = saved(progress)
                 progress, _, _, _ = new_progress()
                 progress.load_state_dict(state)
@@ -199,7 +199,7 @@ def test_at_the_end_of_an_epoch_the_next_one_is_saved_with_the_history() -> None
     assert other.iterator().epoch == 1
     other.use_up()
     assert other.iterator().epoch == 2
-    assert dataset.rewound == [2]  # it may have been begun before all went back
+    assert dataset.rewound == [2]  # this pass may have begun before the restore
 
 
 def test_without_a_state_all_goes_back_to_where_it_began() -> None:

@@ -1,4 +1,4 @@
-"""Folders for results are tried before the work."""
+"""Folders for results are tested before the work begins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of tf.data and Keras: the same here, or an error that says what to write."""
+"""A name of tf.data or Keras works here too, or raises an error that says what to write."""
 
 from __future__ import annotations
 

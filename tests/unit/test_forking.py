@@ -1,4 +1,4 @@
-"""What a forked child may use of its parent's, and what becomes of it there."""
+"""Objects of a parent process in a forked child: which may be used, and how the rest is left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots of trainers that are free: whose turn it is, whoever comes, goes, starts and ends."""
+"""Free slots of trainers: the order of their use while trainers join, leave and work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SLOTS_MAX = 4
 
 
 class FreeSlotsMachine(RuleBasedStateMachine):
-    """Against a dict of the slots that each trainer has and uses."""
+    """A comparison of ``FreeSlots`` with a dict of the slots that each trainer has and uses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class FreeSlotsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.joined)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
-        """Also one that has left already."""
+        """Removes a trainer, which may have left already."""
         trainer = data.draw(st.integers(0, self.joined - 1))
         self.free.discard(trainer)
         self.trainers.pop(trainer, None)
@@ -52,7 +52,7 @@ class FreeSlotsMachine(RuleBasedStateMachine):
         self.trainers[trainer] = (slots, used + by)
 
     def _free(self) -> list[tuple[int, int]]:
-        """How many its trainer uses by then, and the trainer, of each free slot."""
+        """Returns for each free slot how many slots its trainer uses before it, and the trainer."""
         known = self.trainers.items()
         return [(used, t) for t, (slots, now) in known for used in range(now, slots)]
 

@@ -26,7 +26,7 @@ def double(values: Any) -> Any:
 
 
 def shipped(value: Any) -> Function:
-    """The function as another process would have it."""
+    """Returns the function as another process would get it."""
     blob, python = Function.of(value).pickled()
     return Function(blob=blob, python=python, name="f")
 
@@ -70,6 +70,13 @@ def test_what_is_no_function(value: Any) -> None:
         Function.of(value, "map")
 
 
+def test_a_condition_in_quotes_is_told_how_to_write_one() -> None:
+    with pytest.raises(
+        InvalidArgumentError, match=r"'id > 3'.*without quotes, as dataservice\.col"
+    ):
+        Function.of("id > 3", "filter")
+
+
 def test_pickled_functions_can_be_forbidden() -> None:
     with pytest.raises(FailedPreconditionError, match="without pickled functions"):
         shipped(double).load(allow_functions=False)
@@ -85,7 +92,7 @@ def test_what_cannot_travel_says_so() -> None:
     lock = threading.Lock()
     with pytest.raises(InvalidArgumentError, match="locks"):
         Function.of(lambda v: (lock, v)).pickled()
-    # Here it runs all the same.
+    # In this process it runs all the same.
     assert Function.of(lambda v: (lock, v)).load(allow_functions=True)(1)[1] == 1
 
 
@@ -143,7 +150,7 @@ def test_an_error_in_a_row_shows_the_users_frames_only() -> None:
 
 def test_a_compiled_function_gets_the_columns_it_names() -> None:
     class Compiled:
-        """Looks as numba's dispatchers do."""
+        """An object that looks like one of numba's dispatchers."""
 
         def __init__(self, py_func: Any) -> None:
             self.py_func = py_func
@@ -161,7 +168,7 @@ def test_a_compiled_function_gets_the_columns_it_names() -> None:
     assert call_user(Compiled(lambda x: x + 1), {"id": 1}, "map", str) == 2
 
     class Vectorized:
-        """Looks as what numba.vectorize makes."""
+        """An object that looks like what numba.vectorize makes."""
 
         _dispatcher = Compiled(add)
 

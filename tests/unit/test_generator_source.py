@@ -120,7 +120,10 @@ def test_a_generator_that_is_given_twice_is_an_error_and_no_loss() -> None:
     once = by_rows()
     data = Dataset.from_generator(lambda: once, SCHEMA)
     assert next(iter(data)).num_rows
-    with pytest.raises(SourceError, match=r"had returned before.*a new iterator.*deterministic"):
+    with pytest.raises(
+        SourceError,
+        match=r"returned the same generator a second time.*a new iterator.*deterministic",
+    ):
         run(data)
     mapped = Dataset.from_generator(by_rows, SCHEMA).map(lambda c: c)
     assert [len(values(run(mapped))) for _ in range(2)] == [2_500, 2_500]

@@ -1,4 +1,4 @@
-"""What a pattern stands for, with links between folders too."""
+"""The files that a pattern matches, also through links between folders."""
 
 from __future__ import annotations
 

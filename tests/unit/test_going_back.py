@@ -1,4 +1,4 @@
-"""What a program, and a link to a trainer, make of errors that come of a lost parameter server."""
+"""How a program and a link to a trainer handle errors that a lost parameter server causes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.unit.test_affinity import scheduler
 
 
 class Link(TrainerLink):
-    """Its trainer's messages are given."""
+    """A link to a trainer whose messages are given."""
 
     def __init__(self, replies: list[list[pb.ClosureResult]]) -> None:
         self.heard: list[int] = []
@@ -64,7 +64,7 @@ def ended(closure: int, error: Exception | None = None) -> pb.ClosureResult:
 
 
 def test_nothing_counts_that_a_trainer_says_together_with_a_lost_server() -> None:
-    """The marks of the other closure cover the row of the one that changed nothing."""
+    """The marks of closure 3 cover the row of closure 2, which changed nothing."""
     link = Link([[ended(1)], [ended(2, ServerLostError("gone")), ended(3)], [ended(4)]])
     with pytest.raises(ServerLostError):
         link.serve()
@@ -102,7 +102,7 @@ def test_who_is_rolled_back_waits_until_all_the_rest_is_back() -> None:
 
 
 def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
-    """Who waited for it must not take what is lost for restored."""
+    """A caller that waited for the restorer must not take lost values for restored ones."""
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
     restorer.stop()
@@ -114,7 +114,7 @@ def test_nothing_goes_back_after_the_last_word() -> None:
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
     assert not restorer.end_restoring(lambda: True), "all went back since it was looked at"
     assert restorer.end_restoring(lambda: False)
-    # Its work would be asked of `parts`, which do none.
+    # A restore would call methods that `parts` does not have.
     restorer._restore("a server was lost after the last look")
     assert not restorer.is_restoring
     assert RecoverySwitch().end_restoring(lambda: False)
@@ -193,7 +193,7 @@ def _end(work: Scheduler, items: Any) -> None:
 
 
 class Values:
-    """Parameters of which everything goes back once while they are read."""
+    """Parameters that go back to a checkpoint once, while they are read."""
 
     def __init__(self, error: Exception | None, *, is_restored: bool = True) -> None:
         self.session, self.waits = "s1", 0
@@ -229,9 +229,9 @@ def test_a_read_fails_where_nothing_is_restored() -> None:
 
 
 class Restored:
-    """Parameters of which the first read fails in the middle of a restore that is noticed already.
+    """Parameters whose first read fails during a restore that has already been noticed.
 
-    The restore ends as soon as somebody waits for it.
+    The restore ends as soon as a caller waits for it.
     """
 
     def __init__(self) -> None:
@@ -290,9 +290,10 @@ def test_a_read_that_fails_during_a_restore_does_not_cause_another() -> None:
 
 
 class Fit:
-    """Progress and executor of a fit; ``ends_meanwhile``: a restore does while it is asked for.
+    """The progress and the executor of a fit.
 
-    ``late``: so often a server is lost after the executor was asked for the last time.
+    ``ends_meanwhile``: whether a restore ends while the fit asks if there was one. ``late``: how
+    often a server is lost after the executor was asked for the last time.
     """
 
     late = 0

@@ -16,7 +16,7 @@ EVERYTHING = 2**63 - 1
 
 
 def reference(value: int | str | bytes) -> int:
-    """The definition, value by value."""
+    """Computes the hash of one value as it is defined."""
     if isinstance(value, int):
         return splitmix64(value & MASK64)
     data = value.encode() if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""A malformed request is refused with an error that names the field, and nothing of it is done."""
+"""A malformed request is refused with an error that names the field, and changes nothing."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ WELL_FORMED: list[tuple[dict[str, Any], list[Any]]] = [
     ({**LOAD, "kind": "load", "ledger": {"low_water": 0, "applied": [[0, 0, "1"]]}}, []),
     ({"kind": "give_up_load", "load": "l"}, []),
 ]
-# What they write is files.
+# Requests that write files, which the tests of this module do not send.
 WITH_FILES = {"write"}
 
 JSON = st.recursive(
@@ -107,7 +107,7 @@ JSON = st.recursive(
 
 
 def new_store() -> Store:
-    """One that holds a part of a live trainer and one of a lost one."""
+    """Returns a store that holds one part of a live trainer and one of a lost trainer."""
     store = Store()
     for spec in (TABLE, COUNTER, KEYS):
         store.create(spec, 0)
@@ -124,7 +124,7 @@ def ask(store: Store, header: dict[str, Any], arrays: list[Any]) -> dict[str, An
 
 
 def stands(store: Store) -> Any:
-    """All that a request may change, but for how far closures have ended."""
+    """Returns all that a request may change, except the low-water mark of ended closures."""
     shards = [(shard.spec, shard.version, shard.slab.tobytes()) for shard in store.shards()]
     ledger = {**store.ledger_state(), "low_water": None}
     counts = {k: n for k, n in store.commit_counts().items() if k != "ledger_blocks"}
@@ -132,7 +132,7 @@ def stands(store: Store) -> Any:
 
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Of everything in a header, but for what it is a request for."""
+    """Yields the path of every value in a header, except its top-level ``kind``."""
     items: Any = ()
     if isinstance(value, dict):
         items = value.items()
@@ -170,7 +170,7 @@ def test_a_malformed_request_changes_nothing(data: st.DataObject) -> None:
     except DataServiceError:
         assert stands(store) == before
         return
-    # Of two requests one may be refused.
+    # The reply to ``both`` carries the error of a first request that is refused alone.
     if header["kind"] == "both" and "error" in reply["first"]:
         assert stands(store) == before
 

@@ -1,4 +1,4 @@
-"""How often clients are to speak, and when they are given up."""
+"""How often clients have to send heartbeats, and when they count as lost."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_deadlines_are_as_a_plain_table_has_them(steps: list[tuple[str, str, flo
     for key, what, seconds in steps:
         if what == "renew":
             deadlines.renew(key, now_s + seconds)
-            # What was promised to a key holds also where it was dropped meanwhile.
+            # A deadline that was promised to a key holds even if the key was dropped meanwhile.
             promised[key] = table[key] = max(promised.get(key, 0.0), now_s + seconds)
         elif what == "drop":
             deadlines.drop(key)
@@ -157,7 +157,7 @@ def test_one_that_keeps_to_its_moment_is_told_the_interval() -> None:
     now_s = 5.0
     now_s += presence.tell_interval_s("w7", now_s)
     for _ in range(3):
-        # Calls take time, and the time told is rounded; neither adds up.
+        # Calls take time, and intervals are rounded; neither error accumulates.
         told_s = presence.tell_interval_s("w7", now_s + 0.002)
         assert told_s == pytest.approx(presence.interval_s - 0.002)
         now_s += told_s + 0.002
@@ -184,7 +184,7 @@ def test_nobody_is_silent_while_the_dispatcher_stands_still_however_short_that_i
     presence.hear_worker("w", 0.0)
     now_s = 0.0
     for _ in range(7):
-        # Each time it runs for a tick, and then is kept from running for longer than the lease.
+        # The dispatcher runs for a tick, then stands still for longer than the lease.
         now_s += presence.tick_s + 1.6
         assert presence.silent(now_s) == ((), (), 0.0)
     gone: list[str] = []

@@ -1,4 +1,4 @@
-"""Snapshots on a server end once and for all: nothing is kept for one that was dropped."""
+"""Snapshots on a server end for good: the server keeps nothing for a dropped snapshot."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def store() -> Store:
 
 
 def kept_bytes(shard: Shard) -> int:
-    """What snapshots have kept once everything has changed."""
+    """Changes every row; returns how many bytes snapshots keep because of that."""
     shard.update(SGD, None, ones(10))
     return sum(snapshot.kept_bytes for snapshot in shard._watchers.snapshots)
 
@@ -73,7 +73,7 @@ def test_a_request_that_comes_after_its_drop_takes_nothing(store: Store, was_tak
 def test_a_drop_while_the_snapshot_waits_or_is_taken(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last moment at which it can come: rows are held, nobody knows of it yet."""
+    """The drop comes as late as possible: rows are held, but the snapshot is not registered yet."""
     snapshot_of = Shard.snapshot
 
     def dropped_meanwhile(shard: Shard, *arguments: Any) -> Any:
@@ -163,7 +163,7 @@ def test_ends_that_cannot_be_told_are_not_collected_for_ever(store: Store) -> No
 
 
 def test_each_row_that_was_trained_is_saved_with_its_key() -> None:
-    """Without a barrier, as in the V1 form: workers go on while servers are asked in turn."""
+    """The save takes no barrier, as in V1: workers go on while servers are asked in turn."""
     keys = make_spec(
         100, 1, id=7, shape=(100,), dtype="int64", initializer=initializers.constant(NO_KEY)
     )

@@ -1,4 +1,4 @@
-"""What a process says of itself."""
+"""What a process states about itself."""
 
 from __future__ import annotations
 

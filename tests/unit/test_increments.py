@@ -1,4 +1,4 @@
-"""Tables saved as what changed: each checkpoint gives back its moment, whatever others become."""
+"""Incremental saves of tables: each checkpoint restores its moment, whatever others become."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _small_tables_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def change(shard: Shard, kind: str, chance: np.random.Generator) -> np.ndarray:
-    """Which rows it was that changed, or some of them."""
+    """Changes the shard in the way that ``kind`` names; returns some of the changed rows or all."""
     rows = np.unique(chance.integers(shard.row_start, shard.row_stop, 5))
     gradient = chance.random((len(rows), shard.width), np.float32)
     match kind:
@@ -66,7 +66,7 @@ def columns(shard: Shard) -> list[np.ndarray]:
 
 
 class Saving:
-    """What a program does that saves a table of one shard each now and then."""
+    """A program that saves a table of one shard from time to time."""
 
     def __init__(self, folder: str, shard: Shard) -> None:
         self.shard = shard
@@ -89,7 +89,7 @@ class Saving:
 
 
 def check(base: Base, expected: list[np.ndarray], cuts: tuple[int, ...]) -> None:
-    """Both ways to restore give the moment of the save, on other shards too."""
+    """Checks that both ways to restore give the moment of the save, on shards cut at ``cuts``."""
     for is_fresh in (True, False):
         spec = make_spec(ROWS, 3, cuts=cuts, id=9)
         to = [(NAME, Shard(spec, index)) for index in range(len(spec.shards))]

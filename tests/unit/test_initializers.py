@@ -1,4 +1,4 @@
-"""Initializers: what variables start with, wherever their rows live."""
+"""Initializers: the initial values of variables, wherever their rows live."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shares of a dataset, as trainers read them; in this process."""
+"""Shares of a dataset as trainers read them, all in this process."""
 
 from __future__ import annotations
 

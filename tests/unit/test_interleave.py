@@ -23,7 +23,7 @@ from tests.unit.checkpoint_checker import check_positions, chunked, numbers, run
 
 
 def by_definition(lengths: list[int], cycle: int, block: int) -> list[int]:
-    """tf.data's deterministic interleave of ranges, element by element."""
+    """Computes tf.data's deterministic interleave of ranges, element by element."""
     waiting = iter([iter(range(100 * i, 100 * i + n)) for i, n in enumerate(lengths)])
     slots: list[Any] = [None] * cycle
     rows: list[int] = []

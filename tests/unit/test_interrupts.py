@@ -1,4 +1,4 @@
-"""Ctrl-C: held back while rows are in hand, and harmless to operators where it is let through."""
+"""Ctrl-C: held back while rows are in hand, and harmless to operators if it is let through."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_program_with_a_handler_of_its_own_keeps_it() -> None:
 
 
 class _Interrupted(BatchStream):
-    """A stream that is interrupted each time before it yields."""
+    """A stream that is interrupted once before each batch."""
 
     def __init__(self, stream: BatchStream) -> None:
         self._stream = stream
@@ -163,7 +163,7 @@ def test_operators_lose_nothing_and_know_where_they_are(
 
 
 class _Interrupting:
-    """A function of columns during whose calls of these numbers Ctrl-C is pressed."""
+    """A function of columns that raises SIGINT during its calls with these numbers."""
 
     def __init__(self, *calls: int) -> None:
         self._calls = calls
@@ -184,7 +184,7 @@ class _Interrupting:
         (lambda d, function: d.shuffle(8, seed=3).batch(2).map(function).repeat(2), (2, 3, 6)),
         (lambda d, function: d.map(function).concatenate(d).batch(7), (2, 3, 6)),
         (lambda d, function: d.prefetch(2).map(function), (2, 3, 6)),
-        # On a thread that reads ahead, where this one is sure to be in `next` only the first time.
+        # Read ahead on another thread: only at first is the main thread certain to be in `next`.
         (lambda d, function: d.map(function).prefetch(2), (1,)),
     ],
 )
@@ -200,7 +200,7 @@ def test_a_dataset_that_is_read_here_goes_on_where_it_was(
             seen.append(next(iterator))
         except KeyboardInterrupt:
             assert "closed" not in repr(iterator)
-            # Goes back to where it was, which may be interrupted too.
+            # Saving takes the iterator back to its position, and may be interrupted too.
             with contextlib.suppress(KeyboardInterrupt):
                 states.append((len(seen), iterator.state_dict()))
         except StopIteration:

@@ -165,7 +165,7 @@ def test_files_that_differ_or_change(tmp_path: pathlib.Path) -> None:
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files that are mapped from now on, in order."""
+    """Records the files that are mapped from now on, in order."""
     paths: list[str] = []
     original = pa.memory_map
 
@@ -199,7 +199,7 @@ def test_readers_at_once_have_files_of_their_own(tmp_path: pathlib.Path, opened:
         first, second = (source.read(split, 0, RunContext()) for split in splits)
         assert next(first).column("x")[0].as_py() == 0
         assert next(second).column("x")[0].as_py() == 100_000
-        # Given up in the middle.
+        # Both reads are abandoned in the middle.
         first.close()
         second.close()
     assert opened == [path, path]

@@ -1,4 +1,4 @@
-"""The options of a job: valid whenever they exist, the same after a journal, compared by name."""
+"""A job's options: always valid, unchanged by a journal, and compared by name."""
 
 from __future__ import annotations
 

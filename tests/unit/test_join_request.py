@@ -1,4 +1,4 @@
-"""A request to join: its age is that of the moment, and a late refusal is not taken at its word."""
+"""A request to join: each attempt states the current age, and a late refusal is not trusted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dataservice.wire import dispatcher_pb2 as pb
 
 
 class Dispatcher:
-    """Answers in place of the network: each refusal takes so long."""
+    """A stand-in for the network: refuses once for each of ``delays_s``, after that delay."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, delays_s: list[float]) -> None:
         self.age_s = 7.0
@@ -34,7 +34,7 @@ class Dispatcher:
         monkeypatch.setattr(self.connection._rpc, "call_retrying", self.answer)
 
     def answer(self, _method: str, request: Any, **_limits: Any) -> pb.OpenIterationReply:
-        # As a request does that waits for the dispatcher: it is made anew for each attempt.
+        # A request that waits for the dispatcher is built anew for each attempt.
         request()
         self.ages.append(request().program_age_s)
         if not self.delays_s:

@@ -1,4 +1,4 @@
-"""Passes over a few rows in memory are made many at a time, and choices of them likewise."""
+"""Passes over a few rows in memory are made many at a time, and so are choices of datasets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_endless_passes_end_when_the_run_does() -> None:
 
 
 class SharedRange(RangeSource):
-    """Others have taken all rows of its first two passes, and of those from the fourth on."""
+    """A source of which others have taken all rows of every pass but the third."""
 
     kind = "shared-range"
     is_shared = True

@@ -1,4 +1,4 @@
-"""What was appended is replayed, and damage is never taken for contents."""
+"""A journal: appended frames are replayed, and damage is never taken for contents."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def contents(path: pathlib.Path) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The files of a journal whose process died after its last append."""
+    """Returns the files of a journal whose process died after its last append."""
     folder = tmp_path_factory.mktemp("crashed")
     journal = SqliteJournal(folder / "live")
     for frames in APPENDS:
@@ -55,7 +55,7 @@ def crashed(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The file of a journal that was closed."""
+    """Returns the file of a journal that was closed."""
     path = tmp_path_factory.mktemp("closed") / "journal"
     write(path, APPENDS)
     return path
@@ -133,7 +133,7 @@ def test_appends_of_many_threads_are_whole(journal: Journal) -> None:
 
 
 class HandedOver:
-    """A lock that another thread is waiting for, which comes in as soon as it is given up."""
+    """A lock that runs `enter` as soon as it is released, as a thread that waits for it would."""
 
     def __init__(self, enter: Callable[[], None]) -> None:
         self._lock = threading.Lock()
@@ -233,7 +233,7 @@ def test_a_write_that_a_limit_refuses_is_no_damage(tmp_path: pathlib.Path) -> No
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
     try:
-        with pytest.raises(ResourceExhaustedError, match=r"cannot be written.*from a quota"):
+        with pytest.raises(ResourceExhaustedError, match=r"cannot be written.*a quota"):
             journal.append([b"x" * 200_000])
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

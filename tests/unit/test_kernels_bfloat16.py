@@ -17,7 +17,7 @@ ROWS, START = 40, 1000
 
 
 def _all_kinds(rows: int, columns: int) -> np.ndarray:
-    """Any bits but NaN, so subnormals, zeros and infinities are among them."""
+    """Returns floats of random bits without NaN, among them subnormals, zeros and infinities."""
     random = np.random.default_rng(columns)
     values = random.integers(0, 2**32, (rows, columns), dtype=np.uint32).view(np.float32)
     special = np.array([0x0, 0x80000000, 0x7F800000, 0xFF800000, 0x1, 0x8000, 0x18000], np.uint32)
@@ -66,7 +66,7 @@ def test_every_bfloat16_comes_back_as_it_is() -> None:
     np.testing.assert_array_equal(values.view(np.uint32) >> 16, halves)
     again, is_nan = _bits(values), np.isnan(values)
     np.testing.assert_array_equal(again[~is_nan], halves[~is_nan])
-    # A NaN that may interrupt computations becomes one that does not.
+    # A signalling NaN becomes a quiet one.
     np.testing.assert_array_equal(again[is_nan], halves[is_nan] | 0x0040)
 
 
@@ -74,10 +74,10 @@ def test_every_bfloat16_comes_back_as_it_is() -> None:
     ("value", "bits"),
     [
         (1.0, 0x3F80),
-        (1.00390625, 0x3F80),  # a tie: to the even one below
-        (1.01171875, 0x3F82),  # and above
+        (1.00390625, 0x3F80),  # a tie, rounded to even: down
+        (1.01171875, 0x3F82),  # a tie, rounded to even: up
         (-1.0039065, 0xBF81),
-        (3.3961775e38, 0x7F80),  # nearer to what is above the largest number
+        (3.3961775e38, 0x7F80),  # a tie of the largest number and infinity
         (3.3895313e38, 0x7F7F),
         (1e-45, 0x0000),
         (9.2e-41, 0x0001),

@@ -8,7 +8,7 @@ import pytest
 from pstrain.kernels import embedding
 
 FIELDS, UNIQUE, EXAMPLES = 3, 6, 5
-# Widths of all kinds of vectors, and of what is left over.
+# Widths of vectors of each kind, and widths that leave a remainder.
 DIMS = [1, 4, 8, 16, 17, 27, 32]
 
 

@@ -18,7 +18,10 @@ def _normal(*shape: int) -> np.ndarray:
 
 
 def _inverse(size: int, values: int, shared: bool) -> tuple[np.ndarray, int]:
-    """Ids of three fields, some of them in two where ``shared``, numbered in no order."""
+    """Returns the rows of ids of three fields, numbered at random, and the number of rows.
+
+    If ``shared``, some ids occur in two fields.
+    """
     apart = values // 2 if shared else values
     ids = np.stack(
         [RANDOM.integers(0, values, size) + k * apart for k in range(FIELDS)], axis=1
@@ -58,7 +61,8 @@ def test_pairs_and_their_gradients(size: int, values: int, dim: int, shared: boo
         ],
         axis=2,
     )
-    # What was in memory counts where rows are shared, and may be anything where they are not.
+    # Gradients are added to what is in memory; with ``once``, which needs rows of one field
+    # each, they replace it.
     for once in [False] if shared else [False, True]:
         to_rows = np.full_like(rows, np.nan) if once else _normal(*rows.shape)
         wanted = np.zeros_like(rows) if once else to_rows.copy()

@@ -39,7 +39,7 @@ def test_integers_hash_to_the_published_sequence_of_splitmix64() -> None:
 
 
 def _twin_of_xxh64(text: bytes) -> int:
-    """XXH64 of fewer than 32 bytes in Python integers, straight from the specification."""
+    """Computes XXH64 of fewer than 32 bytes in Python integers, straight from the specification."""
     p1, p2, p3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
     p4, p5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 

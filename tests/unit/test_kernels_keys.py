@@ -1,4 +1,4 @@
-"""Rows for keys against plain Python."""
+"""Kernels that find and claim rows for keys, against plain Python."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def mixed(key: int) -> int:
 
 
 def places(key: int, first: int, capacity: int) -> list[int]:
-    """Rows in which a key is looked for, in order."""
+    """Returns the rows in which a key is looked for, in the order of the search."""
     buckets = -(-(capacity - 1) // BUCKET_ROWS)
     parts = np.array_split(np.arange(first + 1, first + capacity), buckets)
     rows = parts[((mixed(key) >> 32) * buckets) >> 32].tolist()
@@ -53,7 +53,7 @@ def test_buckets_are_those_of_the_definition(keys: list[int], capacity: int, fir
 
 
 def claim(table: np.ndarray, keys: list[int], may_claim: list[bool]) -> tuple[list[int], int]:
-    """What a shard does, without a lock."""
+    """Claims rows for keys as a shard does, but without a lock."""
     starts, stops = buckets_of(keys, len(table))
     rows, chosen = int64(keys), np.zeros(1 << (2 * len(keys)).bit_length(), np.int32)
     may = np.array(may_claim, np.uint8)
@@ -65,7 +65,7 @@ def claim(table: np.ndarray, keys: list[int], may_claim: list[bool]) -> tuple[li
 
 
 class Twin:
-    """The same of dicts."""
+    """The same claims made with dicts."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -117,7 +117,7 @@ def test_nothing_is_changed_by_choosing() -> None:
 
 
 def known_of(entries: dict[tuple[int, int], int], first: np.ndarray, slots: int) -> np.ndarray:
-    """A table of rows by (field, key)."""
+    """Returns a table of the known rows by (field, key)."""
     known = np.full((slots, 2), -1, np.int64)
     known[:, 0] = NO_KEY
     keys, rows = int64([key for _, key in entries]), int64(list(entries.values()))
@@ -137,7 +137,7 @@ def test_known_keys_agree_with_dicts(pairs: list[tuple[int, int]], data: st.Data
         numbers[field] += 1
         entries[field, key] = 100 * field + numbers[field]
     known = known_of(entries, fields[0], 256)
-    # Column 1 is no field's.
+    # Column 1 belongs to no field.
     ids = np.array([[key, -7, key, key] for _, key in pairs], np.int64).reshape(-1, 4)
     columns, targets, nulls = int64([0, 2, 3]), int64([1_000, 2_000, 3_000]), int64([7, 8, 9])
     expected, missing = ids.copy(), []

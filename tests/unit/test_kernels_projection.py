@@ -18,14 +18,14 @@ def _normal(*shape: int) -> np.ndarray:
 
 
 def _inverse(size: int, values: int) -> tuple[np.ndarray, int]:
-    """Ids of three fields, some of them in two, numbered in no order."""
+    """Returns the rows of ids of three fields, some ids in two of them, and the number of rows."""
     ids = np.stack([RANDOM.integers(0, values, size) + k * values // 2 for k in range(3)], axis=1)
     unique, inverse = np.unique(ids.reshape(-1), return_inverse=True)
     mixed = RANDOM.permutation(len(unique))
     return mixed[inverse].astype(np.int32), len(unique)
 
 
-# So many examples that a field has more rows than are worked on at a time, and none.
+# From no examples to so many that a field has more rows than the kernel takes at a time.
 @pytest.mark.parametrize(("size", "values"), [(0, 1), (1, 1), (7, 3), (300, 100)])
 @pytest.mark.parametrize("units", [COLUMNS, 4 * COLUMNS, 5 * COLUMNS])
 @pytest.mark.parametrize("dim", [LANES, 2 * LANES, 3 * LANES])

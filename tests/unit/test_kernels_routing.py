@@ -11,7 +11,7 @@ from pstrain.kernels.routing import route
 
 
 def _expected(ids: np.ndarray, starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Distinct ids by shard, then by first appearance; offsets per shard."""
+    """Returns distinct ids by shard, then by first appearance, and the offsets of the shards."""
     unique, first = np.unique(ids, return_index=True)
     shard = np.searchsorted(starts, unique, side="right") - 1
     order = np.lexsort((first, shard))

@@ -1,4 +1,4 @@
-"""Rows changed by rows, in turn, against NumPy."""
+"""Rows changed by other rows, one after another, against NumPy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0], np.float32)
 
 
 def _given(width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """A slab with slots, ids of which some repeat, and rows."""
+    """Returns a slab with slots, ids, some of which repeat, and one row per id."""
     random = np.random.default_rng(width)
     slab, rows = random.normal(size=(9, 2 * width)), random.normal(size=(40, width))
     slab[7, 0], rows[::7, 0] = np.nan, SPECIAL[random.integers(0, 4, 6)]

@@ -1,4 +1,4 @@
-"""What a process knows of keys, and where a mapping is cut."""
+"""The rows of keys that a process knows, and where the table of a mapping is cut into shards."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def asked_for(fields: KeyFields, *keys: int) -> Asked:
 
 
 def look_up(known: KeyMap, *keys: int) -> list[int]:
-    """Rows, -1 where there is none."""
+    """Returns the known rows of ``keys``, -1 for each unknown key."""
     ids, zero = int64(*keys).reshape(-1, 1), int64(0)
     missing = known.replace(ids, zero, zero, zero, zero)
     ids[missing] = -1
@@ -118,7 +118,7 @@ def test_keys_that_never_get_a_row_are_remembered_but_not_more_than_there_are_ro
             known.add(refused, np.full(100, NO_ROW_EVER))
         assert look_up(known, *range(start, start + 100)) == [0] * 100
         assert look_up(known, *range(40)) == list(range(1, 41))
-        # Remembered for as long as there is room for them, with those that came before.
+        # Refused keys are remembered, the earlier ones too, as long as there is room.
         assert start > 4_000 or look_up(known, *range(100, start)) == [0] * (start - 100)
         assert known.size_bytes <= 16 * 4 * 5_040
     assert len(known) == 40

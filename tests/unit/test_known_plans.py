@@ -15,7 +15,7 @@ FIVE_ROWS = Lease(0, 0, 0, 0, 0, (Split(start=0, stop=5, rows=5),))
 
 
 class Dispatcher:
-    """Has registered one dataset under every id; `asked` counts the calls."""
+    """A dispatcher that has one dataset under every id; `asked` counts the calls."""
 
     def __init__(self, dataset: ds.Dataset) -> None:
         self.asked = 0
@@ -61,7 +61,7 @@ def test_a_worker_that_registers_again_reads_what_ids_stand_for_now() -> None:
     worker = WorkerService(config, dispatcher, "127.0.0.1:6060")  # type: ignore[arg-type]
     worker.rejoin("w1")
     assert ids_of(worker.pipelines.get("1000")) == [0, 1, 2, 3, 4]
-    # One without a journal was restarted: its numbers begin anew.
+    # A dispatcher without a journal was restarted: its ids begin anew.
     dispatcher.register(ds.Dataset.range(100, 105))
     worker.rejoin("w2")
     assert ids_of(worker.pipelines.get("1000")) == [100, 101, 102, 103, 104]

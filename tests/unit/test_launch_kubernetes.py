@@ -36,7 +36,7 @@ def container(part: dict[str, Any]) -> dict[str, Any]:
 
 
 def expanded(text: str) -> str:
-    """What Kubernetes makes of a part of a command: $$ is $, $(NAME) the variable's value."""
+    """Expands an argument as Kubernetes does: $$ to $, $(NAME) to the value, here ``<NAME>``."""
     return re.sub(r"\$(\$|\(([^)]*)\))", lambda m: "$" if m[1] == "$" else f"<{m[2]}>", text)
 
 
@@ -63,7 +63,7 @@ def test_tf_config_names_pods_as_the_resolver_does(monkeypatch: pytest.MonkeyPat
     told = {entry["name"]: entry for entry in worker["env"]}
     config = json.loads(told["TF_CONFIG"]["value"])
     assert config["task"] == {"type": "worker", "index": "$(PSTRAIN_TASK_INDEX)"}
-    # What Kubernetes fills in must come before what it is filled into.
+    # Kubernetes expands only variables that are defined before the entry that names them.
     names = [entry["name"] for entry in worker["env"]]
     assert names.index("PSTRAIN_TASK_INDEX") < names.index("TF_CONFIG")
     assert config["cluster"]["ps"][1] == "clicks-ps-0-1.clicks.ml.svc.cluster.local:8470"

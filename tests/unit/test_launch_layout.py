@@ -1,4 +1,4 @@
-"""What each task of a launched cluster runs and is told."""
+"""The command and the environment of each task of a launched cluster."""
 
 from __future__ import annotations
 

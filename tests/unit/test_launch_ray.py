@@ -1,4 +1,4 @@
-"""What `pstrain launch --engine ray` says before Ray has anything to do."""
+"""What `pstrain launch --engine ray` prints before it uses Ray."""
 
 from __future__ import annotations
 

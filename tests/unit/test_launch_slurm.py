@@ -1,4 +1,4 @@
-"""The batch script, and where a task of it finds itself."""
+"""The batch script, and how each of its tasks finds out which task it is."""
 
 from __future__ import annotations
 

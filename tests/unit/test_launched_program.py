@@ -1,4 +1,4 @@
-"""What cannot be started is refused before a cluster is, with what to do instead."""
+"""A program that cannot be started is refused, with a remedy, before a cluster starts."""
 
 from __future__ import annotations
 

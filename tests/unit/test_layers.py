@@ -44,7 +44,7 @@ def test_dense_gradients(activation: Any, use_bias: bool) -> None:
 
 def test_dense_gradients_flow_to_its_inputs() -> None:
     first, second = Dense(4, "relu", input_size=2, name="a"), Dense(3, input_size=4, name="b")
-    # Numbers of its own: none of these is where the rectifier bends.
+    # From a generator of its own: none of these is near the kink of the rectifier.
     inputs = np.random.default_rng(6).normal(size=(5, 2)).astype(np.float32)
     check_gradients(first.variables + second.variables, lambda: weighted_sum(second(first(inputs))))
 
@@ -214,7 +214,7 @@ def test_cross_gradients_reach_both_inputs(size: int, rank: int | None) -> None:
 
 
 def test_gradients_that_are_one_number_for_all_reach_what_is_behind_vectors() -> None:
-    """Arrays without strides, as sums hand them on, are no rows that vectors can be read of."""
+    """Sums hand on broadcast arrays (strides 0), from which kernels cannot read rows as vectors."""
     start, layer, features = Dense(9, input_size=2), Cross(9), _features()
     table, embedding = WideDeepTable(7, 2, 9), Embedding([3, 4], 9, name="alone")
     ids = np.array([[0, 1], [2, 3], [0, 1]])

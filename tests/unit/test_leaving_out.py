@@ -1,4 +1,4 @@
-"""What is skipped at the beginning of a source that knows its rows is not made, nor read."""
+"""Rows that are skipped at the start of a source with known rows are neither made nor read."""
 
 from __future__ import annotations
 

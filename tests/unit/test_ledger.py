@@ -1,4 +1,4 @@
-"""The ledger applies a change once, whatever arrives in whatever order."""
+"""The ledger applies each change once, whatever the order and number of its messages."""
 
 from __future__ import annotations
 

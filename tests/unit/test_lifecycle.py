@@ -1,4 +1,4 @@
-"""How repetitions and jobs end, what is remembered of them, and who may read them again."""
+"""How repetitions and jobs end, what the state keeps of them, and who may read them again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TWO_WINDOWS = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 2, target_ro
 
 
 class Cluster:
-    """A state, one worker and a time of day; `thorough` checks it after every fact."""
+    """A state with one worker and a time of day; `thorough` checks it after every event."""
 
     def __init__(self, *, thorough: bool = True) -> None:
         self.thorough = thorough
@@ -100,7 +100,7 @@ class Cluster:
         self.commit(delivery.lease_windows(self.state, request))
 
     def read(self, reader: str, iteration: str, *, final: bool = True) -> None:
-        """The row of the only window, and that this is all of it unless `final` is False."""
+        """Reports the row of the only window, as its last one unless `final` is False."""
         self.lease(reader, iteration)
         marks = (RowMark(0, 0, 1, final),)
         sync = Sync(reader_id=reader, iteration_id=iteration, consumed=marks)
@@ -113,7 +113,7 @@ class Cluster:
         self.commit(lifecycle.settle(self.state, job_id, self.now_s))
 
     def epoch(self, reader: str, repetition: int, **more: object) -> None:
-        """A reader comes, reads all, and goes."""
+        """Opens a reader, which reads all rows and leaves."""
         answer = self.open(reader, repetition, **more)
         self.read(reader, answer.iteration_id)
         self.leave(reader)
@@ -150,9 +150,9 @@ def test_a_new_run_learns_who_read_the_repetition(cluster: Cluster, epochs: int)
     with pytest.raises(FailedPreconditionError) as caught:
         cluster.open("r3", pid=2, started_s=cluster.now_s - 5.0)
     assert str(caught.value) == (
-        "repetition 0 of job train was read to its end by process 1 on host, and a job gives each "
-        "repetition once; its last reader went 60 s ago. Use another job_name, or `dataservice "
-        "jobs delete HOST:PORT 'train'`"
+        "repetition 0 of job train was read to its end by process 1 on host, and a job delivers "
+        "each repetition once; its last reader left 60 s ago. Use another job_name, or "
+        "`dataservice jobs delete HOST:PORT 'train'`"
     )
     with pytest.raises(FailedPreconditionError, match="by process 1 on host"):
         cluster.open("r3", pid=1, started_s=0.0)
@@ -181,7 +181,7 @@ def test_a_late_joiner_of_a_run_gets_a_plain_end(cluster: Cluster) -> None:
 def test_a_program_that_was_there_in_time_is_no_new_run(cluster: Cluster) -> None:
     cluster.epoch("r1", 0)
     late = cluster.open("r2", 0, pid=2, started_s=900.0)
-    assert "was read to its end by process 1 on host while this program was there" in late.notice
+    assert "was read to its end by process 1 on host while this program was running" in late.notice
 
 
 def test_a_dataset_that_was_there_while_its_program_read_the_job_is_no_new_run(
@@ -190,7 +190,7 @@ def test_a_dataset_that_was_there_while_its_program_read_the_job_is_no_new_run(
     made_s = cluster.now_s
     cluster.epoch("r1", 0)
     late = cluster.open("r2", 0, made_s=made_s)
-    assert "was read to its end by process 1 on host while this program was there" in late.notice
+    assert "was read to its end by process 1 on host while this program was running" in late.notice
     cluster.leave("r2")
     with pytest.raises(FailedPreconditionError, match="by process 1 on host"):
         cluster.open("r3", 0, made_s=cluster.now_s)
@@ -209,7 +209,7 @@ def test_a_repetition_that_others_left_unfinished_goes_on_with_a_word(cluster: C
     cluster.leave("r1")
     second = cluster.open("r2", pid=2, started_s=cluster.now_s)
     assert second.iteration_id == first.iteration_id
-    assert "was begun by process 1 on host, who left" in second.notice
+    assert "was partly read by process 1 on host, which has ended" in second.notice
     assert cluster.open("r3", pid=3).notice == "", "with others, that is how jobs are shared"
 
 
@@ -218,7 +218,7 @@ def test_rows_that_left_with_a_reader_that_gets_none_twice_are_worth_a_word() ->
     first = cluster.open("r1", delivery="at_most_once", plan=TWO_WINDOWS)
     cluster.lease("r1", first.iteration_id, count=1)
     cluster.leave("r1")
-    assert "who left" in cluster.open("r2", pid=2, delivery="at_most_once").notice
+    assert "which has ended" in cluster.open("r2", pid=2, delivery="at_most_once").notice
 
 
 @pytest.mark.parametrize("resumed", [False, True])

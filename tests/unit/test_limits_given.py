@@ -1,4 +1,4 @@
-"""How long to wait at most: seconds or None, told apart from anything else at the call itself."""
+"""Time-outs are seconds or None; the call itself refuses anything else."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
 class _Nobody:
-    """A coordinator's scheduler, or the owner of a value, of which nothing is to be asked."""
+    """A coordinator's scheduler, or the owner of a value, that fails the test when it is used."""
 
     def __getattr__(self, name: str) -> Any:
         pytest.fail(f"{name} was reached")

@@ -228,7 +228,7 @@ def test_every_model_takes_lists(kind: str) -> None:
     random = np.random.default_rng(7)
     for variable in model.variables:
         variable.assign_add(random.normal(scale=0.3, size=variable.shape).astype(np.float32))
-    # Kinks of rectifiers within reach of a step would make a difference of their own.
+    # The step is small: a kink of a rectifier within a step would falsify the difference.
     check_gradients(model.trainable_variables[:2], lambda: model.loss(rows), step=2e-3, rtol=5e-3)
     optimizer = ps.optimizers.Adagrad(0.3)
     before = float(model.loss(rows))
@@ -240,7 +240,7 @@ def test_every_model_takes_lists(kind: str) -> None:
 
 
 def test_a_list_of_one_is_what_a_single_value_is() -> None:
-    """The same model, of a column and of lists of one."""
+    """Compares the same model over a plain column and over lists of one value."""
     ids = np.random.default_rng(0).integers(0, 4, 40)
     single = FeatureSchema(categorical={"a": Category(4, hashed=False)}, label=None)
     listed = FeatureSchema(categorical={"a": Category(4, hashed=False, pooling="sum")}, label=None)

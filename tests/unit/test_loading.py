@@ -1,4 +1,4 @@
-"""Tables that nobody has changed are read once, and have their initial values where that fails."""
+"""Restores read the file of an unchanged table once; on failure the table keeps initial values."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_each_byte_is_read_once(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "preadv", preadv)
     loading.stage(str(tmp_path), targets(fresh()), [part])
-    # Arrow begins with the end of a file, and may look at its first bytes by themselves.
+    # Arrow reads the end of a file first, and may read its first bytes separately.
     assert part.size_bytes <= count <= part.size_bytes + 4 * output_file.PIECE_BYTES
 
 

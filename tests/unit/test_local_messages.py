@@ -1,4 +1,4 @@
-"""Packets between processes of a host: what is packed comes back, and damage is noticed."""
+"""Packets between processes of a host: unpacking inverts packing, and damage is noticed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_any_bytes_are_a_packet_or_data_loss(data: bytes) -> None:
 def test_a_packet_that_was_cut_is_noticed(packet: Packet, missing: int) -> None:
     data = pack(packet)
     if packet.in_segment and len(packet.text) == missing:
-        return  # what is left is the packet of a header that lies in the segment
+        return  # what is left is a valid packet whose header lies in the segment
     with pytest.raises(DataLossError):
         unpack(data[:-missing])
 

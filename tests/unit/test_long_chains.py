@@ -57,7 +57,7 @@ def test_parts_before_others_that_are_joined_are_no_deeper() -> None:
 
 
 def longest(extended: Callable[[Dataset], Dataset]) -> Dataset:
-    """So many of the operator as are allowed."""
+    """Returns a dataset with as many of the operator as are allowed."""
     longest_yet = Dataset.range(9)
     with contextlib.suppress(InvalidArgumentError):
         for _ in range(1_000):

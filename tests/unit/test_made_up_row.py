@@ -1,4 +1,4 @@
-"""Functions of rows over a dataset that has none."""
+"""Functions of rows over a dataset without rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sets of workers under versions: what readers are told is what changed, and it adds up."""
+"""Versioned sets of workers: readers are told only the changes, and these add up to the set."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_readers_are_not_counted_for_the_workers_of_one_host(target: str, reader
 def folded(sheet: WorkerSheet, members: Members, workers: Everybody) -> pb.OpenIterationReply:
     reply = pb.OpenIterationReply()
     sheet.put(reply, tuple(workers.values()), members.version)
-    # As it travels.
+    # As it arrives over the wire.
     return pb.OpenIterationReply.FromString(reply.SerializeToString())
 
 

@@ -1,4 +1,4 @@
-"""How a worker's place in the cluster ends, without a dispatcher."""
+"""How a worker's membership in a cluster ends, tested without a dispatcher."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataservice.worker.snapshots import SnapshotWriters
 
 
 class ForgetfulDispatcher:
-    """Knows a worker no more when it beats, and is away when it registers again."""
+    """A dispatcher that has forgotten a worker by its heartbeat, and then cannot be reached."""
 
     def __init__(self) -> None:
         self._registered = 0

@@ -116,7 +116,7 @@ def test_choices_without_an_end_end_when_every_dataset_has() -> None:
     dataset = Dataset.choose_from_datasets([part(0, 3), part(100, 900)], endless, False)
     batches = run(dataset)
     assert values(batches) == [0, 100, 1, 101, 2, *range(102, 1_000)]
-    # Those of a dataset that has ended cut no blocks.
+    # Choices of a dataset that has ended cut no blocks.
     assert len(batches) < 10
     check_positions(dataset.take(300), epoch=0)
 

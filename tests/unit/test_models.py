@@ -68,7 +68,7 @@ def _model(kind: str) -> Model:
     if kind == "linear":
         return LogisticRegression(SCHEMA)
     model = MAKERS[kind]()
-    # Away from the start, where wide weights and biases are all 0.
+    # Moved away from the initial values, where wide weights and biases are all 0.
     random = np.random.default_rng(11)
     for variable in model.variables:
         variable.assign_add(random.normal(scale=0.3, size=variable.shape).astype(np.float32))

@@ -1,4 +1,4 @@
-"""Steps of a closure whose trainer was lost are reported by their notes, as many as count."""
+"""Steps of a closure whose trainer was lost are reported from the notes of decided parts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pstrain.weighting import Weighting
 
 
 class Servers:
-    """Which have decided this about closures of a trainer; an entry is of a part."""
+    """Parameter servers that have decided these parts of a trainer's closures, one per entry."""
 
     session = "s"
     key_maps: Any = None
@@ -140,7 +140,7 @@ def test_a_closure_ends_early_where_there_is_no_room_for_notes() -> None:
 
 
 class Numbers(NotingFunction):
-    """Its steps are numbers; a report adds them up."""
+    """A noting function whose steps are numbers; a report has their sum."""
 
     def run(self, iterator: Any, steps: int, note: Note) -> dict[str, Any]:
         taken = []
@@ -161,7 +161,7 @@ class _Reader:
 
 
 def test_steps_are_noted_where_another_trainer_would_take_other_elements() -> None:
-    """A range is made again, by whoever runs its closure, so what is reported of it is all."""
+    """A range is made again as a whole by any trainer, so its report needs no notes."""
     token, commits = StepToken("s", 1, 0), None
     run = ClosureRun(token, commits)  # type: ignore[arg-type]
     with trainer_scope(4), step_scope(token, run):
@@ -173,7 +173,7 @@ def test_steps_are_noted_where_another_trainer_would_take_other_elements() -> No
 
 
 class Coordinator:
-    """Runs each closure as it is scheduled; trainers of some are lost after a step or more."""
+    """A coordinator that runs closures at once; some lose their trainer after a step or more."""
 
     num_trainers = 1
 

@@ -1,4 +1,4 @@
-"""Numbers that go between NumPy and Arrow on the short way are those of Arrow's own."""
+"""The fast conversion of numbers between NumPy and Arrow gives the same as Arrow's own."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ONE_TO_SIX = np.arange(1, 7)
 def test_arrays_are_those_of_arrow(values: np.ndarray) -> None:
     found = from_numbers(values)
     found.validate(full=True)
-    # As text, for NaN equals nothing.
+    # Compared as text, as NaN equals nothing.
     assert (found.type, str(found)) == (pa.array(values).type, str(pa.array(values)))
 
 

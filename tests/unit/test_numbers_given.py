@@ -1,4 +1,4 @@
-"""Sizes, counts and rates that cannot be: an error that names the argument and its value."""
+"""Impossible sizes, counts and rates raise an error that names the argument and its value."""
 
 from __future__ import annotations
 

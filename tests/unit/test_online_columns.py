@@ -1,4 +1,4 @@
-"""Models whose columns get rows for values that nobody has listed."""
+"""Models with online columns, which give rows to values that no vocabulary lists."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_model_learns_of_values_that_nobody_has_listed(kind: str) -> None:
     model.fit(data(), epochs=12, batch_size=50, verbose=0)
     assert model.online.stats() == {"capacity": 177, "used": 90, "refused": 0}
     after = model.evaluate(data(), verbose=0)
-    # Products of embeddings alone are long in learning this, of hashed columns too.
+    # DLRM has only products of embeddings, which learn this slowly, from hashed columns too.
     assert kind == "DLRM" or after["auc"] > 0.9 > before["auc"]
     assert len(model.predict(data())) == ROWS
 
@@ -89,7 +89,7 @@ def test_each_column_has_rows_of_its_own() -> None:
         values = values.flatten() if column == "seen" else values
         pairs = {*zip(values.to_pylist(), found.tolist(), strict=True)}
         assert len(pairs) == len({row for _, row in pairs}) == len({value for value, _ in pairs})
-    # What was encoded stays as it is.
+    # The encoded features are unchanged.
     assert features.has_keys
     np.testing.assert_array_equal(features.ids[~nulls, 1], values_of(batch, "user")[~nulls])
 

@@ -1,4 +1,4 @@
-"""Ids for keys of which there is no list, in one process."""
+"""Ids for keys that no vocabulary lists, in one process."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_keys_that_are_assigned_during_a_lookup_are_looked_up_again(
 ) -> None:
     users = lookup(50)
     parameters = users.variables[0].parameters
-    # Without a free row, so that keys are found wherever they are.
+    # No row is free, so the search for a key does not stop early and finds it in any row.
     before, after = np.arange(100, 150), np.arange(100, 150)
     before[[9, 8]] = after[[5, 4]] = 7, 8
     claim = parameters.claim
@@ -338,7 +338,7 @@ def test_other_integers_can_be_assigned_by_a_closure() -> None:
 
 
 class Counted(KeyClaims):
-    """Counts of servers that go back to a checkpoint while they are asked first."""
+    """Key claims whose servers go back to a checkpoint during the first request for counts."""
 
     session = "before"
     config = ParameterConfig()

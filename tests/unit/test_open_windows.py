@@ -1,4 +1,4 @@
-"""Rows that wait in windows of many keys: what leaves, in which order, and what is held for it."""
+"""Rows in open windows of many keys: which leave, in which order, and what is held for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS = 4_000
 
 
 def spread(chunk: int = 50) -> Dataset:
-    """Many keys, in chunks that have few of each; some come in the first chunk only."""
+    """Returns rows of many keys, in chunks with few of each; one key is in the first chunk only."""
     keys = np.random.default_rng(3).integers(0, 300, ROWS)
     keys[:5] = -1
     texts = [[str(i)] * (i % 3) for i in range(ROWS)]
@@ -24,7 +24,7 @@ def spread(chunk: int = 50) -> Dataset:
 
 
 def expected(size: int) -> list[list[int]]:
-    """The windows, one row after the other."""
+    """Computes the windows row by row."""
     waiting: dict[int, list[int]] = {}
     windows = []
     for row in spread().rows():

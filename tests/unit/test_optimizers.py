@@ -265,7 +265,7 @@ def test_a_copy_in_another_process_goes_on_with_the_schedule() -> None:
 
 
 def test_in_rounds_each_closure_looks_which_step_it_is_of() -> None:
-    """A trainer may have had no part in the rounds before."""
+    """A trainer may have taken no part in the rounds before."""
     optimizer = SGD(0.1)
     servers: Any = optimizer.iterations.parameters
     committer = RoundCommitter(servers, "t", list, list, lambda result, _: result, False)

@@ -1,4 +1,4 @@
-"""Files of checkpoints: what was written is there, past the page cache or through it."""
+"""Checkpoint files hold what was written, through the page cache or past it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_file_system_without_direct_writes(
 
     def open_(path: str, flags: int, mode: int = 0o777) -> int:
         if refused == "open" and flags & DIRECT:
-            # Some file systems make the file all the same.
+            # Some file systems create the file although they refuse to open it.
             os.close(opened(path, flags & ~DIRECT, mode))
             raise OSError(errno.EINVAL, "no direct writes")
         handle = opened(path, flags & ~DIRECT, mode)

@@ -1,4 +1,4 @@
-"""Who looks after what is flush_timer sleeps while there is nothing, and ends."""
+"""The thread that looks after overdue work sleeps while there is none, and can be ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that users write: of layers, of variables, of what attributes hold."""
+"""Models that users write: of layers, of variables, and of whatever attributes hold."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _rows() -> dict[str, np.ndarray]:
 
 
 class Scaled(Model):
-    """One listed layer, another in a list, and variables, of which some were joined."""
+    """A model with one listed layer, another in a nested list, and single and joined variables."""
 
     def __init__(self, schema: Any) -> None:
         super().__init__(schema)
@@ -71,7 +71,7 @@ def test_whatever_a_step_may_train_is_a_variable_of_the_model(tmp_path: pathlib.
 
 
 class Net(Layer):
-    """Of layers and a variable of its own, none of which it fetches itself."""
+    """A layer of other layers and a variable of its own, none of which it fetches itself."""
 
     def __init__(self) -> None:
         super().__init__("net")
@@ -125,7 +125,7 @@ def _trained(of: Any) -> list[Any]:
 
 
 class Linear(Model):
-    """Of one variable, without layers."""
+    """A model of one variable, without layers."""
 
     def __init__(self, schema: Any) -> None:
         super().__init__(schema)

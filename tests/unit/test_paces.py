@@ -1,4 +1,4 @@
-"""How many closures may wait at a trainer, by how long earlier ones took."""
+"""How many closures may queue at a trainer, given how long earlier ones took."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""When a reader speaks to the dispatcher."""
+"""When a reader calls the dispatcher."""
 
 from __future__ import annotations
 
 import pytest
 
-from dataservice.client.pacing import GROUP_S, IDLE_MAX_S, Pacing
+from dataservice.client.pacing import AGAIN_S, GROUP_S, IDLE_MAX_S, Pacing
 from dataservice.config import HEARTBEATS_PER_S
 
 
@@ -33,15 +33,28 @@ def test_a_reader_that_has_run_dry_asks_at_once_then_ever_more_slowly() -> None:
     assert gaps[-1] == pytest.approx(IDLE_MAX_S)
 
 
+def test_whoever_was_told_of_an_end_soon_has_an_answer_again() -> None:
+    pacing = Pacing(1.0, 0.0)
+    for _ in range(12):
+        pacing.note_call(0.0, idle=True)
+    pacing.note_end()
+    assert pacing.due_s(urgent=False, idle=True, has_news=False) == AGAIN_S
+
+
+@pytest.mark.parametrize("asks_again", [False, True])
 @pytest.mark.parametrize("clients", [500, 2_000, 4_000])
-def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(clients: int) -> None:
-    """Half of the clients are readers, all idle from one moment on."""
+def test_readers_that_run_dry_together_leave_a_busy_dispatcher_time(
+    clients: int, asks_again: bool
+) -> None:
+    """Half of the clients are readers, all of them idle from the same moment on."""
     interval_s = clients / HEARTBEATS_PER_S
     pacing, now_s, calls_s = Pacing(1.0, 0.0), 0.0, []
     pacing.note_interval(interval_s)
     for _ in range(30):
         now_s = pacing.due_s(urgent=False, idle=True, has_news=False)
         pacing.note_call(now_s, idle=True)
+        if asks_again:
+            pacing.note_end()
         calls_s.append(now_s)
     within_s = 4 * interval_s
     calls = clients / 2 * sum(call_s <= within_s for call_s in calls_s)

@@ -1,4 +1,4 @@
-"""What functions make of padded batches, and where lists are no longer equally long."""
+"""Results of functions over padded batches, also if their lists are no longer equally long."""
 
 from __future__ import annotations
 

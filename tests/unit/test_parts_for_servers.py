@@ -1,4 +1,4 @@
-"""What servers are told of a checkpoint that they load: what concerns them."""
+"""Each server is told only of the parts of a checkpoint that its shards need."""
 
 from __future__ import annotations
 

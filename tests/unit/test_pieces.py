@@ -1,4 +1,4 @@
-"""Large arrays after their message: whole messages come out, or none."""
+"""Large arrays follow their message in pieces; a receiver gets whole messages or none."""
 
 from __future__ import annotations
 

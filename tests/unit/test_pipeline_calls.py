@@ -1,4 +1,4 @@
-"""How much Python a pipeline runs, as what it is made of grows."""
+"""How many Python calls a pipeline makes as its parts grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def calls_of_chain(shuffles: int) -> int:
 
 
 def test_operators_that_follow_each_other_ask_each_other_once_for_the_end() -> None:
-    # A position is as long as the chain, so that twice the chain is four times the calls.
+    # A position is as long as the chain, so twice the chain takes four times the calls.
     assert calls_of_chain(60) < 5 * calls_of_chain(30)
 
 

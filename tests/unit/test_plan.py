@@ -30,7 +30,7 @@ def add_y(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def every_operator() -> Dataset:
-    """A plan with every kind of node that runs without files."""
+    """Returns a plan with every kind of node that runs without files."""
     return (
         Dataset.range(50)
         .rename({"id": "x"})

@@ -1,4 +1,4 @@
-"""Saves ask the trainers that are there how far their data is, and wait for nobody else."""
+"""A save asks the present trainers for the positions of their data, and waits for no others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT_S = 30.0
 
 
 class Answering:
-    """A trainer's stream: it answers when another trainer has joined."""
+    """A trainer's stream that answers once another trainer has joined."""
 
     def __init__(self, made: Scheduler) -> None:
         self._made = made
@@ -23,7 +23,7 @@ class Answering:
             threading.Thread(target=self._answer, daemon=True).start()
 
     def _answer(self) -> None:
-        # Waits for the lock that whoever asks lets go of when it waits.
+        # Waits for the lock, which the asking thread releases while it waits.
         self._made.trainer_joined(1, 1, Outbox())
         self._made.barrier.position(0, "here")
 

@@ -117,7 +117,7 @@ def test_it_reads_ahead_no_further_than_asked() -> None:
 
     with open_stream(numbers(8, [1] * 7).map(note).prefetch(2)) as stream:
         next(stream)
-        # One was handed out, two are queued, one waits for room.
+        # One element was handed out, two are queued, one waits for room.
         assert reached.wait(DEADLINE_S)
         assert seen == [0, 1, 2, 3]
 

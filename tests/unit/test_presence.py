@@ -1,4 +1,4 @@
-"""When a server is over."""
+"""When a server is over: its clients have left for a while, or the program has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closures start by priority, and by age within one, whatever becomes of trainers meanwhile."""
+"""Closures start by priority and, within one priority, by age, whatever happens to trainers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def state_of(trainers: int = 1, bound: int | None = None, **options: Any) -> Coo
 
 
 def order(state: CoordinatorState) -> list[int]:
-    """In which they start where each ends before the next."""
+    """Returns the order in which closures start if each ends before the next one starts."""
     found = []
     while not state.is_idle:
         for closure, trainer, attempt in started(apply(state, assigning.assign(state))):

@@ -22,7 +22,7 @@ FIELDS, VALUES, DIM, UNITS = 3, 6, 8, 80
 
 @pytest.fixture(autouse=True)
 def _used_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing may rest on what is in memory that was not cleared."""
+    """Fills uninitialised memory with NaN, so that no result can depend on its content."""
     monkeypatch.setattr(buffers, "empty", lambda shape: np.full(shape, np.nan, np.float32))
 
 

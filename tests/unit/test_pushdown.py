@@ -1,4 +1,4 @@
-"""Statistics of Parquet row groups: what they rule out has no row for which a filter is true."""
+"""Statistics of Parquet row groups: groups that they rule out have no row that a filter keeps."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA = pa.schema([("i", pa.int64()), ("f", pa.float32()), ("s", pa.string())])
 
 
 def written(path: pathlib.Path, **columns: pa.Array) -> Dataset:
-    """A file with a row group for each row."""
+    """Writes a file with a row group for each row; returns its dataset."""
     pq.write_table(pa.table(columns), path / "rows.parquet", row_group_size=1)
     return Dataset.from_parquet(str(path / "rows.parquet"))
 

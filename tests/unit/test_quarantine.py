@@ -1,4 +1,4 @@
-"""Windows that kill their workers: who is suspected, who runs them, and when they are given up."""
+"""Windows that kill workers: which are suspected, who runs them, and when they are given up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ROWS = 10
 
 
 class Cluster:
-    """A state, with every decision checked, journaled and compacted on the way."""
+    """A state; every decision is journaled, checked and compacted on the way."""
 
     def __init__(self, windows: int, readers: tuple[str, ...] = ("r1",)) -> None:
         self.state = DispatcherState()
@@ -99,7 +99,7 @@ class Cluster:
         return [lease.window_index for lease in answer.leases]  # type: ignore[attr-defined]
 
     def report_broken(self, worker: str, reader: str = "r1") -> None:
-        """The reader notices, and gives up what it had under way."""
+        """Reports a worker's broken stream, and releases the windows that its reader had there."""
         had = tuple(self.table.leased_to(worker, reader))
         released = tuple(
             RowMark(window, self.table.records[window].generation, 0, False) for window in had

@@ -1,4 +1,4 @@
-"""Sets of windows as ranges, against plain sets; what was consumed, against rows."""
+"""Sets of windows as ranges, compared with plain sets; consumed rows, compared with a model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_ranges_are_sets(changes: list[tuple[bool, int, int]]) -> None:
 
 
 def applied(notes: list[tuple[str, int, int]]) -> tuple[Consumed, dict[int, int]]:
-    """The value, and a model of it: the rows consumed of each window, ALL for those done."""
+    """Applies notes to a `Consumed` and to a model: consumed rows by window, ALL if done."""
     consumed, model = Consumed(), dict.fromkeys(range(10), 0)
     for what, window, row in notes:
         if what == "note":

@@ -1,4 +1,4 @@
-"""Files that Arrow reads ahead are not closed under a read: it would hit whatever comes after."""
+"""Files that Arrow reads ahead are not closed during a read, which would hit what comes after."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = 400_000
 
 
 class Handle:
-    """Gives one block, and keeps whoever reads it until it may go on."""
+    """A file whose reads block until `may_go_on`."""
 
     def __init__(self) -> None:
         self.is_read, self.may_go_on = threading.Event(), threading.Event()
@@ -95,7 +95,7 @@ def test_the_collector_may_close_a_file_in_the_middle_of_a_read_of_it() -> None:
 
 
 class WatchedHandle:
-    """A file that takes its time to read, and notes whether it was closed meanwhile."""
+    """A file with slow reads, each of which records whether the file was closed meanwhile."""
 
     def __init__(self, file: Any, reads: list[bool]) -> None:
         self._file = file

@@ -1,4 +1,4 @@
-"""Positions of readers: merging them, refusing what does not fit, and operators over a service."""
+"""Readers' positions: merging, refusing those that do not fit, and operators over a service."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_merged_positions_count_what_all_consumed() -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        (state_of(position()), "two of the states were saved by reader a"),
+        (state_of(position()), "several of the states were saved by reader a"),
         (state_of(position(origins=("b",), division="e")), "another division"),
         (state_of(position(origins=("b",), seeds=(6,))), "another seeds"),
         ({**state_of(position(origins=("b",))), "plan": "y"}, "differ in state\\['plan'\\]"),
@@ -85,7 +85,7 @@ def test_rewinding_takes_back_what_came_later() -> None:
 
 
 class Rows(LivePosition):
-    """So many rows of a source whose order nobody knows."""
+    """A position after a number of rows of a source without a known order."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
@@ -98,7 +98,7 @@ class Rows(LivePosition):
 
 
 class Source(BatchStream):
-    """Chunks of 5 rows."""
+    """A stream of 40 rows, in chunks of 5."""
 
     def __init__(self) -> None:
         self.rows = 0

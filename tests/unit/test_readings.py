@@ -1,4 +1,4 @@
-"""What trainers say of their readers is kept for their loss, and no longer than it is of use."""
+"""Readings that trainers report are kept in case a trainer is lost, as long as they are of use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elements over window borders: no row lost, no provenance mixed up."""
+"""Elements across window borders: no row is lost, and each keeps its origin."""
 
 from __future__ import annotations
 

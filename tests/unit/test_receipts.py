@@ -1,4 +1,4 @@
-"""Sources whose rows count as consumed once a receipt was acknowledged: which of them are known."""
+"""Sources whose rows count as consumed once a receipt is acknowledged, and which stay known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataservice.dataset.receipts import HeldPosition, HeldSource, Holder
 
 
 class Source(HeldSource):
-    """Of which others see the end, and what was acknowledged."""
+    """A source whose end the test sets, and which records acknowledgement and closing."""
 
     def __init__(self, target: str) -> None:
         self.target = target
@@ -29,7 +29,7 @@ class Source(HeldSource):
 
 
 class Position(HeldPosition):
-    """Of all that a source has given."""
+    """The position after all rows that a source has given."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -46,7 +46,7 @@ class Position(HeldPosition):
 
 
 def test_a_source_that_may_go_on_after_its_end_stays_known() -> None:
-    """It gives out what a lost reader of its job had left, which waits for receipts as all does."""
+    """It may give out rows that a lost reader of its job left; these wait for receipts too."""
     first, second = Source("first"), Source("second")
     holder = Holder("owner")
     holder.add(first)

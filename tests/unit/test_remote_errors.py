@@ -10,7 +10,7 @@ from pstrain.errors import DataError, OutOfRangeError, RemoteError
 
 
 class BadRow(ValueError):
-    """As users write them: arguments of its own, a text made of them."""
+    """An error as users write them: with arguments of its own, from which it makes its text."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(f"row {row}: {why}")
@@ -23,7 +23,7 @@ class BadFile(OSError):
 
 
 class Counted(ValueError):
-    """Its text needs what cannot travel."""
+    """An error whose text needs an attribute that cannot be sent."""
 
     def __init__(self, what: object) -> None:
         super().__init__("counted")

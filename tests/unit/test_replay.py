@@ -1,4 +1,4 @@
-"""Datasets that say they cannot be replayed: what they get, and that their user is told."""
+"""Datasets that are declared unrepeatable: how they are delivered, and that users are told."""
 
 from __future__ import annotations
 

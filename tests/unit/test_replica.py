@@ -1,4 +1,4 @@
-"""What a strategy does with values where there is one replica, without any cluster."""
+"""How a strategy treats values of a single replica, without any cluster."""
 
 from __future__ import annotations
 

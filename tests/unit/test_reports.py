@@ -1,4 +1,4 @@
-"""Which results of a trainer travel together, and that nobody waits for one."""
+"""Which results of a trainer are sent together, and that none is held back for long."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 30.0
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who takes waits for as long as it is right to wait."""
+    """Makes the time limits so long that only the other rules end a wait for more results."""
     monkeypatch.setattr(result_queue, "HOLD_S", DEADLINE_S)
     monkeypatch.setattr(result_queue, "HOLD_MAX_S", DEADLINE_S)
 

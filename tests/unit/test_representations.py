@@ -1,4 +1,4 @@
-"""What public objects say of themselves at a prompt, without asking any server."""
+"""How public objects are shown at a prompt, without a request to any server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going back to a checkpoint while others act: a save that ends, another loss, another program."""
+"""Restores while something else happens: a save ends, another loss, another program."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pstrain.paramserver.server import Sessions
 
 
 class Cluster:
-    """A strategy and its servers, the checkpoints, and the work, of one restorer.
+    """The strategy, servers, checkpoints and work of one restorer.
 
-    ``statuses``: sessions of servers, None of one that was started anew, an error where it is gone.
+    ``statuses``: the session of each server, None for a restarted one, an error for a lost one.
     """
 
     session = "mine"
@@ -70,7 +70,7 @@ class Cluster:
 
 
 def test_what_a_save_that_ends_meanwhile_holds_is_gone_back_to_with_its_marks() -> None:
-    """Its closures are not run again, so values of an older one would lack what they have done."""
+    """Closures in the new save do not run again, so an older one would lack what they changed."""
     cluster = Cluster()
     cluster.saves_meanwhile = True
     cluster.restorer._restore("a server is gone")
@@ -78,7 +78,7 @@ def test_what_a_save_that_ends_meanwhile_holds_is_gone_back_to_with_its_marks() 
 
 
 def test_what_another_program_left_in_the_directory_is_not_gone_back_to() -> None:
-    """Its number may be higher than those of this program's."""
+    """A checkpoint of another program may have a higher number than those of this program."""
     cluster = Cluster()
     cluster.restorer._restore("a server is gone")
     assert cluster.done == ["begun", "ckpt-1", 0, {}]
@@ -123,7 +123,7 @@ def test_a_session_takes_the_place_of_no_other_than_the_one_that_it_names() -> N
 
 def test_a_server_without_a_session_is_given_to_who_has_looked_at_it() -> None:
     sessions = Sessions()
-    with pytest.raises(ServerRestartedError, match="look again"):
+    with pytest.raises(ServerRestartedError, match="read the status of all"):
         sessions.begin("b", replaced="a", incarnation="the one before")
     assert sessions.status()["session"] is None
     sessions.begin("b", replaced="a", incarnation=sessions.status()["incarnation"])

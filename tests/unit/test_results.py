@@ -55,7 +55,7 @@ def test_arrays_of_many_zeros_travel_compressed() -> None:
     back = results.decode(data)
     np.testing.assert_array_equal(back["counts"], counts)
     np.testing.assert_array_equal(back["noise"], noise)
-    back["counts"] += 1  # it is the reader's own
+    back["counts"] += 1  # the decoded array is writable
 
 
 @pytest.mark.parametrize("size", [b"900000", b"100001", b"099999"])

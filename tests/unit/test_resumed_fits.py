@@ -33,7 +33,7 @@ def table(seed: int) -> pa.Table:
 
 
 class Stop(ps.callbacks.Callback):
-    """Ends the program after so many reports."""
+    """A callback that interrupts the program after ``after`` batches have been reported."""
 
     def __init__(self, after: int) -> None:
         self._left = after
@@ -45,7 +45,7 @@ class Stop(ps.callbacks.Callback):
 
 
 class Program:
-    """Decided by its seed; each run is one of a process of its own."""
+    """A training program that its seed decides; each run stands for a process of its own."""
 
     def __init__(self, seed: int) -> None:
         chance = random.Random(seed)
@@ -72,7 +72,7 @@ class Program:
         self._data = table(seed)
 
     def run(self, directory: pathlib.Path | None = None, *, stops: bool = False) -> Any:
-        """Values and history."""
+        """Trains; returns the values of the variables, the logs and the epochs."""
         model, callbacks = self._make(), list[ps.callbacks.Callback]()
         rule = {"name": self._rule, "learning_rate": self._rate, **self._clipping}
         model.compile(ps.optimizers.from_config(rule), ["auc"])
@@ -119,5 +119,5 @@ def test_a_second_fit_goes_on_with_the_passes_of_the_first(steps: int | None) ->
         ]
         return [*np.concatenate(losses)]
 
-    # Steps are no passes: with them each fit begins with the first.
+    # With ``steps_per_epoch`` epochs are no passes, so each fit begins with the first pass.
     assert (trained((0, 2), (2, 3)) == trained((0, 3))) is (steps is None)

@@ -18,7 +18,7 @@ from dataservice.runtime.retry import MAX_PAUSE_S, retry_until
 
 
 class Caller:
-    """Calls a peer that fails as told, on a clock of its own."""
+    """A caller of a peer that fails a given number of times, with a clock of its own."""
 
     def __init__(self, failures: int, error: DataServiceError, attempt_s: float = 0.0) -> None:
         self.clock = ManualClock()
@@ -75,7 +75,7 @@ def test_gives_up_at_the_deadline_naming_what_it_waited_for() -> None:
         UnavailableError, match="the dispatcher at host:1 after 60 s: connection refused"
     ) as caught:
         caller.run()
-    # With less time left than an attempt is worth none is begun.
+    # No attempt begins if less time is left than one is worth.
     assert 59.99 <= caller.clock.now_s() <= 60.0 + 1e-9
     assert caught.value.__cause__ is UNAVAILABLE
 

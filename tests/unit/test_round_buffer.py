@@ -86,7 +86,7 @@ def test_what_is_given_up_is_no_end_and_takes_nothing() -> None:
 
 
 class OneConsumer:
-    """A consumer that sends these asks and goes."""
+    """A consumer that sends these asks and then goes away."""
 
     shares_memory = False
 

@@ -1,4 +1,4 @@
-"""A round at a parameter server: one step with the mean of its closures' gradients, once."""
+"""A parameter server applies a round as one step with the mean of its gradients, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One consumer of coordinated reads: what it may hand out and ask for, and when it speaks."""
+"""One consumer of coordinated reads: what it may hand out and ask for, and when it calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Coordinated reads without threads or network: what the dispatcher decides."""
+"""The dispatcher's decisions for coordinated reads, without threads or network."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_who_comes_back_begins_where_the_others_stand_and_fences_who_was_there()
     with pytest.raises(FailedPreconditionError, match="joined as consumer_index 1 of 2"):
         cluster.sync(second)
     cluster.sync(third)
-    # What it says before it knows of the roll call may be old by the time it hears of it.
+    # What a consumer says before it knows of the roll call may be outdated when it learns of it.
     assert cluster.sync(first, received=6, consumed=4).complete == 4
     assert cluster.sync(third).late == (0,)
     assert cluster.sync(first, received=6, consumed=5).complete == 5
@@ -202,7 +202,7 @@ def test_rounds_that_who_comes_back_cannot_get_are_left_out_by_all() -> None:
 
 
 def test_rounds_that_are_lost_while_one_that_is_ahead_has_handed_them_out() -> None:
-    """It leaves out as many more, so that it stays as many steps ahead as it was."""
+    """The consumer ahead leaves out as many more, so that it stays as many steps ahead."""
     cluster = Cluster(consumers=3)
     first, second, third = (cluster.join(index) for index in range(3))
     giver = cluster.sync(first).blocks[0].worker_id

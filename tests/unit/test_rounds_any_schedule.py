@@ -1,4 +1,4 @@
-"""Coordinated reads, the dispatcher and its consumers together, in any schedule."""
+"""Coordinated reads: the dispatcher and its consumers together, in any schedule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.round_cluster import WINDOW, Cluster
 
 
 class Giver:
-    """A worker: a round gets the next of its groups when it is first asked for."""
+    """A worker that gives a round its next group when the round is first asked for."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Consumer:
 
 
 class Rounds(RuleBasedStateMachine):
-    """Consumers die and come back, workers come and go, frames and journals are cut anywhere."""
+    """Consumers die and return, workers come and go, streams are cut, the dispatcher restarts."""
 
     @initialize(count=st.integers(1, 3))
     def begin(self, count: int) -> None:
@@ -167,14 +167,14 @@ class Rounds(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 3), takes=st.integers(0, 3))
     def work(self, times: int, takes: int) -> None:
-        """Whoever is there goes on, so that schedules reach states worth disturbing."""
+        """Lets all present consumers go on, so that schedules reach states worth disturbing."""
         for index in list(self.consumers) * times:
             self.sync(index)
             self.receive(index, 12)
             self.take(index, takes)
 
     def get_on(self) -> None:
-        """Once everybody is there, rounds go on."""
+        """Asserts that rounds go on once all consumers and a worker are there."""
         self.add_worker()
         for index in range(self.count):
             if index not in self.consumers:

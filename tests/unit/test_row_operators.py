@@ -51,7 +51,7 @@ def test_map_over_rows() -> None:
 
 
 def test_small_integers_do_not_show_that_a_column_was_passed_on() -> None:
-    """0 * 1000 is the very 0 that was given: what comes later need not fit into 16 bits."""
+    """0 * 1000 is the same object as the given 0, yet later products may not fit into 16 bits."""
     numbers_then_large = pa.table({"x": pa.array([0] * 70_000 + [200], pa.int16())})
     product = Dataset.from_table(numbers_then_large).map(
         lambda row: {"x": row["x"] * 1000}, format="rows"

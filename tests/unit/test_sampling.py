@@ -1,6 +1,6 @@
-"""The schema that a dataset says is that of its rows, and so is the one that travels in its plan.
+"""The schema that a dataset states is that of its rows, and so is the one in its encoded plan.
 
-Functions are tried on a few rows to find it: on real ones, whatever lies below them.
+To find it, functions are tried on a few real rows, whatever operators lie below them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def numbered(c: dict[str, Any]) -> dict[str, Any]:
 
 
 def texts(c: dict[str, Any]) -> dict[str, Any]:
-    # Of no rows, NumPy makes an array of floats.
+    # For no rows, NumPy makes an array of floats.
     return {"text": np.array([f"v{value}" for value in c["id"]])}
 
 
@@ -53,7 +53,7 @@ def three(row: dict[str, Any]) -> Dataset:
 
 
 def few(row: dict[str, Any]) -> list[dict[str, Any]]:
-    # Nothing of the first rows.
+    # The first rows yield nothing.
     return [{"id": row["id"], "part": part} for part in range(row["id"] // 50)]
 
 
@@ -174,7 +174,7 @@ def test_what_does_not_fit_a_declared_schema_is_found_where_it_is_tried() -> Non
 
 
 def test_where_no_rows_can_be_had_known_schemas_stand() -> None:
-    # As over a data service, of which there is no sample: stacking, and the largest, fail on none.
+    # As over a data service, which gives no sample; np.stack and max fail on no rows.
     none = Dataset.from_table(ID.empty_table())
     stacked = none.map(stacks, schema=pa.schema({"row": pa.list_(pa.float32(), 3)}))
     kept = stacked.filter(lambda c: c["row"].max(axis=1) > c["row"].min())

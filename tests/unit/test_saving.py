@@ -1,4 +1,4 @@
-"""Saving as decisions and facts: who writes which window, the end, and what is not forgotten."""
+"""Decisions and events of saving: who writes which window, the end, and what the state keeps."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def started(windows: int = 4, rounds: int = 1, workers: int = 2) -> DispatcherSt
 def work(
     state: DispatcherState, name: str = "w1", **more: object
 ) -> tuple[tuple[Lease, ...], Marker | None]:
-    """What the desk does with a request."""
+    """Does with a request for work what the desk does; returns the leases and the marker."""
     request = WorkOnSnapshot(worker_id=name, snapshot_id="s1", **{"count": 9, **more})
     run(state, saving.report(state, request))
     run(state, saving.open_round(state, "s1"))
@@ -363,7 +363,7 @@ def test_a_worker_has_few_snapshots_and_those_with_fewest_workers_first() -> Non
 
 
 class Cluster:
-    """Workers that may die, answers that may be lost, and what came to be on disk."""
+    """A dispatcher's state, workers that may die, replies that may be lost, and the disk."""
 
     def __init__(self, windows: int, rounds: int) -> None:
         self.state = started(windows, rounds, workers=0)
@@ -428,7 +428,7 @@ def test_whatever_happens_every_window_is_written(
     for _ in range(100):
         if snapshot.is_closed:
             break
-        # Every worker wants something: what it has without knowing is handed out only then.
+        # Every worker asks: windows whose lease was lost with a reply are handed out only then.
         for name in sorted(cluster.held):
             cluster._work(name, 3, False)
         snapshot = cluster.state.snapshots.by_id["s1"]

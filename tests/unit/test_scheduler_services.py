@@ -1,4 +1,4 @@
-"""Data services of a lost trainer are known even where it could not name them any more."""
+"""The data services of a lost trainer are known even if it did not get to name them."""
 
 from __future__ import annotations
 
@@ -42,6 +42,6 @@ def test_a_stand_in_that_fails_uses_up_no_rows_of_what_its_trainer_has_prepared(
     first, both = ({"reader": "a", "marks": [["window", rows]]} for rows in (1, 2))
     part = RoundPart("trainer-0", (0,), has_gradient=True, rows=(first,))
     one.results(0, [RunResult(0, 0, None, None, part=part)])
-    assert core.state.running[1].trainer == 0  # for the lost one; 2 holds up the round
+    assert core.state.running[1].trainer == 0  # in place of trainer 1; 2 holds up the round
     one.results(0, [RunResult(1, 1, None, ValueError("made up"), rows=(both,))])
     assert one.record_loss(0, "trainer-0")[1] == {}

@@ -1,4 +1,4 @@
-"""The segments of a sender: reused where they fit, bounded, and never a reason to wait for ever."""
+"""A sender's segments: reused where they fit, bounded, and no wait for them lasts for ever."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_segment_is_released_once() -> None:
 
 
 class Hoarding(RuleBasedStateMachine):
-    """A receiver that keeps as much as it may, and gives back in any order."""
+    """A receiver that keeps as many segments as it may, and returns them in any order."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Which functions a trainer keeps, and that one which was forgotten still runs where it waits."""
+"""Which functions a trainer keeps; closures that wait still run a function forgotten since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows in a row: whatever comes first, rows leave in one order and in one cut."""
+"""The sequence of windows: however they arrive, rows leave in one order and in the same chunks."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_cut_suits_the_first_rows() -> None:
 
 @given(st.data())
 def test_any_arrival_gives_one_sequence(data: st.DataObject) -> None:
-    """Windows are sent in parts, in order within a window and in any order between them."""
+    """Windows arrive in parts: in order within a window, in any order between windows."""
     sizes = data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=5), label="rows")
     starts = [data.draw(st.integers(0, size)) for size in sizes]
     base = Consumed()

@@ -1,10 +1,10 @@
-"""When a reader is idle, when it has reached the end, and what it tells the dispatcher."""
+"""A read session: when it is idle, when it is at the end, and what it tells the dispatcher."""
 
 from __future__ import annotations
 
 import pytest
 
-from dataservice.client.pacing import Pacing
+from dataservice.client.pacing import AGAIN_S, Pacing
 from dataservice.client.session import MAX_DAMAGED_STREAMS, SETTLE_S, ReadSession
 from dataservice.client.statistics import ReadStatistics
 from dataservice.client.streams import StreamTable
@@ -19,7 +19,7 @@ OFF = ShardingPolicy.OFF
 
 
 class Stream:
-    """What the session sees of a worker's stream."""
+    """A worker's stream as the session sees it."""
 
     def __init__(self, worker_id: str, address: str) -> None:
         self.worker_id = worker_id
@@ -32,7 +32,7 @@ class Stream:
 
 
 class Reader:
-    """A session with streams that it opened, driven by hand."""
+    """A session that the test drives by hand, and the streams that it opened."""
 
     def __init__(self, policy: ShardingPolicy, *workers: str, is_shared: bool = False) -> None:
         self.opened: list[Stream] = []
@@ -148,6 +148,18 @@ def test_the_end_is_told_once_and_asked_for_anew() -> None:
     reader.call(ended=True, workers=members("a"))
     assert reader.session.take_end()
     assert not reader.session.take_end()
+
+
+def test_who_asks_again_after_an_end_soon_has_an_answer_however_often() -> None:
+    reader, now_s = Reader(DYNAMIC, "a"), 0.0
+    for _ in range(20):
+        reader.session.begin_wait()
+        now_s += reader.session.time_to_call(now_s)
+        reader.call(ended=True, workers=members("a"), now_s=now_s)
+        assert reader.session.take_end()
+        reader.session.end_wait()
+    reader.session.begin_wait()
+    assert reader.session.time_to_call(now_s) <= AGAIN_S + 1e-9
 
 
 def test_an_end_that_nobody_asked_for_is_not_one() -> None:

@@ -1,4 +1,4 @@
-"""Shards as files: as tables and together, onto any other cut, damage noticed first."""
+"""Shards as files: alone or combined, restored onto any cut, damage found before any change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 
 
 def written(folder: pathlib.Path, shards: list[Shard]) -> list[SavedShard]:
-    """Each shard by a server of its own."""
+    """Writes each shard as a server of its own would."""
     return [
         checkpoint.write(str(folder), [("m/table", shard.snapshot())], f"ps{index}").shards[0]
         for index, shard in enumerate(shards)

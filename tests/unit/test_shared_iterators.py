@@ -1,4 +1,4 @@
-"""One iterator that several threads take batches of."""
+"""One iterator from which several threads take batches."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import pytest
 
 from dataservice.dataset.dataset import Dataset
 
-# Long enough for a thread to be in the way, if it does not wait.
+# Long enough for a second thread to interfere, if it does not wait.
 IN_THE_WAY_S = 0.2
 ROWS = 40
 
 
 class Meeting:
-    """Holds a thread in the making of the first row until another one has asked for a batch."""
+    """Holds a thread before the first row for a while, in which another one asks for a batch."""
 
     def __init__(self) -> None:
         self._inside = threading.Event()

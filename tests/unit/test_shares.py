@@ -31,7 +31,7 @@ def add_worker(state: DispatcherState, name: str, address: str) -> None:
 
 
 def listed(addresses: tuple[str, ...] = LIST) -> DispatcherState:
-    """A dataset and a list of workers, of whom none has come."""
+    """Returns a state with a dataset and a list of workers, none of which has registered."""
     state = DispatcherState()
     commit(state, shares.set_worker_list(state, addresses))
     dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=10, compression="AUTO")
@@ -40,7 +40,7 @@ def listed(addresses: tuple[str, ...] = LIST) -> DispatcherState:
 
 
 def divided() -> DispatcherState:
-    """Both workers and reader r1 of iteration i1."""
+    """Returns a state with both workers and reader r1 of iteration i1."""
     state = listed()
     add_worker(state, "w0", "a:1")
     add_worker(state, "w1", "b:7")

@@ -1,4 +1,4 @@
-"""Work shared with idle cores: every row once, nobody waits for a helper that has not begun."""
+"""Work shared with idle cores: every row once, no wait for a helper that has not begun."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def threads_of(rows: int) -> set[int]:
-    """Who worked, where the first parts of two threads wait for each other."""
+    """Returns the threads that work; the first parts of two threads wait for each other."""
     found, both = set(), threading.Barrier(2)
 
     def work(start: int, _stop: int) -> None:
@@ -59,7 +59,7 @@ def threads_of(rows: int) -> set[int]:
 
 
 def alone(rows: int) -> bool:
-    """Whether all is done at once, by this thread."""
+    """True if this thread does all rows in a single call."""
     calls = []
     in_parts(rows, lambda start, stop: calls.append((start, stop, threading.get_ident())))
     return calls == [(0, rows, threading.get_ident())]

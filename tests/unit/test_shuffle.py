@@ -58,7 +58,7 @@ def test_a_window_is_one_buffer() -> None:
     first, second = (values(run(dataset, window=window)) for window in (0, 1))
     assert sorted(first) == sorted(second) == list(range(60))
     assert first != second
-    # Far beyond a buffer of 4.
+    # Rows move much further than in a buffer of 4.
     assert max(abs(row - position) for position, row in enumerate(first)) > 20
 
 

@@ -1,4 +1,4 @@
-"""The evaluator beside a training: what it evaluates, when it ends, what it writes."""
+"""The evaluator beside a training run: what it evaluates, when it ends, what it writes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model() -> Any:
 
 @pytest.fixture
 def trained(tmp_path: pathlib.Path) -> list[dict[str, float]]:
-    """Three checkpoints, one per epoch of four steps; what each evaluates to."""
+    """Saves three checkpoints, one per epoch of four steps; returns the metrics of each."""
     made = model()
     expected = []
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""on_error="skip": exactly the failing rows and parts are left out, counted once, every time."""
+"""on_error="skip": exactly the failing rows and parts are left out, and each counted once."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.unit.checkpoint_checker import chunked
 
 
 def failing_on(bad: set[int], calls: list[int] | None = None) -> Any:
-    """A function of columns that fails where one of the `bad` ids is among them."""
+    """Returns a function of columns that fails if one of the `bad` ids is among them."""
 
     def apply(columns: dict[str, Any]) -> dict[str, Any]:
         ids = columns["id"]
@@ -194,7 +194,7 @@ def test_files_that_cannot_be_read_are_left_out(
         pq.write_table(pa.table({"other": [1]}), paths[which])
     node = tolerant(Dataset.from_parquet([str(path) for path in paths]).select("id").node)
     if damage == "other schema" and which == 0:
-        # The first file says what the columns are.
+        # The first file defines the columns.
         return
     ids, skipped = read(Dataset(node))
     assert ids == [i for i in range(300) if i // 100 != which]
@@ -299,7 +299,7 @@ def test_sums_keep_counts_and_the_first_words(splits: int, rows: int) -> None:
 
 
 def test_failures_are_found_without_telling_one_inside_another() -> None:
-    """An error that is handled while the next is raised is told by it too, text and all."""
+    """An error raised while another is handled would carry that one along, with its whole text."""
 
     def fails(batch: pa.RecordBatch, _location: Any) -> pa.RecordBatch:
         assert sys.exc_info()[1] is None

@@ -1,4 +1,4 @@
-"""Slabs: readers see every row as it is while rows move, and memory is given back."""
+"""Slabs: readers see the right values while rows move, and memory is given back."""
 
 from __future__ import annotations
 
@@ -188,12 +188,12 @@ def test_a_small_variable_is_made_with_its_values_by_one_message(
     parameters = RemoteParameters(["nowhere:1"], token="t", session="s")
     bound = _Bound(Store())
     monkeypatch.setattr(parameters, "_connections", bound)
-    # The whole of it in three shards, of which the last has no rows.
+    # All rows are in three shards, the last of which has none.
     rows = shape[0] if shape else 1
     width = math.prod(shape[1:])
     spec = make_spec(rows, width, cuts=(rows // 2, rows), shape=shape, dtype=dtype)
     value = (np.arange(rows * width) % 2).reshape(shape).astype(dtype)
-    for _ in range(2):  # the second time as where the reply was lost
+    for _ in range(2):  # the second time as after a lost reply
         parameters.create(spec, value)
     assert bound.asked == ["create"] * 2
     np.testing.assert_array_equal(parameters.read(spec), value)

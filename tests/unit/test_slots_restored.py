@@ -1,4 +1,4 @@
-"""Shards of which only some were trained give other shards all the slots that go with that."""
+"""Restored shards get all slots of the rule even if only some of the saved shards have slots."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def shards_of(cuts: tuple[int, ...]) -> list[Shard]:
 
 
 def train(shards: Sequence[Shard], rule: OptimizerSpec, rows: np.ndarray) -> None:
-    """As trainers do: shards without rows of the step hear nothing of it."""
+    """Applies a step as trainers do: only to shards with rows of the step."""
     for shard in shards:
         mine = rows[(rows >= shard.row_start) & (rows < shard.row_stop)]
         if len(mine):
@@ -55,7 +55,7 @@ def save(folder: pathlib.Path, shards: Sequence[Shard], base: Base | None = None
 
 
 def load(base: Base, shards: Sequence[Shard]) -> None:
-    """Through JSON, as by a manifest; staged where that can be."""
+    """Restores shards by way of JSON, like a manifest, and staged where possible."""
     saved = [SavedShard.from_json(part.to_json()) for part in base.shards]
     targets = [(NAME, shard) for shard in shards]
     if loading.can_stage(targets, saved):
@@ -92,7 +92,7 @@ def test_training_goes_on_as_if_no_shard_had_lacked_slots(
         train(to, rule, np.arange(0, ROWS, 7))
     load(save(tmp_path / "a", before), to)
     np.testing.assert_array_equal(values(to), values(twin))
-    # And once more, of what has no other than its first slots by now.
+    # Once more, from shards whose slots may have only initial values.
     again = shards_of((333,))
     load(save(tmp_path / "b", to), again)
     for each in (twin, to, again):

@@ -1,4 +1,4 @@
-"""A snapshot's folder: whole files under final names, what they say, errors that name them."""
+"""A snapshot's folder: whole files under final names, their contents, errors that name them."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_tidied_up_does_not_undo_what_is_written(
 
 
 def test_two_writers_of_one_end(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One is taken for dead while it writes DONE; the other, told the same, tidies up behind it."""
+    """A writer is taken for dead while it writes DONE; a second one writes DONE and tidies up."""
     one, other = (SnapshotFolder(str(tmp_path / "s"), writes="s1") for _ in range(2))
     one.write_metadata(META)
     chunk = one.write_chunk(0, SCHEMA, [batch(0, 5)])
@@ -230,7 +230,7 @@ def test_a_chunk_is_not_written_where_the_folder_was_deleted(tmp_path: pathlib.P
 
 
 class LockedStore(MemoryFileSystem):
-    """Refuses everything, as the package of a store does without credentials: by no OSError."""
+    """A store that refuses everything, as without credentials, by an error that is no OSError."""
 
     protocol = "locked"
 
@@ -291,7 +291,7 @@ def test_chunk_names_sort_by_number() -> None:
 def test_who_ends_its_snapshot_in_the_folder_of_another_changes_nothing(
     tmp_path: pathlib.Path, late: str
 ) -> None:
-    """It was frozen after it had seen its own snapshot there."""
+    """The late writer was frozen after it had found its own snapshot in the folder."""
     zombie = SnapshotFolder(str(tmp_path / "s"), writes="s0")
     folder = SnapshotFolder(str(tmp_path / "s"), writes="s1")
     folder.write_metadata(META)
@@ -320,7 +320,7 @@ def test_who_ends_its_snapshot_in_the_folder_of_another_changes_nothing(
 def test_a_snapshot_that_has_failed_is_not_done_too(
     folder: SnapshotFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its DONE could be seen when the disk refused to keep it."""
+    """Its DONE was already visible when the disk refused to keep it."""
     folder.write_metadata(META)
     done = Done(snapshot_id="s1", chunks=()).to_json()
     commit = AtomicFolder.commit

@@ -1,4 +1,4 @@
-"""Loading what was saved: rows, elements, positions, division, and what is wrong with the files."""
+"""Loading a snapshot: rows, elements, positions, division, and errors in its files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def batch(first: int, end: int) -> pa.RecordBatch:
 
 
 def write(path: pathlib.Path, chunks: list[list[int]], *, done: bool = True, **more: Any) -> str:
-    """A snapshot whose chunks have batches of these sizes, counting through all."""
+    """Writes a snapshot whose chunks have batches of these sizes; `x` counts through all rows."""
     folder = SnapshotFolder(str(path))
     fields = {"snapshot_id": "s1", "schema": SCHEMA, "fingerprint": "f", "cardinality": -2}
     folder.write_metadata(Metadata(**{**fields, "windows": len(chunks), **more}))

@@ -1,4 +1,4 @@
-"""Snapshots of shards: the moment they were taken, whatever changes while they are read."""
+"""Snapshots of shards show the moment they were taken, whatever changes while they are read."""
 
 from __future__ import annotations
 

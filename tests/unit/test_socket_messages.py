@@ -1,4 +1,4 @@
-"""Messages in a stream of bytes: whole however it is cut, and nothing else is taken for one."""
+"""Messages in a stream of bytes: whole however it is cut, and nothing else passes for one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dataservice.runtime.socket_messages import (
 )
 
 KINDS = (Kind.OPEN, Kind.MESSAGE, Kind.DONE, Kind.ERROR)
-# Beside short ones, some that do not fit into what is received at once.
+# Short ones, and some that are longer than what is received at once.
 HEADERS = st.binary(max_size=40) | st.sampled_from([b"h" * 70_000])
 BODIES = st.none() | st.binary(max_size=40) | st.sampled_from([b"b" * 65_536, b"c" * 200_000])
 MESSAGES = st.lists(st.tuples(st.sampled_from(KINDS), HEADERS, BODIES), max_size=6)
@@ -38,7 +38,7 @@ def plain(received: Received) -> Said:
 
 
 def heard(incoming: Incoming, data: bytes, sizes: list[int]) -> list[Said]:
-    """What comes out of `data` when it arrives in pieces of at most those sizes, in turn."""
+    """Returns the messages in `data` when it arrives in pieces of at most those sizes, in turn."""
     found, at, turn = [], 0, 0
     while True:
         while (received := incoming.take()) is not None:
@@ -58,7 +58,7 @@ def test_messages_are_whole_wherever_the_stream_is_cut(
     messages: list[Said], sizes: list[int]
 ) -> None:
     if sum(sizes) < 1_000:
-        sizes = [*sizes, 50_000]  # not byte by byte through all of a long one
+        sizes = [*sizes, 50_000]  # long messages must not all go byte by byte
     assert heard(Incoming(trusted=True), encoded(messages), sizes) == messages
 
 
@@ -126,7 +126,7 @@ def test_who_is_trusted_may_send_more() -> None:
 
 
 def test_a_body_lands_where_it_stays() -> None:
-    """Later messages do not touch it, and what is received of it is not copied."""
+    """The body is received without a copy, and later messages do not touch it."""
     incoming = Incoming(trusted=True)
     head = head_of(Kind.MESSAGE, 0, 100_000)
     heard(incoming, head, [100])

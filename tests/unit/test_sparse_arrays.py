@@ -1,4 +1,4 @@
-"""Arrays of zeros with few other values: back bit by bit, small, and not believed when damaged."""
+"""Arrays of mostly zeros: encoded small, decoded bit by bit, refused when damaged."""
 
 from __future__ import annotations
 

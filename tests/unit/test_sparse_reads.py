@@ -20,7 +20,7 @@ ROWS = np.arange(20, dtype=np.float32).reshape(10, 2)
 
 
 class CutPlacement(LocalPlacement):
-    """Cuts into three shards: rows 0 to 3, 4 to 6 and 7 to 9."""
+    """A placement that cuts tables into three shards: rows 0 to 3, 4 to 6 and 7 to 9."""
 
     def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
         return [0, 0, 0] if shape else [0]
@@ -38,7 +38,7 @@ def table(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def _changed(table: Any, tape: GradientTape, loss: Tensor) -> list[list[float]]:
-    """What a step at rate 1 takes from each row."""
+    """Applies a step at rate 1; returns what it subtracts from each row."""
     before = table.numpy()
     SGD(1.0).apply_gradients(tape.gradients(loss))
     return (before - table.numpy()).tolist()  # type: ignore[no-any-return]

@@ -28,7 +28,7 @@ CONTEXT = RunContext()
 
 
 def windows_rows(dataset: Dataset, epoch: int = 0) -> list[list[int]]:
-    """The rows of each window of an epoch."""
+    """Returns the rows of each window of an epoch."""
     linear = linearise(dataset.node)
     rows = []
     for window in plan_windows(linear, plan_splits(linear), epoch):

@@ -1,4 +1,4 @@
-"""What a run of a closure takes and changes: which parts a later run makes again."""
+"""The elements and changes of a closure's run, and which parts a later run makes again."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Held:
 
 
 class Commits:
-    """Notes which pulls went along with what."""
+    """A committer that records which pulls went along with which commit."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, Pulls]] = []

@@ -1,4 +1,4 @@
-"""What functions that are sent know of the servers of their program: addresses, no more."""
+"""Functions that are sent elsewhere know only the addresses of their program's servers."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ def test_only_what_is_known_travels() -> None:
     held = pickle.loads(pickle.dumps(copy.deepcopy(StandIn("the Server", {"target": "a:1"}))))
     assert held.target == "a:1"
     assert repr(held) == "<the Server, in another process>"
-    wanted = "the Server is in the program that made it.*have its target, not 'stop'"
+    wanted = "the Server lives in the program that made it.*only its target, not 'stop'"
     with pytest.raises(AttributeError, match=wanted):
         held.stop()

@@ -34,7 +34,7 @@ FILE_OR_DATA, HINT = ShardingPolicy.FILE_OR_DATA, ShardingPolicy.HINT
 
 @pytest.fixture
 def files(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Five Parquet files of three rows of `x`, which counts through all of them."""
+    """Writes five Parquet files of three rows; `x` counts through all of them."""
     for number in range(5):
         rows = range(3 * number, 3 * number + 3)
         pq.write_table(pa.table({"x": list(rows)}), tmp_path / f"part-{number}.parquet")
@@ -46,12 +46,12 @@ def parquet(folder: pathlib.Path) -> Dataset:
 
 
 def values(dataset: Dataset) -> list[int]:
-    """All values of the first column."""
+    """Returns all values of the first column."""
     return [value for batch in run(dataset) for value in batch.column(0).to_pylist()]
 
 
 def shares(dataset: Dataset, policy: ShardingPolicy, count: int) -> list[list[int]]:
-    """What each of `count` workers yields."""
+    """Returns the values that each of `count` workers yields."""
     listing = list_sources(dataset.node, policy, count)
     plan = optimise(dataset.node)
     return [

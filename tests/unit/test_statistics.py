@@ -53,7 +53,7 @@ def test_time_of_an_operator_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None
     with open_stream(node, times=times) as inner:
         stream = timed(inner, times, id(node))
         next(stream)
-    # The skip read once: its clock was looked at twice, around two looks for the table.
+    # skip was asked once: two readings of the clock, around two readings for the table.
     assert [operator.time_s for operator in times.totals()] == [1.0, 2.0]
 
 

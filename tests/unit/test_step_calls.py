@@ -1,4 +1,4 @@
-"""How much Python a step runs: on a parameter server it is most of a small step's time."""
+"""How many Python calls a step makes: on a server they take most of a small step's time."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ def variable(number: int) -> VariableSpec:
 
 
 def calls_of_a_step(variables: int) -> int:
-    """Of a server that applies a step and reads the next one's values, from request to reply."""
+    """Counts the calls of a server from request to reply.
+
+    The server applies a step and reads the values for the next one.
+    """
     store, specs = Store(), [variable(number) for number in range(variables)]
     push = Push()
     for spec in specs:

@@ -1,4 +1,4 @@
-"""The account of what is used up: exact to a row, forwards only."""
+"""The account of consumed elements: exact to a row, and it only moves forwards."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_every_row_passes_once_and_in_order(sizes: list[list[int]], stops: list[
 
 
 class EndlessReader:
-    """Hands out one row after the other."""
+    """A reader that hands out one row after the other, without end."""
 
     notice = ""
 
@@ -103,7 +103,7 @@ class EndlessReader:
 
 
 def steps_of(stream: ServiceStream, of: EndlessReader) -> int:
-    """How many steps of a stream there still are after 100 elements."""
+    """Takes 100 elements of a stream; returns how many steps are left in memory."""
     gc.collect()
     before = sum(type(known) is Step for known in gc.get_objects())
     for _ in range(100):

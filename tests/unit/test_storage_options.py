@@ -1,4 +1,4 @@
-"""Options of file systems: what may travel, and that no message or repr shows their values."""
+"""Options of file systems: which may be sent, and that no message or repr shows their values."""
 
 from __future__ import annotations
 

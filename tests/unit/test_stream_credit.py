@@ -18,7 +18,7 @@ from dataservice.worker.rebatch import Element
 
 
 class Reader:
-    """The far end of a channel: gives its credit one by one when asked, then it goes away."""
+    """The far end of a channel: gives credits one by one when asked, then goes away."""
 
     shares_memory = False
 
@@ -43,7 +43,7 @@ class Reader:
 
 
 def frames_of(*sizes: int) -> FrameBuffer:
-    """One frame of so many elements of one row, for each size; then the end."""
+    """Returns a frame for each size, with so many elements of one row, and then the end."""
     frames = FrameBuffer(1 << 20, None)
     first = 0
     for elements in sizes:

@@ -50,7 +50,7 @@ def test_csv_and_tsv(tmp_path: pathlib.Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"it has x;y: .* by --delimiter"):
         check_columns(open_files(signs), ["x"], "c.csv")
     with pytest.raises(
-        InvalidArgumentError, match=r"--delimiter is of CSV .*d\.json.* matches json"
+        InvalidArgumentError, match=r"--delimiter is for CSV .*d\.json.* matches json"
     ):
         open_files(write(tmp_path, "d.json", '{"x": 1}\n'), delimiter=";")
 

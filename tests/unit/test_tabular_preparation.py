@@ -1,4 +1,4 @@
-"""Rows of a user as features, and the file in which that is kept."""
+"""A user's rows as features, and the file that keeps how they are made."""
 
 from __future__ import annotations
 

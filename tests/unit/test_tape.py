@@ -262,7 +262,7 @@ def test_variables_of_two_places_cannot_be_mixed() -> None:
 
 
 def test_what_the_loss_does_not_depend_on_may_live_elsewhere() -> None:
-    """Such as a factor of a value that is only printed."""
+    """An example is a factor of a value that is only printed."""
     x = Variable(vector(3.0), name="x")
     with local_parameters():
         shown = Variable(vector(2.0), name="shown")

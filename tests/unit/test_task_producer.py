@@ -1,4 +1,4 @@
-"""What a worker makes of a task without windows: passes, shares, bookmarks, and its one end."""
+"""A worker's production of a task without windows: passes, shares, bookmarks, and one end."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_given_seed_and_a_cache_have_one_order_in_all_passes(
 def marked(
     pipeline: Pipeline, *tasks: Task, share: Share | None = None
 ) -> list[tuple[list[int], RowSpan, Bookmark | None]]:
-    """What a worker makes that sends a bookmark with each element."""
+    """Returns a worker's elements, each with its span and the bookmark that is sent with it."""
     producer = TaskProducer(
         pipeline,
         epoch=0,
@@ -187,7 +187,7 @@ def test_what_was_left_out_does_not_move_bookmarks() -> None:
 
 
 def noting(path: pathlib.Path) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
-    """A function that writes down which rows it is given; it may be sent elsewhere."""
+    """Returns a function that writes its rows to a file, so that it may run in any process."""
 
     def note(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         with path.open("a") as file:
@@ -312,7 +312,7 @@ def test_a_task_that_is_closed_while_frames_come_back_keeps_none() -> None:
 
     def unconfirmed() -> Iterator[Frame]:
         closing.start()
-        closing.join(0.1)  # to its end, unless it has to wait for those frames
+        closing.join(0.1)  # it ends, unless it has to wait for those frames
         yield frame
 
     task.end_stream(unconfirmed(), came_to_end=False)

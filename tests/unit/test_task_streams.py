@@ -1,4 +1,4 @@
-"""What a worker sends on the stream of a reader that has a job without windows for itself."""
+"""What a worker sends on the stream of a reader that has a job without windows to itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dataservice.worker.service import WorkerService
 
 
 class Dispatcher:
-    """Knows one dataset, and takes note of nothing."""
+    """A dispatcher that has one dataset and ignores reports."""
 
     def __init__(self, dataset: ds.Dataset) -> None:
         self._plan = encode_plan(freeze_schemas(dataset.node))
@@ -33,7 +33,7 @@ class Dispatcher:
 
 
 class Channel:
-    """Takes all that is sent, and says at the end that it has come."""
+    """A channel that gives credit for everything sent, and has nothing more to say after END."""
 
     shares_memory = False
 
@@ -53,7 +53,7 @@ class Channel:
 
 
 class EndingChannel(Channel):
-    """Of an iteration that is over when its second element has come, which nobody confirms."""
+    """A channel whose iteration ends when its second element comes, before it is confirmed."""
 
     shares_memory = True
 
@@ -89,7 +89,7 @@ def service_of(dataset: ds.Dataset) -> WorkerService:
 
 
 def sent(told: dict[str, Any]) -> list[Header]:
-    """What a reader gets of batches of 4 of 12 rows, but for notes and signs of life."""
+    """Returns the elements and bookmarks that a reader gets of 12 rows in batches of 4."""
     service = service_of(ds.Dataset.range(12).batch(4))
     channel = Channel()
     try:
@@ -122,7 +122,7 @@ def test_a_task_begins_at_the_bookmark_that_comes_with_it() -> None:
 
 
 def test_readers_that_do_not_know_bookmarks_get_none() -> None:
-    """Those of a version before would take one for damage, and read it again for ever."""
+    """Readers of an earlier version would take one for damage, and read again for ever."""
     headers = sent({"tasks": {"7": []}})
     assert [header.kind for header in headers] == [FrameKind.DATA] * 3
     assert [header.kind for header in sent({})] == [FrameKind.DATA] * 3, "shared by readers"
@@ -134,7 +134,7 @@ def test_a_bookmark_is_three_values() -> None:
 
 
 def test_a_task_that_is_over_keeps_no_element_that_was_not_confirmed() -> None:
-    """Not until the garbage collector comes by: the error that ends the stream is kept."""
+    """Even without the garbage collector, and although the error that ends the stream is kept."""
     gc.collect()
     gc.disable()
     try:
@@ -150,7 +150,7 @@ def test_a_task_that_is_over_keeps_no_element_that_was_not_confirmed() -> None:
 
 
 class BreakingChannel(Channel):
-    """Of a reader that goes when it is told what is missing from the next element."""
+    """A channel whose reader goes when it is told which rows the next element lacks."""
 
     def send(self, header: bytes, body: object = None) -> None:
         if unpack(header).kind is FrameKind.OMITTED:
@@ -183,7 +183,7 @@ def test_what_a_worker_has_sent_does_not_shrink_when_a_reader_comes_again() -> N
 
 @pytest.mark.parametrize("returned", [False, True])
 def test_what_is_dropped_of_a_task_that_is_made_is_not_its_end(*, returned: bool) -> None:
-    """A reader would not ask the next worker at that place for the tail of the share."""
+    """After an end, a reader would not ask the next worker at that place for the share's tail."""
     frames = FrameBuffer(1 << 20, None)
     frames.put(Element(next(iter(ds.Dataset.range(4).batch(4))), ()), divisible=False)
     if returned:

@@ -1,4 +1,4 @@
-"""A reader's tasks: every row of a pass or a share once, however often reading goes on."""
+"""A reader's tasks: every row of a pass or share once, however often reading is resumed."""
 
 from __future__ import annotations
 
@@ -179,13 +179,13 @@ def test_a_reader_keeps_few_bookmarks_and_always_one_that_it_can_use() -> None:
 
 
 def is_kept(tracker: TaskTracker, row: int) -> bool:
-    """Whether a position that leaves out all rows from `row` on would have its bookmark."""
+    """True if a position that leaves out all rows from `row` on has the bookmark of that row."""
     (mark,) = tracker.marks([[span(0, row, 1_000)]])
     return mark.bookmark == bookmark(row)
 
 
 class Made:
-    """The tasks of one life, as workers make them: the parts that each is told to."""
+    """The workers of one life of a program, each with a queue of the parts that it has to make."""
 
     def __init__(self, tracker: TaskTracker, told: dict[str, dict[str, Pairs]], rows: int) -> None:
         self.queues = {
@@ -200,7 +200,10 @@ class Made:
         self.tracker = tracker
 
     def next_of(self, worker: str, *, displaced: bool, again: bool) -> tuple[RowSpan, ...]:
-        """What is new of the next frame, of one behind it, or of one that comes once more."""
+        """Delivers a worker's next frame; returns the spans of it that are new.
+
+        `displaced` delivers the frame behind it. `again`: the frame will come once more.
+        """
         queue = self.queues[worker]
         if not queue:
             self.tracker.note_end(worker)
@@ -215,7 +218,7 @@ class Made:
 def test_every_row_of_every_pass_is_used_up_once(
     data: st.DataObject, rows: int, first: int
 ) -> None:
-    """Lives end at any moment, with any number of workers, and with rows received and unused."""
+    """A life ends at any moment, with any number of workers, and with received rows unused."""
     used: list[tuple[int, int]] = []
     state: list[TaskMark] = []
     for life in range(4):

@@ -157,7 +157,7 @@ def test_functions_of_math_lose_no_gradient_unsaid() -> None:
             math.exp(tensor)
         assert math.exp(float(rate)) > 20
         assert math.floor(rate) == 3
-        e = float  # math.e is no function that this could be
+        e = float  # not taken for math.e, which is no function
         assert e(tensor) == 3.0
         with pytest.raises(UnimplementedError, match=r"np\.log\(variable\), or math\.log\(float"):
             math.log(rate)
@@ -196,7 +196,7 @@ def test_functions_of_math_are_known_by_other_names(
 
 
 class Named:
-    """Has an attribute that is called as what is in ``math``, and a name that is no text."""
+    """An object with an attribute named as in ``math``, and a ``__name__`` that is no text."""
 
     gamma = 2.0
     __name__ = 3
@@ -322,7 +322,7 @@ def test_functions_take_variables_beside_tensors() -> None:
     ],
 )
 def test_products_of_matrices_have_gradients(multiply: Callable[[Any, Variable], Tensor]) -> None:
-    """Of ``x @ w`` each row of ``w`` gets the sum of a column of ``x``."""
+    """Of the sum of ``x @ w`` the gradient by each row of ``w`` is the sum of a column of ``x``."""
     x = np.array([[1, 2], [3, 4], [5, 6]], np.float32)
     w = Variable(np.array([[1, -1], [2, 0.5]], np.float32), name="w")
     with GradientTape() as tape:

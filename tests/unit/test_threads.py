@@ -139,7 +139,7 @@ def test_senseless_bounds_are_refused(items: int, size: int | None) -> None:
 
 
 class QueueModel(RuleBasedStateMachine):
-    """The queue against a plain list."""
+    """Compares the queue with a plain list."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -216,7 +216,7 @@ def test_a_lookup_is_saved_with_a_checkpoint(tmp_path: pathlib.Path) -> None:
 
 
 def test_the_tutorials_features() -> None:
-    """Three words of each example, averaged."""
+    """Averages the embeddings of the three words of each example."""
     lookup = StringLookup(vocabulary=["avenger", "ironman", "batman", "hulk"])
     with local_parameters():
         embedding = Embedding(len(lookup.get_vocabulary()), 20, combiner="mean")

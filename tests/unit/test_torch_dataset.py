@@ -18,7 +18,7 @@ from tests.unit.checkpoint_checker import numbers
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 if HAS_TORCH:
-    # Builds for CUDA look for libraries by a child process when imported, which no unit test may.
+    # On import, CUDA builds look for libraries in a child process, which unit tests must not start.
     importlib.import_module("torch")
 needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
 
@@ -121,7 +121,7 @@ def test_each_pass_of_loader_workers_is_the_next_epoch(monkeypatch: pytest.Monke
     passes = [one_pass() for _ in range(3)]
     assert all(sorted(rows) == list(range(20)) for rows in passes)
     assert len({tuple(rows) for rows in passes}) == 3
-    # A worker that went on from a position counts from there.
+    # A worker that resumes from a position counts passes from there.
     resumed = shuffled.torch()
     resumed.load_state_dict(source.state_dict())
     assert list(resumed) == []

@@ -1,4 +1,4 @@
-"""Where the package torch is not installed, asking for it says what to install."""
+"""Without the package torch, an error says what to install."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def _gradients_of(layer: Any, inputs: Any) -> dict[str, np.ndarray]:
 
 
 class _Recurrent(nn.Module):
-    """Two inputs, an LSTM, a parameter without axes, and one that is shared."""
+    """A module of two inputs, with an LSTM, a scalar parameter, and a shared parameter."""
 
     def __init__(self) -> None:
         super().__init__()

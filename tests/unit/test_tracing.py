@@ -1,4 +1,4 @@
-"""What a trace of closures says, and that it is bounded."""
+"""The contents of a trace of closures, and the bound of its size."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def traced(runs_max: int = 100) -> Trace:
 
 
 def run(trace: Trace, closure: int, sent_s: float, ended_s: float, trainer: int = 0) -> None:
-    """Queued at 10, it ran for half of the time and was committed in a quarter."""
+    """Traces a closure that is queued at 10 s, runs half of its time and commits for a quarter."""
     passed_s = ended_s - sent_s
     trace.note(ev.ClosureQueued(closure=closure), 10.0)
     trace.note(ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0), sent_s)

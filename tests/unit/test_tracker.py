@@ -1,4 +1,4 @@
-"""The reader's marks: every row once, whatever arrives twice, late, or from a fenced worker."""
+"""The reader's marks: every row once, although frames come twice, late, or from fenced workers."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_consumption_out_of_order_marks_the_unbroken_beginning(order: list[int])
 def test_every_row_once_under_any_schedule_of_frames_fences_and_replays(
     data: st.DataObject,
 ) -> None:
-    """A model worker replays a window from the released mark after each fence; zombies go on."""
+    """A modelled worker replays a window from the released mark after each fence; zombies go on."""
     rows = data.draw(st.integers(0, 12), label="rows")
     tracker, got, generation, position = Tracker(), [], 0, 0
     zombies: list[RowSpan] = []

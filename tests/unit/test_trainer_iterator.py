@@ -1,4 +1,4 @@
-"""An iterator of a trainer, made on first use: shared, and over for good once it is closed."""
+"""A trainer's iterator: made on first use, shared, and over for good once it is closed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pstrain.vocabulary import StepToken
 
 
 class Source:
-    """Counts up, and knows whether it was closed."""
+    """An iterator that counts up and records whether it was closed."""
 
     def __init__(self) -> None:
         self.is_closed = False
@@ -82,8 +82,8 @@ def test_one_that_is_closed_reads_no_more_and_opens_nothing() -> None:
         (0, 0, StopIteration(), True),
         (0, 0, OutOfRangeError("no rows"), True),
         (0, 0, KeyError("price"), False),
-        (1, 0, StopIteration(), False),  # what it took would be lost with a run elsewhere
-        (0, 1, StopIteration(), False),  # and what it made would be made twice
+        (1, 0, StopIteration(), False),  # a run elsewhere would lose the element taken
+        (0, 1, StopIteration(), False),  # a run elsewhere would make its part twice
     ],
 )
 def test_a_run_knows_whether_it_only_met_the_end(
@@ -135,7 +135,7 @@ def test_what_is_made_while_it_is_closed_is_closed_too() -> None:
 
 
 def test_a_generator_is_closed_by_the_thread_that_is_inside_of_it() -> None:
-    """Not by the one that reads what the coordinator says, which would end with an error."""
+    """The thread that reads the coordinator's messages must not close it: that raises an error."""
     inside, go_on, is_closed = threading.Event(), threading.Event(), threading.Event()
 
     def rows() -> Iterator[int]:

@@ -1,4 +1,4 @@
-"""Whose closures a trainer runs."""
+"""Which coordinator's closures a trainer runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pstrain.wire import trainer_pb2 as pb
 
 
 class _Parameters:
-    """Servers that nobody asks anything."""
+    """Parameters that are closed and not otherwise used."""
 
     def close(self) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Rates and times of trainers, and who is a straggler by them."""
+"""Rates and times of trainers, and which trainers are stragglers by them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ NOW_S = 100.0
 
 
 def record(*seconds: float, since_s: float = 90.0) -> Record:
-    """One report a second, each of one run."""
+    """Returns a record with one report a second, each of one run."""
     made = Record()
     made.begin_work(since_s)
     for number, each in enumerate(seconds):

@@ -34,7 +34,7 @@ FOUND = look_up(TABLE, IDS)
 
 
 def received(header: Any, body: Any, *, in_pieces: bool = False) -> Call:
-    """As a server or a trainer gets it, through shared memory or over Flight."""
+    """Returns a message as its receiver gets it by shared memory or, ``in_pieces``, by Flight."""
     if in_pieces:
         sent: list[Any] = []
         pieces.send(lambda *each: sent.append(pieces.Message(*each)), b"", body)
@@ -46,7 +46,10 @@ def received(header: Any, body: Any, *, in_pieces: bool = False) -> Call:
 
 
 class Server:
-    """A store with all three variables, asked by messages; ``sizes_bytes`` of what it replied."""
+    """A store of all three variables, asked by messages.
+
+    ``sizes_bytes``: the size of the body of each reply, 0 if it has none.
+    """
 
     def __init__(self, in_pieces: bool = False) -> None:
         self.store = Store(first_version=7)
@@ -88,7 +91,7 @@ def push(
     optimizer: OptimizerSpec = SGD,
     transport_dtype: str = transport.BFLOAT16,
 ) -> tuple[Any, LateBody]:
-    """Gradients of the table's rows ``FOUND`` and of the whole bias."""
+    """Returns a push of gradients for the table's rows ``FOUND`` and for the whole bias."""
     made = Push(transport_dtype)
     for index in range(len(TABLE.shards)):
         part = slice(FOUND.offsets[index], FOUND.offsets[index + 1])
@@ -186,7 +189,7 @@ def test_a_part_that_is_repeated_is_applied_once(server: Server) -> None:
 def test_a_round_adds_up_rounded_gradients_in_full(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # However small, in memory that is used again: not while a part is held.
+    # Arrays of any size use recycled memory, which a held part must keep from being reused.
     monkeypatch.setattr(buffers, "SMALLEST_BYTES", 0)
     tables = [normal(5, 17), 3 * normal(5, 17)]
     before = server.values(TABLE)

@@ -1,4 +1,4 @@
-"""Closures commit in the order of their elements, alone or together, and nobody waits for ever."""
+"""Closures commit in the order of their elements, alone or in groups; none waits for ever."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Receipt:
 
 
 class Commits:
-    """Notes how many servers a part has changed."""
+    """A committer that records how many servers each part has changed."""
 
     def __init__(self) -> None:
         self.made: list[int] = []
@@ -41,7 +41,7 @@ class Commits:
 
 
 class Trainer:
-    """Runs that take elements and make changes."""
+    """The runs of a trainer, which take elements and make changes."""
 
     def __init__(self) -> None:
         self.turns = Turns()

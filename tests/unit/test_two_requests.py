@@ -158,7 +158,7 @@ def _parts(arrays: list[Any]) -> list[messages.Part]:
 
 
 def _received(bodies: list[LateBody]) -> Received:
-    """As it arrives through shared memory, or over Flight."""
+    """Returns the joined bodies as a receiver gets them, with large arrays apart."""
     if not bodies:
         return None
     joined = LateBody.joined(bodies)

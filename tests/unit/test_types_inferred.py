@@ -1,4 +1,4 @@
-"""Types of columns that functions make: those of the first batch, also after a resume."""
+"""Types of columns that functions make are those of the first batch, also after a resume."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STRINGS = pa.schema([("t", pa.string())])
 
 @pytest.fixture
 def files(tmp_path: pathlib.Path) -> Dataset:
-    """Two files of strings, then two of nulls, ten rows in each."""
+    """Writes two files of strings, then two of nulls, of ten rows each."""
     for number in range(4):
         ids = range(number * 10, number * 10 + 10)
         table = pa.table(
@@ -77,7 +77,7 @@ def test_with_column_makes_one_type(files: Dataset, after: Callable[[Dataset], D
     ],
 )
 def test_a_resume_keeps_the_types(files: Dataset, make: Callable[[Dataset], Dataset]) -> None:
-    # The first batch after a resume may be one of nulls, with strings behind it.
+    # The first batch after a resume may hold only nulls, and later ones strings.
     paths = sorted(pathlib.Path(files.node.paths[0]).glob("*"))  # type: ignore[attr-defined]
     order = [paths[0], paths[2], paths[1], paths[3]]
     data = make(Dataset.from_parquet([str(path) for path in order]))
@@ -87,7 +87,7 @@ def test_a_resume_keeps_the_types(files: Dataset, make: Callable[[Dataset], Data
         state = json.loads(json.dumps(iterator.state_dict()))
         resumed = iter(data)
         resumed.load_state_dict(state)
-        # Twice, for a position may be saved again before anything was read.
+        # A second time, as a position may be saved again before anything is read.
         again = iter(data)
         again.load_state_dict(json.loads(json.dumps(resumed.state_dict())))
         for rest in (list(resumed), list(again)):
@@ -122,7 +122,7 @@ def test_a_declared_type_holds_from_the_first_batch_on(files: Dataset) -> None:
 def test_a_sample_tells_what_a_first_batch_of_nulls_does_not(
     files: Dataset, make: Callable[[Dataset], Dataset]
 ) -> None:
-    # The sample is of the first rows, which are skipped.
+    # The sample is taken from the first rows, which are skipped here.
     made = make(files.skip(20))
     assert [batch.schema.field("t").type for batch in made] == [pa.string()] * 2
     both = make(files.concatenate(files).skip(20)).to_table()

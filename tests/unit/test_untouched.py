@@ -33,7 +33,7 @@ VALUES: dict[str, list[Any]] = {
 
 
 def rows() -> ds.Dataset:
-    """The nulls are all in the first of two batches."""
+    """Returns two batches; all nulls are in the first."""
     columns = {name: pa.array(values, TYPES.get(name)) for name, values in VALUES.items()}
     return ds.Dataset.from_table(pa.table(columns)).batch(2)
 
@@ -270,5 +270,5 @@ def test_numbers_that_only_pass_through_a_function_are_not_made_anew() -> None:
     assert passed["other"].equals(batch["a"])
     assert to_arrow(passed["other"], "other") is passed["other"]
     assert isinstance(passed["new"], np.ndarray)
-    # An array that the function can write into may not hold what it held.
+    # An array into which the function can write may have changed.
     assert to_arrow(passed["f"], "f").to_pylist() == [None, 7.0]

@@ -46,7 +46,7 @@ OF_ROWS: list[Any] = [
 
 
 class CutPlacement(LocalPlacement):
-    """Cuts whatever has rows enough into three shards."""
+    """A placement that cuts each variable of three or more rows into three shards."""
 
     def place(self, shape: tuple[int, ...], dtype: str) -> list[int]:  # noqa: ARG002
         return [0, 0, 0] if shape and shape[0] >= 3 else [0]

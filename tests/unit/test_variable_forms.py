@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("own_parameters")
 
 
 class Cut(LocalPlacement):
-    """Every variable of an axis in three shards, for three trainers."""
+    """A placement for three trainers that cuts each variable with an axis into three shards."""
 
     @property
     def num_workers(self) -> int:
@@ -243,7 +243,7 @@ def test_each_trainer_has_its_own_copy(cut: None) -> None:  # noqa: ARG001
         variable.assign_add([10.0, 20.0])
         assert variable.numpy().tolist() == [11, 22]
         assert variable[0] == 11
-    with trainer_scope(7, position=2):  # of a job with holes
+    with trainer_scope(7, position=2):  # of a job with holes in its numbering
         variable.assign(5.0)
         assert (variable + 1).tolist() == [6, 6]
     assert [copy.tolist() for copy in variable.read_all()] == [[1, 2], [11, 22], [5, 5]]
@@ -396,7 +396,7 @@ def test_a_scheduled_function_makes_no_variables_of_one_trainer(make: Callable[[
 
     make()
     with pytest.raises(FailedPreconditionError, match=r"'(made|sgd/).*inside strategy\.scope"):
-        # Without the scope that a test is in, as a trainer's thread is.
+        # Like a trainer's thread, this runs outside the scope that the test is in.
         contextvars.Context().run(in_a_step)
 
 

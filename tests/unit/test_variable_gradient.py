@@ -20,7 +20,7 @@ WHOLE = np.array([[1, -2], [3, 0.5]], np.float32)
 
 
 def _of_whole() -> tuple[Variable, Any]:
-    """Whose gradient is ``WHOLE``."""
+    """Returns a variable and its gradient, which is ``WHOLE``."""
     x = Variable(np.zeros((2, 2), np.float32), name="x")
     with GradientTape() as tape:
         loss = np.sum(x * WHOLE)
@@ -28,7 +28,7 @@ def _of_whole() -> tuple[Variable, Any]:
 
 
 def _of_rows() -> tuple[Variable, Any]:
-    """Rows 1, twice, and 3."""
+    """Returns a table and its gradient, which has rows 1 (looked up twice) and 3."""
     table = Variable(np.zeros((5, 2), np.float32), name="table")
     with GradientTape() as tape:
         loss = np.sum(table.embedding_lookup([1, 3, 1]))

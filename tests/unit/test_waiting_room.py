@@ -1,4 +1,4 @@
-"""How many may wait for windows at once, and when those who find no seat come again."""
+"""How many polls may wait for windows at once, and when those without a seat come again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What join tells, what trainers are seen to do, what is traced: by the scheduler alone."""
+"""The progress of join, the work of trainers and traces, as the scheduler alone shows them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def cluster() -> Any:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> list[float]:
-    """A second passes whenever somebody waits."""
+    """Replaces the clock: a wait moves it on at once and ends the next closure, if there is one."""
     now = [100.0]
     for module in (scheduler, waiting, scheduler_stats):
         monkeypatch.setattr(module.time, "monotonic", lambda: now[0])

@@ -1,4 +1,4 @@
-"""Weights of rows and of labels: how the loss and its slopes take them, against NumPy."""
+"""Weights of rows and of labels in the loss and its gradients, against NumPy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def losses(logits: np.ndarray, weights: np.ndarray, labels: np.ndarray) -> float
 
 
 def twin(weights: np.ndarray, batch: int = 3) -> tuple[list[float], float]:
-    """Slope and bias after one epoch that began with 0 and 0, and its loss."""
+    """Returns slope and bias after one epoch that begins with 0 and 0, and the epoch's loss."""
     slope = bias = total = 0.0
     for start in range(0, len(weights), batch):
         d, y = ROWS["d"][start : start + batch], ROWS["label"][start : start + batch]

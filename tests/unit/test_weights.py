@@ -1,4 +1,4 @@
-"""A model's values as arrays, its summary, and an optimizer whose rate is set anew."""
+"""A model's values as arrays, its summary, and an optimizer whose rate is set."""
 
 from __future__ import annotations
 

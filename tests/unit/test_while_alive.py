@@ -1,4 +1,4 @@
-"""What parameters ask of a coordinator does not keep it alive."""
+"""Functions of a coordinator that its parameters call do not keep the coordinator alive."""
 
 from __future__ import annotations
 

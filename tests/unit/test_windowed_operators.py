@@ -1,4 +1,4 @@
-"""Interleave and grouping in a divided plan: by window, every row once, replayed from any row."""
+"""Interleave and grouping in a divided plan: per window, every row once, replayed from any row."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Divided:
         return list(self.pipeline.run_window(lease, lambda: False))
 
     def elements(self, window: int) -> Iterator[pa.RecordBatch]:
-        """What a reader gets of a window of elements; its spans must be the rows, in order."""
+        """Returns a window's elements as a reader gets them; checks that spans are in order."""
         rebatcher = self.pipeline.rebatcher(run=8)
         at = 0
         for batch, first_row in self.batches(window):
@@ -63,7 +63,7 @@ class Divided:
         return [batch for window in self.windows for batch, _ in self.batches(window.index)]
 
     def check_replays(self, column: str) -> None:
-        """From any row on, a window gives what follows it in the whole."""
+        """Asserts that a window read from any row on gives the rest of the whole window."""
         for window in self.windows[:2]:
             whole = self.rows(window.index, column)
             for row in {*range(0, len(whole), 1 + len(whole) // 5), len(whole)}:

@@ -1,4 +1,4 @@
-"""Windows of packed splits: the same as cutting them one by one, whatever the splits are."""
+"""Windows of packed splits: the same as when splits are cut one by one, for any splits."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def cut_plainly(
     tail_rows: int,
     target_bytes: int,
 ) -> list[Window]:
-    """What `make_windows` is to give."""
+    """Returns what `make_windows` has to return."""
     segments: dict[int, list[Split]] = {}
     for split in splits:
         segments.setdefault(split.segment, []).append(split)
@@ -73,7 +73,7 @@ def cut_plainly(
 
 
 class _PlainCutter:
-    """The same division, one split after the other."""
+    """Cuts the same windows, one split after the other."""
 
     def __init__(
         self, splits: Sequence[Split], target_rows: int, tail_rows: int, target_bytes: int
@@ -100,7 +100,7 @@ class _PlainCutter:
 
     def _target_of(self, split: Split) -> int:
         if split.rows is None:
-            # Without a path it is a source of its own, such as a generator.
+            # A split without a path is a source of its own, such as a generator.
             return 0 if split.path is None else self._target_bytes
         return self._tail_rows if self._is_tail() else self._target_rows
 
@@ -111,7 +111,7 @@ class _PlainCutter:
         return self._rows_left <= self._tail_begins
 
     def _pieces(self, split: Split) -> Iterable[Split]:
-        """The split, or parts of it where it is an index range that is too large for the tail."""
+        """Returns the split, or its parts if it is an index range too large for the tail."""
         is_range = split.path is None and split.rows == split.stop - split.start
         if not is_range or not self._is_tail():
             return (split,)

@@ -1,4 +1,4 @@
-"""How many leases a stream keeps in store, and when it asks for more."""
+"""How many leases a stream holds ahead, and when it asks for more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ TIMEOUT_S = 10.0
 
 
 def store_after(window_s: float, *, grants: int, least: int = 3) -> int:
-    """The size of a store whose windows take `window_s` each, asked for when half are left."""
+    """Returns a store's size after so many grants, each requested when half of it is left.
+
+    A window takes `window_s`.
+    """
     store, now_s = StoreSize(least), 0.0
     for _ in range(grants):
         store.note_granted(now_s, held=store.count // 2)

@@ -1,4 +1,4 @@
-"""Supervising worker processes: pauses, and which ends are final; no process is started."""
+"""The supervision of worker processes: pauses, and which exits are final. Starts no process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker makes of leased windows: rows from the right one on, in order, none lost."""
+"""A worker's production of leased windows: from the right row on, in order, no row lost."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_filter_after_batch_may_leave_spans_without_rows() -> None:
 
 
 class Dispatcher:
-    """Hands out the leases it was given, then says that there are no more."""
+    """A dispatcher that hands out its leases, and then says that there are no more."""
 
     def __init__(self, leases: Sequence[Lease], *, ends: bool = True) -> None:
         self.leases = list(leases)
@@ -272,7 +272,7 @@ def test_a_closed_producer_keeps_no_rows_of_windows_under_way() -> None:
     def run_window(
         lease: Lease, _cancelled: object, _omissions: object
     ) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """The first window gives nothing, so that the rows of the next have to wait."""
+        """Gives no rows of the first window, so that the rows of the next have to wait."""
         if lease.window:
             yield pa.record_batch({"id": pc.random(1_000)}), 0
             holds_rows.set()

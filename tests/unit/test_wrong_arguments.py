@@ -1,4 +1,4 @@
-"""What is made of arguments that cannot be right: an error at once, which names what was given."""
+"""Impossible arguments raise an error at once, which names the value given."""
 
 from __future__ import annotations
 

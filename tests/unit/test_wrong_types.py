@@ -1,4 +1,4 @@
-"""Arguments of types that cannot be right are TypeErrors, and name what was given."""
+"""Arguments of impossible types raise a TypeError that names the value given."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_bad_arguments(build: Any, error: type[Exception], message: str) -> None
 
 
 def by_windows(dataset: Dataset, start_row: int = 0) -> list[dict[str, Any]]:
-    """The rows of all windows, each read apart; the plan of reading is decoded anew."""
+    """Returns the rows of all windows, each read separately from a plan that is decoded anew."""
     encoded = encode_plan(dataset.node)
     linear = linearise(decode_plan(encoded))
     reading = linearise(decode_plan(encoded))

@@ -1,4 +1,4 @@
-"""Pipelines of a worker, their leases, and the elements of the frames that they become."""
+"""Worker pipelines for tests, their leases, and the elements in the frames that they make."""
 
 from __future__ import annotations
 

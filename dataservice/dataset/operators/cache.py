@@ -111,7 +111,7 @@ class Cache(Operator):
         try:
             return fingerprint(freeze_schemas(self.input))
         except DataServiceError as error:
-            logger.info("the types below a cache cannot be told here: %s", error)
+            logger.info("the types of a cache's rows are not known here: %s", error)
             return ""
 
 
@@ -188,14 +188,14 @@ class _CacheStream(BatchStream):
         self._begin()
         if tuple(state["seeds"]) != self._content_seeds():
             raise FailedPreconditionError(
-                f"the position was saved over another cache than {self._node.path!r} has now, with "
+                f"the position was saved while {self._node.path!r} was another cache, with its "
                 "rows in another order; give the shuffles before cache a seed, or keep the file"
             )
         if self._contents is None and state.get("only_kept"):
             raise FailedPreconditionError(
-                f"the position was saved over the cache {self._node.path!r}, which is not there, "
-                "and what the data service hands out now is in another order; keep the file, or "
-                "begin anew without the state"
+                f"the position was saved with the cache {self._node.path!r}, which no longer "
+                "exists, and the data service now hands out the rows in another order; keep the "
+                "file, or start over without the state"
             )
         if state["input"] is None and self._contents is None:
             self._ended = True

@@ -124,8 +124,8 @@ class GivenChoices(Choices):
         bad = numbers[(numbers < 0) | (numbers >= self._datasets)]
         if bad.size:
             raise InvalidArgumentError(
-                f"choose_from_datasets: the choice_dataset says {bad[0]}, and the datasets have "
-                f"the numbers 0 to {self._datasets - 1}"
+                f"choose_from_datasets: the choice_dataset yielded {bad[0]}, but the datasets "
+                f"are numbered 0 to {self._datasets - 1}"
             )
         return numbers
 

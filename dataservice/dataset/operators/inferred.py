@@ -90,7 +90,7 @@ class _InferringStream(TransformStream):
         try:
             sample = operator.sample(context)
         except DataServiceError as error:  # files or a service that this process cannot reach
-            logger.info("no sample of %s tells its types: %s", operator.kind, error)
+            logger.info("cannot infer the types of %s from a sample: %s", operator.kind, error)
             return schema
         return completed_schema([schema, sample.schema])
 

@@ -101,7 +101,9 @@ class _PrefetchStream(BatchStream):
             except DeadlineExceededError:
                 self._context.check()
                 if not self._thread.is_alive() and not len(self._queue):
-                    raise InternalError("the prefetching thread ended without a word") from None
+                    raise InternalError(
+                        "the prefetching thread ended without a result and without an error"
+                    ) from None
 
     def state(self) -> State:
         return self._stream.state() if self._thread is None else self._state

@@ -112,8 +112,8 @@ class GeneratorSource(Source):
             return
         if items in _begun:
             raise SourceError(
-                f"{self.function.name} returned a generator that it had returned before, of which "
-                f"some rows are gone; {_REMEDY}"
+                f"{self.function.name} returned the same generator a second time, after some of "
+                f"its rows had been read; {_REMEDY}"
             )
         _begun.add(items)
 

@@ -115,7 +115,9 @@ class SnapshotSource(Source):
                 options = pa.ipc.IpcReadOptions(use_threads=context.threads > 1)
                 reader = pa.ipc.open_file(handle, options=options)
                 if not reader.schema.equals(self.schema):
-                    raise SourceError(f"{path!r} has other columns than the snapshot says")
+                    raise SourceError(
+                        f"{path!r} has other columns than the metadata of the snapshot"
+                    )
                 for number in range(reader.num_record_batches):
                     batch = reader.get_batch(number)
                     # Otherwise offsets in a damaged file could point outside of it.

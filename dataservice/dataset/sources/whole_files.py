@@ -18,10 +18,12 @@ import pyarrow as pa
 from dataservice.dataset.sources.base import Source
 from dataservice.dataset.sources.files import InputFile, check_unchanged, find_files
 from dataservice.dataset.stream import RunContext
+from dataservice.errors import SourceError
 from dataservice.sharding import Split
 from dataservice.split_table import SplitTable
 
 COMPRESSIONS: Final = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_NOT_READ: Final = (".xz", ".lzma", ".br", ".zip", ".7z")
 
 
 class WholeFilesSource(Source):
@@ -74,6 +76,14 @@ def with_compressions(*suffixes: str) -> tuple[str, ...]:
 
 
 def decompressed(handle: Any, path: str) -> Any:
-    """Returns `handle`, decompressed if the suffix of `path` names a compression."""
-    compression = COMPRESSIONS.get(os.path.splitext(path)[1])
+    """Returns `handle`, decompressed if the suffix of `path` names a compression.
+
+    Raises SourceError for a compression that cannot be read.
+    """
+    suffix = os.path.splitext(path)[1]
+    if suffix in _NOT_READ:
+        raise SourceError(
+            f"{path!r} is compressed as {suffix}, which is not read; {', '.join(COMPRESSIONS)} are"
+        )
+    compression = COMPRESSIONS.get(suffix)
     return pa.CompressedInputStream(handle, compression) if compression else handle

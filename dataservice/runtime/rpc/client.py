@@ -212,7 +212,9 @@ class RpcClient:
             return UnavailableError(f"{self._peer} ended {method}: it is shutting down")
         if status is grpc.StatusCode.RESOURCE_EXHAUSTED and details == TOO_MANY_CALLS:
             # A matter of the moment and not of this call, so callers that retry should do so.
-            return UnavailableError(f"{self._peer} refused {method}: as many calls run as it takes")
+            return UnavailableError(
+                f"{self._peer} refused {method}: it already runs as many calls as it can"
+            )
         messages = {
             grpc.StatusCode.UNAVAILABLE: f"cannot reach {self._peer}: {details}{self._remedy()}",
             grpc.StatusCode.DEADLINE_EXCEEDED: (

@@ -1,7 +1,7 @@
-"""Functions whose gradients a tape can take, and those that are constant in between steps.
+"""Functions with gradients, and functions that are piecewise constant.
 
 Arrays in, arrays out: knows nothing of tensors and tapes. Invariant: nothing here changes an array
-it was given, and what goes back to an argument has its shape.
+that it is given, and the gradient of an argument has the argument's shape.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pstrain.gradients.derivatives.computed import Array, Computed, check_shapes
 __all__ = ["CONSTANT", "FUNCTIONS", "OF_LISTS", "TAKEN", "UFUNCS", "WRITES", "Rule", "check_shapes"]
 __all__ += ["derivative_of", "names", "reaches", "summed_to"]
 
-# Of the gradient of an output, the output, and the inputs, to the gradients of these.
+# Takes the gradient of the output, the output and the inputs; returns the inputs' gradients.
 Derivative: TypeAlias = "Callable[..., Sequence[Array]]"
 
 
 def _of_power(grad: Array, output: Array, base: Array, exponent: Array) -> Sequence[Array]:
-    # A power of 0 has slope 0, also at 0; of a base below 0 there is none by its exponent.
+    # x ** 0 has derivative 0, also at x = 0. For a base of 0 or below the derivative by the
+    # exponent is set to 0.
     lowered = np.where(exponent == 0, 1, base) ** np.where(exponent == 0, 0, exponent - 1)
     logarithm = np.log(np.where(base > 0, base, 1))
     return grad * exponent * lowered, grad * output * logarithm
@@ -35,7 +36,7 @@ def _of_logaddexp(grad: Array, output: Array, left: Array, right: Array) -> Sequ
 
 _LN_2, _LN_10 = math.log(2), math.log(10)
 
-# At a kink that of one side: of equal values `maximum` and `minimum` take the first.
+# At a kink the derivative is one-sided: `maximum` and `minimum` of equal values take the first.
 UFUNCS: dict[Any, Derivative] = {
     np.add: lambda g, *_: (g, g),
     np.subtract: lambda g, *_: (g, -g),
@@ -71,20 +72,20 @@ UFUNCS: dict[Any, Derivative] = {
 
 
 class Rule(NamedTuple):
-    """How a function is computed, and to the arguments of which places its gradient goes."""
+    """How a function is computed, and the positions of the arguments that have gradients."""
 
     compute: Callable[..., Computed]
     where: slice = slice(1)
 
     def places(self, args: Sequence[Any]) -> range:
-        """Of the arguments of a call."""
+        """Returns the positions of the arguments of a call that have gradients."""
         return range(len(args))[self.where]
 
 
 def _clip(
     values: Array, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None
 ) -> Computed:
-    """``min`` and ``max`` are the newer names of the bounds."""
+    """``np.clip``; ``min`` and ``max`` are newer names of the bounds."""
     if not (a_min is a_max is None or min is max is None):
         raise ValueError("np.clip takes its bounds as a_min and a_max, or as min and max")
     a_min, a_max = (a_min, a_max) if min is max is None else (min, max)
@@ -126,7 +127,7 @@ FUNCTIONS: dict[Any, Rule] = {
     np.diag: Rule(shapes.diag),
     **{function: Rule(shapes.moving(function)) for function in _MOVING},
 }
-# What takes a list of arrays, which their rules take one by one.
+# Functions of a list of arrays; their rules take the arrays as separate arguments.
 OF_LISTS: dict[Any, Rule] = {
     np.concatenate: Rule(shapes.concatenate, slice(None)),
     np.stack: Rule(shapes.stack, slice(None)),
@@ -134,20 +135,20 @@ OF_LISTS: dict[Any, Rule] = {
 
 _STEPS = (np.sign, np.floor, np.ceil, np.rint, np.trunc, np.fix, np.floor_divide, np.round)
 _SHAPES = (np.zeros_like, np.ones_like, np.full_like, np.empty_like)
-# What changes in steps only, or not at all: it has no gradient to lose.
+# Piecewise constant functions, and functions of the shape only: they have no gradient to lose.
 CONSTANT: frozenset[Any] = frozenset((*_STEPS, np.around, *_SHAPES))
-# What puts values into its first argument, and returns nothing.
+# Functions that write into their first argument and return nothing.
 WRITES: frozenset[Any] = frozenset(
     (np.copyto, np.put, np.place, np.putmask, np.put_along_axis, np.fill_diagonal)
 )
 
 
 def derivative_of(ufunc: Any) -> Derivative | None:
-    """That of a ufunc, NumPy's or SciPy's; None where there is none."""
+    """Returns the derivative of a ufunc of NumPy or SciPy; None if there is none."""
     return UFUNCS.get(ufunc) or special.derivative(ufunc)
 
 
 def names() -> str:
-    """Of all that have gradients, as users write them."""
+    """Returns the names of all functions with gradients, as users write them."""
     found = {function.__name__ for function in (*UFUNCS, *FUNCTIONS, *OF_LISTS)}
     return f"{', '.join(sorted(found))}, and of scipy.special {special.names()}"

@@ -1,4 +1,4 @@
-"""What every rule of a function gives, and how the gradient of what was repeated adds up."""
+"""The result type of rules, and the arithmetic of gradients of broadcast arrays."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Array: TypeAlias = "NDArray[Any]"
 
 
 class Computed(NamedTuple):
-    """What a function gave, and how its gradient goes back to the arguments that have some."""
+    """The value of a function, and the backward function to the arguments that have gradients."""
 
     value: Array
     backward: Callable[[Array], Sequence[Array]]
 
 
 def summed_to(shape: tuple[int, ...], grad: Array) -> Array:
-    """The gradient of what was broadcast to the shape of ``grad``."""
+    """Returns the gradient of an array of ``shape`` that was broadcast to the shape of ``grad``."""
     if np.shape(grad) == shape:
         return grad
     added = grad.ndim - len(shape)
@@ -30,15 +30,15 @@ def summed_to(shape: tuple[int, ...], grad: Array) -> Array:
 
 
 def reaches(small: tuple[int, ...], large: tuple[int, ...]) -> bool:
-    """Whether repeating along whole axes makes ``large`` of ``small``."""
+    """True if an array of shape ``small`` can be broadcast to shape ``large``."""
     pairs = zip(reversed(small), reversed(large), strict=False)
     return len(small) <= len(large) and all(mine in (1, size) for mine, size in pairs)
 
 
 def check_shapes(shapes: Sequence[tuple[int, ...]]) -> None:
-    """InvalidArgumentError for two shapes of which neither is repeated to the other.
+    """Raises InvalidArgumentError if neither of two shapes can be broadcast to the other.
 
-    NumPy would take more, such as (n, 1) and (n,), of which it makes (n, n).
+    NumPy would accept more, such as (n, 1) with (n,), which it broadcasts to (n, n).
     """
     first, last = shapes[0], shapes[-1]
     if not (reaches(first, last) or reaches(last, first)):

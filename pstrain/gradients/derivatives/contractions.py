@@ -1,6 +1,6 @@
-"""Products that add up over an axis: of matrices and vectors, and those that einsum spells out.
+"""Rules of products that sum over an axis: of matrices and vectors, and of einsum.
 
-Arrays in, arrays out. Invariant: a gradient that goes back has the shape of the argument.
+Arrays in, arrays out. Invariant: the gradient of an argument has the argument's shape.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def matmul(x: Any, y: Any) -> Computed:
 
 
 def dot(x: Any, y: Any) -> Computed:
-    """Of more than two axes another product than ``matmul``: of all rows with all columns."""
+    """``np.dot``: for more than two axes it multiplies all rows with all columns, unlike matmul."""
     x, y = np.asarray(x), np.asarray(y)
     if not (x.ndim and y.ndim):
         return _scaled(x, y)
@@ -50,7 +50,7 @@ def dot(x: Any, y: Any) -> Computed:
 
 
 def inner(x: Any, y: Any) -> Computed:
-    """``np.inner``: ``dot`` with the rows of the second in the place of its columns."""
+    """``np.inner``: like ``dot``, but with the rows of the second argument instead of columns."""
     x, y = np.asarray(x), np.asarray(y)
     if not (x.ndim and y.ndim):
         return _scaled(x, y)
@@ -79,7 +79,7 @@ def outer(x: Any, y: Any) -> Computed:
 
 
 def einsum(subscripts: str, *operands: Any) -> Computed:
-    """``np.einsum`` of subscripts that are text, and name an axis once in each operand."""
+    """``np.einsum`` with subscripts as text that name each axis once per operand."""
     if not isinstance(subscripts, str):
         raise UnimplementedError(
             f"np.einsum of tensors takes its subscripts as text, such as 'ij,jk->ik', got "
@@ -98,7 +98,7 @@ def einsum(subscripts: str, *operands: Any) -> Computed:
 def _of_operand(
     place: int, arrays: Sequence[Array], names: Sequence[str], output: str, grad: Array
 ) -> Array:
-    """Another einsum: of the gradient and all other operands, to the axes of this one."""
+    """Returns one operand's gradient: an einsum of the output's gradient and the other operands."""
     mine = names[place]
     if len(set(mine)) < len(mine):
         raise UnimplementedError(
@@ -108,7 +108,7 @@ def _of_operand(
     rest = [one for other, one in enumerate(arrays) if other != place]
     known = [name for name in mine if name in output or any(name in one for one in others)]
     part = np.einsum(",".join([output, *others]) + "->" + "".join(known), grad, *rest)
-    # What this operand alone has was added up: each of its places has the same gradient.
+    # Axes that only this operand has were summed, so all positions along them share a gradient.
     alone = [axis for axis, name in enumerate(mine) if name not in known]
     spread = np.expand_dims(part, alone)
     shape = arrays[place].shape
@@ -117,26 +117,26 @@ def _of_operand(
 
 
 def _axes(subscripts: str, ndims: Sequence[int], ndim: int) -> tuple[list[str], str]:
-    """A letter for each axis of each operand, and of the output; also for those of ``...``."""
+    """Returns a letter for each axis of each operand and of the output, those of ``...`` too."""
     given, arrow, output = subscripts.replace(" ", "").partition("->")
     spare = [letter for letter in ascii_letters if letter not in given]
-    names = [_spelt(one, n, spare) for one, n in zip(given.split(","), ndims, strict=True)]
+    names = [_expanded(one, n, spare) for one, n in zip(given.split(","), ndims, strict=True)]
     if arrow:
-        return names, _spelt(output, ndim, spare)
+        return names, _expanded(output, ndim, spare)
     every = "".join(names)
     led = [name for name in spare if name in every]
     once = sorted(name for name in set(every) - set(led) if every.count(name) == 1)
     return names, "".join([*reversed(led), *once])
 
 
-def _spelt(axes: str, ndim: int, spare: Sequence[str]) -> str:
-    """With letters for ``...``, the last axis of which has the first of ``spare``."""
+def _expanded(axes: str, ndim: int, spare: Sequence[str]) -> str:
+    """Replaces ``...`` by letters of ``spare``; the first of these is for its last axis."""
     count = ndim - len(axes.replace("...", ""))
     return axes.replace("...", "".join(reversed(spare[:count])))
 
 
 def _scaled(x: Array, y: Array) -> Computed:
-    """The product with a number."""
+    """Returns the product with a scalar."""
     return Computed(
         np.asarray(x * y),
         lambda grad: (summed_to(x.shape, grad * y), summed_to(y.shape, grad * x)),
@@ -144,7 +144,7 @@ def _scaled(x: Array, y: Array) -> Computed:
 
 
 def _check_contracted(name: str, x: Array, y: Array) -> None:
-    """InvalidArgumentError where the rows of one and the columns of the other differ in length."""
+    """Raises InvalidArgumentError if rows of ``x`` and columns of ``y`` differ in length."""
     if not (x.ndim and y.ndim) or x.shape[-1] != y.shape[-2:][0]:
         raise InvalidArgumentError(
             f"{name} of shapes {x.shape} and {y.shape}: the last axis of the first must be as long "

@@ -1,6 +1,6 @@
-"""What makes one number of many: sums, means, the largest, spread and length.
+"""Rules of reductions: sum, mean, extremes, variance and norm.
 
-Arrays in, arrays out. Invariant: a gradient that goes back has the shape of the argument.
+Arrays in, arrays out. Invariant: the gradient of an argument has the argument's shape.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mean(values: Array, axis: Any = None, *, keepdims: bool = False) -> Computed
     """``np.mean``."""
     value = np.asarray(np.mean(values, axis=axis, keepdims=keepdims))
     sums = total(values, axis, keepdims=keepdims)
-    # Of nothing the mean is no number, and there is nothing to give a gradient to.
+    # The mean of no values is NaN, and there is no value that could get a gradient.
     share = value.size / max(values.size, 1)
     return Computed(value, lambda grad: [part * share for part in sums.backward(grad)])
 
@@ -45,7 +45,7 @@ def variance(
 ) -> Computed:
     """``np.var``."""
     value = np.asarray(np.var(values, axis=axis, ddof=ddof, keepdims=keepdims))
-    # Of nothing there is no gradient to give either.
+    # The variance of no values has no gradient either.
     count = values.size / max(value.size, 1) - ddof
 
     def backward(grad: Array) -> Sequence[Array]:
@@ -58,14 +58,14 @@ def variance(
 def deviation(
     values: Array, axis: Any = None, *, ddof: float = 0, keepdims: bool = False
 ) -> Computed:
-    """``np.std``; of equal values it has a kink, and the gradient there is 0."""
+    """``np.std``; for equal values it has a kink, where the gradient is set to 0."""
     square = variance(values, axis, ddof=ddof, keepdims=keepdims)
     root = np.sqrt(square.value)
     return Computed(root, lambda grad: square.backward(_over(grad, 2 * root)))
 
 
 def norm(values: Array, *, axis: Any = None, keepdims: bool = False) -> Computed:
-    """``np.linalg.norm``, the root of the sum of squares; the gradient of a length of 0 is 0."""
+    """``np.linalg.norm``, the root of the sum of squares; for a norm of 0 the gradient is 0."""
     value = np.asarray(np.linalg.norm(values, axis=axis, keepdims=keepdims))
     return Computed(
         value, lambda grad: (_kept(np.asarray(_over(grad, value)), values, axis) * values,)
@@ -73,7 +73,7 @@ def norm(values: Array, *, axis: Any = None, keepdims: bool = False) -> Computed
 
 
 def _extreme(pick: Callable[..., Any], values: Array, axis: Any, keepdims: bool) -> Computed:
-    """Values that are equally good share the gradient."""
+    """Returns an extreme; values that are equally extreme share the gradient."""
     value = np.asarray(pick(values, axis=axis, keepdims=keepdims))
 
     def backward(grad: Array) -> Sequence[Array]:
@@ -85,7 +85,7 @@ def _extreme(pick: Callable[..., Any], values: Array, axis: Any, keepdims: bool)
 
 
 def _kept(reduced: Array, values: Array, axis: Any) -> Array:
-    """With an axis of length 1 in the place of each that was reduced."""
+    """Returns ``reduced`` with an axis of length 1 in place of each reduced axis."""
     if np.ndim(reduced) == values.ndim:
         return reduced
     axes = tuple(range(values.ndim)) if axis is None else axis

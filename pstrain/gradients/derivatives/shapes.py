@@ -1,6 +1,7 @@
-"""What moves values and changes none: other shapes and orders, parts, several arrays as one.
+"""Rules of functions that move values without changing them: reshaping, indexing, joining.
 
-Arrays in, arrays out. Invariant: no value is a view of an argument that somebody may write to.
+Arrays in, arrays out. Invariant: except for reshaping, no result is a view of an argument that the
+program may write to.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from pstrain.gradients.derivatives.computed import Array, Computed, summed_to
 from pstrain.kernels.embedding import scatter_fields
 
-# What names no value twice.
+# Index types that select no value twice.
 _OF_SLICES = (int, np.integer, slice, EllipsisType, NoneType)
 
 
@@ -50,10 +51,10 @@ def broadcast_to(values: Any, shape: Any) -> Computed:
 
 
 def taken(values: Array, key: Any) -> Computed:
-    """``values[key]``; what is taken several times gets the sum."""
+    """``values[key]``; a value that is selected several times gets the sum of gradients."""
 
     def backward(grad: Array) -> Sequence[Array]:
-        # Rows in the order of C, whatever that of the values.
+        # In C order, whatever the memory order of ``values``.
         total = np.zeros(values.shape, values.dtype)
         _add_at(total, key, grad)
         return (total,)
@@ -62,7 +63,7 @@ def taken(values: Array, key: Any) -> Computed:
 
 
 def _add_at(total: Array, key: Any, grad: Array) -> None:
-    """``np.add.at``, which goes value by value: of slices and of rows all at once."""
+    """Does what ``np.add.at`` does value by value, but handles slices and rows in one call."""
     if all(isinstance(one, _OF_SLICES) for one in (key if isinstance(key, tuple) else (key,))):
         total[key] += grad
         return
@@ -85,7 +86,7 @@ def take(values: Array, indices: Any, axis: int | None = None) -> Computed:
 
 
 def moving(function: Callable[..., Any]) -> Callable[..., Computed]:
-    """The rule of a function that leaves out, moves and repeats values, and makes none."""
+    """Returns the rule of a function that only drops, moves and repeats values."""
 
     def compute(values: Array, *args: Any, **options: Any) -> Computed:
         places = function(np.arange(values.size).reshape(values.shape), *args, **options)
@@ -98,7 +99,7 @@ def moving(function: Callable[..., Any]) -> Callable[..., Computed]:
 
 
 def diag(values: Array, k: int = 0) -> Computed:
-    """Of a matrix its diagonal; of one axis the matrix of which it is the diagonal."""
+    """``np.diag``: the diagonal of a matrix, or the matrix with a vector as diagonal."""
     if np.ndim(values) == 1:
         return Computed(np.diag(values, k), lambda grad: (np.diagonal(grad, k).copy(),))
     return moving(np.diag)(values, k)
@@ -119,7 +120,7 @@ def swapaxes(values: Array, axis1: int, axis2: int) -> Computed:
 
 
 def concatenate(*parts: Any, axis: int | None = 0) -> Computed:
-    """``np.concatenate`` of parts that are no list any more."""
+    """``np.concatenate``, with the parts as separate arguments."""
     value = np.concatenate(parts, axis)
     shapes = [np.shape(part) for part in parts]
     ends = np.cumsum([math.prod(shape) if axis is None else shape[axis] for shape in shapes])
@@ -132,7 +133,7 @@ def concatenate(*parts: Any, axis: int | None = 0) -> Computed:
 
 
 def stack(*parts: Any, axis: int = 0) -> Computed:
-    """``np.stack`` of parts that are no list any more."""
+    """``np.stack``, with the parts as separate arguments."""
     return Computed(
         np.stack(parts, axis), lambda grad: [one.copy() for one in np.moveaxis(grad, axis, 0)]
     )

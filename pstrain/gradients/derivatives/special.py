@@ -1,7 +1,7 @@
-"""Derivatives of SciPy's special functions, by their names.
+"""Derivatives of SciPy's special functions, by name.
 
 Arrays in, arrays out: knows nothing of tensors and tapes. Invariant: SciPy is never imported here;
-who has given one of its functions has done so.
+a program that passes one of its functions has imported it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pstrain.gradients.derivatives.computed import Array
 
 
 def _of_xlogy(grad: Array, _output: Array, x: Array, y: Array) -> Sequence[Array]:
-    # Where x is 0, both are 0, as TensorFlow has them: y may be 0 there.
+    # Where x is 0, both derivatives are set to 0, as in TensorFlow, because y may be 0 there.
     divisor = np.where(x == 0, 1, y)
     return grad * np.log(divisor), grad * (x / divisor)
 
@@ -34,12 +34,12 @@ UFUNCS: Final[dict[str, Callable[..., Sequence[Array]]]] = {
 
 
 def derivative(ufunc: Any) -> Callable[..., Sequence[Array]] | None:
-    """That of a function of ``scipy.special``; None of others."""
+    """Returns the derivative of a function of ``scipy.special``; None for other functions."""
     name = ufunc.__name__
     is_scipys = getattr(sys.modules.get("scipy.special"), name, None) is ufunc
     return UFUNCS.get(name) if is_scipys else None
 
 
 def names() -> str:
-    """Of all that have gradients, as users write them."""
+    """Returns the names of all functions with gradients, as users write them."""
     return ", ".join(sorted(UFUNCS))

@@ -1,4 +1,4 @@
-"""A server and its client, over Flight and over sockets, for each test of exchanges."""
+"""Fixtures for tests of exchanges: a server and a client, over Flight and over sockets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client(ends: Ends, server: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def peer(ends: Ends) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in another process, and its address."""
+    """Yields a server process and its address."""
     process = subprocess.Popen(
         [sys.executable, exchange_ends.__file__, "serve", ends.name],
         stdout=subprocess.PIPE,

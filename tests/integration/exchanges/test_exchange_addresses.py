@@ -1,4 +1,4 @@
-"""Addresses where nobody serves, where somebody serves again, and those that are none."""
+"""Addresses that nobody serves, that are served again, and that are malformed."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_an_error_is_not_its_own_cause(server: Any, ends: Ends) -> None:
 
 
 def test_a_socket_that_reached_itself_has_reached_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As happens now and then where a port of those that the system gives out is not served."""
+    """This happens by chance if a port of the range for outgoing connections is not served."""
     port = free_port()
 
     class Own(socket.socket):

@@ -1,4 +1,4 @@
-"""What exchanges and actions carry, and the errors that they end with."""
+"""Messages that exchanges and actions carry, and the errors that end them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stops of a server: what they end, what they let finish, and what they leave."""
+"""Stopping a server: which calls it ends, which it lets finish, and what it leaves behind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens and TLS, and peers that speak something else."""
+"""Tokens, TLS, and peers that speak another protocol."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_a_client_by_tls_of_a_server_without_it(
 
 
 def test_strangers_of_a_socket_are_refused() -> None:
-    """What is no message, a head that announces gigabytes, and silence."""
+    """Bytes that are no message, headers that announce gigabytes, and a silent connection."""
     server = ENDS["sockets"].serve()
     place = ("127.0.0.1", server.port)
     try:
@@ -113,7 +113,7 @@ def test_strangers_of_a_socket_are_refused() -> None:
 
 
 def test_what_is_no_server_of_this_protocol_is_named() -> None:
-    """An HTTP server, for one, to which a wrong port leads."""
+    """A wrong port may lead to an HTTP server, for example."""
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
 
         def answer_all() -> None:

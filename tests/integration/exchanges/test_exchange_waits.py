@@ -1,4 +1,4 @@
-"""Waits of exchanges end, whatever the peer does: it is silent, leaves, freezes or dies."""
+"""Waits of exchanges end, even if the peer is silent, leaves, freezes or dies."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_peer_killed_between_calls_is_unavailable(
 
 
 def test_a_send_to_a_server_that_has_left_fails_and_is_not_lost(ends: Ends, server: Any) -> None:
-    """So that who sends may do so again, elsewhere: nobody has heard of it."""
+    """The caller may then send the message elsewhere: no server has received it."""
     with ends.connect(server.address) as client, client.exchange({"exchange": "echo"}) as exchange:
         answer_to(exchange, b"x", timeout_s=TIMEOUT_S)
         server.stop()
@@ -145,7 +145,7 @@ def test_a_send_to_a_server_that_has_left_fails_and_is_not_lost(ends: Ends, serv
 
 
 class BrokenOff(BaseException):
-    """As Ctrl-C raises one anywhere."""
+    """An exception that can be raised anywhere, as Ctrl-C raises one."""
 
 
 def test_a_receive_that_was_broken_off_makes_no_messages_of_the_rest() -> None:
@@ -154,7 +154,7 @@ def test_a_receive_that_was_broken_off_makes_no_messages_of_the_rest() -> None:
     with theirs:
         theirs.sendall(head_of(Kind.MESSAGE, 2, 1 << 20) + b"hh" + bytes(1 << 19))
         with pytest.raises(DeadlineExceededError):
-            connection.receive(time.monotonic() + 0.3)  # half of it has come, and is kept
+            connection.receive(time.monotonic() + 0.3)  # half of the message has come, and is kept
         incoming = connection._incoming
         add = incoming.add
 

@@ -1,4 +1,4 @@
-"""grpcio and Flight in one process, in either order of import."""
+"""grpcio and Flight work in one process, in either order of import."""
 
 from __future__ import annotations
 

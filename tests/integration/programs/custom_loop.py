@@ -1,4 +1,4 @@
-"""A training program with a loop of its own, the same for every task: roles by TF_CONFIG.
+"""A program with a custom training loop, the same for every task: TF_CONFIG gives the role.
 
 ``python custom_loop.py SERVICE DATASET_ID CHECKPOINT_DIR``; the coordinator and the evaluator print
 one JSON line each.
@@ -36,7 +36,7 @@ def model_and_optimizer() -> tuple[Any, Any]:
 
 
 def evaluate(directory: str) -> None:
-    """Follows the checkpoints until that of the last step; knows no cluster."""
+    """Evaluates each new checkpoint, up to that of the last step; knows no cluster."""
     rng = np.random.default_rng(1)
     page, price = rng.integers(0, 50, 2_000), rng.normal(size=2_000).astype(np.float32)
     label = (page % 2 + 0.5 * price > 0.5).astype(np.int64)

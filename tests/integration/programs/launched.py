@@ -1,7 +1,7 @@
 """A program that `pstrain launch` runs as every task: `python launched.py CHIEF_EXIT_CODE [WHAT]`.
 
-The chief trains and prints one JSON line. WHAT says what else is to happen: "fail" makes the second
-trainer fail, "wait" keeps the chief waiting.
+The chief trains and prints one JSON line. WHAT changes that: "fail" makes the second trainer fail
+and the chief wait, "wait" only makes the chief wait.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Leaves a CSV file in the middle, of which Arrow is reading further on a thread of its own.
+"""Stops reading a CSV file in the middle, while Arrow reads ahead on a thread of its own.
 
-By its argument: the program ends there, or a child forked from it does.
+The first argument says what ends then: the program, or ("fork") a child forked from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ is_read = threading.Event()
 
 
 class SlowHandle:
-    """A file whose reads take a while, as a store's do."""
+    """A file whose reads are slow, as an object store's are."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -43,7 +43,7 @@ def main(kind: str, folder: pathlib.Path) -> None:
     csv.opened = opened  # type: ignore[assignment]
     path = folder / "a.csv"
     path.write_text("x\n" + "\n".join(map(str, range(2_000_000))) + "\n")
-    global batches  # as of a script: there until the very end
+    global batches  # lives until the interpreter ends, as a script's variables do
     batches = iter(Dataset.from_csv(str(path)))
     next(batches)
     is_read.clear()

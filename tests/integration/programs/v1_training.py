@@ -1,7 +1,7 @@
-"""The V1 form: the same script on every task; workers train by themselves on shared variables.
+"""A program in the V1 form: every task runs it; workers train by themselves on shared variables.
 
-``python v1_training.py OUT CHECKPOINTS STEPS PAUSE_S``: parameter servers serve; a worker trains so
-many steps on its share of the input, and writes what it saw to ``OUT/worker-<n>.json``.
+``python v1_training.py OUT CHECKPOINTS STEPS PAUSE_S``: parameter servers serve; a worker trains
+STEPS steps on its share of the input, and writes its record to ``OUT/worker-<n>.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ROWS, PAGES = 20_000, 40
 
 
 def columns() -> dict[str, np.ndarray]:
-    """Clicks whose best possible log loss is known: the entropy of each page's own rate."""
+    """Returns clicks whose best possible log loss is known, the entropy of the click rates."""
     rng = np.random.default_rng(0)
     page = rng.integers(0, PAGES, ROWS)
     label = (rng.random(ROWS) < (0.1 + 0.8 * page / PAGES)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""A box that echoes, its server and a client, for each test of calls."""
+"""Fixtures for tests of RPC calls: an echoing service, its server and a client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tokens and TLS: who is let in, what a stranger learns, and what is not waited for."""
+"""Tokens and TLS: who is let in, what a stranger learns, and which errors come without a wait."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_bad_certificates_are_named(box: EchoBox, tls: TlsConfig) -> None:
 def test_looking_for_tls_leaves_no_socket_where_the_server_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As dispatchers that are killed do, between a connection and the first word of it."""
+    """The server resets the connection before it says a word, as a killed dispatcher does."""
     connect = socket.create_connection
 
     def connect_and_lose(*arguments: Any) -> socket.socket:

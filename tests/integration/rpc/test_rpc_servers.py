@@ -1,4 +1,4 @@
-"""Servers that come and go, and peers in processes of their own."""
+"""RPC servers that stop and restart, and peers in processes of their own."""
 
 from __future__ import annotations
 
@@ -263,7 +263,7 @@ def test_a_killed_server_is_noticed_at_once(peer: tuple[subprocess.Popen[str], i
 
 @pytest.mark.long
 def test_an_idle_connection_is_kept(peer: tuple[subprocess.Popen[str], int]) -> None:
-    """Pings every 3 s are abuse by default: the fourth would end the connection."""
+    """By default gRPC takes pings every 3 s for abuse: the fourth would end the connection."""
     _, port = peer
     with connect(port) as client:
         questions = Questions()

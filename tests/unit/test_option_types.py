@@ -1,0 +1,45 @@
+"""What type checkers are told that methods take is what the functions behind them take."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import dataservice as ds
+from dataservice.client.options import DistributeOptions
+from dataservice.dataset.dataset import Dataset
+from pstrain import evaluation, training
+from pstrain.models.base import Model
+from pstrain.models.options import EvaluateOptions, FitOptions, PredictOptions
+
+METHODS: list[tuple[Callable[..., Any], Callable[..., Any], type]] = [
+    (Model.fit, training.fit, FitOptions),
+    (Model.evaluate, evaluation.evaluate, EvaluateOptions),
+    (Model.predict, evaluation.predict, PredictOptions),
+    (Dataset.distribute, ds.distribute, DistributeOptions),
+]
+
+
+@pytest.mark.parametrize(("method", "function", "options"), METHODS)
+def test_options_are_those_of_the_function(
+    method: Callable[..., Any], function: Callable[..., Any], options: type
+) -> None:
+    own = inspect.signature(method).parameters
+    assert own["options"].annotation == f"Unpack[{options.__name__}]"
+    told = {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
+    taken = inspect.signature(function).parameters
+    assert told == {
+        name: parameter.annotation
+        for name, parameter in taken.items()
+        if name not in own and name != "model"
+    }
+
+
+def test_help_of_a_method_says_where_its_options_are_told() -> None:
+    for method, function, _ in METHODS:
+        assert f"{function.__module__}.{function.__name__}" in (method.__doc__ or "").replace(
+            "dataservice.distribute", "dataservice.client.api.distribute"
+        )
