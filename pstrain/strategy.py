@@ -242,7 +242,7 @@ class ParameterServerStrategy(Replica):
         self.parameters.change_session(self.session)
         self._begin(old)
         for variable in self._placement.variables:
-            self.parameters.begin_again(variable.spec)
+            self.parameters.reset_initial_values(variable.spec)
 
     def place(self, shape: tuple[int, ...], dtype: str) -> int:
         """Returns the number of shards that a variable of this shape and dtype is cut into."""

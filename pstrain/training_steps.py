@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pstrain.execution.executor import Note, Noting, Report, take
+from pstrain.execution.executor import Note, NotingFunction, Report, take
 from pstrain.gradients.tape import GradientTape
 from pstrain.losses import BinaryCrossentropy, sigmoid
 from pstrain.metrics.tally import Tally
@@ -72,7 +72,7 @@ class Sums:
         }
 
 
-class TrainSteps(Noting):
+class TrainSteps(NotingFunction):
     """The function that trains one model for a number of steps, and notes each step."""
 
     def __init__(self, model: Any, weighting: Weighting) -> None:

@@ -37,7 +37,7 @@ from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.pickling import invalidate_sent_functions
 from pstrain.variables import names as variable_names
 from pstrain.variables.creation import Maker
-from pstrain.variables.deferred import Restored, RestoreStatus, awaited, defer
+from pstrain.variables.deferred import RestoredCheckpoint, RestoreStatus, awaited, defer
 from pstrain.variables.names import Group, Key, Named, grouped, has_variables, key_of
 from pstrain.variables.parameters import ParametersSnapshot
 
@@ -215,7 +215,7 @@ class Checkpoint(Hinting):
         if last is None:
             return
         try:
-            if not last.is_told:
+            if not last.was_error_raised:
                 last.wait(left_s)
         finally:
             # A save that goes on must be waited for again: its error may still have to be raised.
@@ -251,7 +251,7 @@ class Checkpoint(Hinting):
             contents = {"objects": objects, "aliases": variable_names.aliases(named)}
             contents["joined"] = joined.to_json(variable_names.joined(self._objects))
             manifest.check_json(contents)
-            marks = [(follower, follower.held()) for follower in self.followers]
+            marks = [(follower, follower.mark_moment()) for follower in self.followers]
             parts = {}
             for group in groups:
                 key = id(group.parameters)
@@ -279,7 +279,7 @@ class Checkpoint(Hinting):
         ``keeps_rates``, optimizers keep the learning rates that the running program has set.
         """
         if path is None:
-            return RestoreStatus(Restored("", Saved(()), {}), self._named)
+            return RestoreStatus(RestoredCheckpoint("", Saved(()), {}), self._named)
         found = manifest.find(path)
         contents = manifest.read(found)
         parts = variable_names.joined(self._objects)
@@ -300,9 +300,9 @@ class Checkpoint(Hinting):
         for follower in self.followers:
             follower.restored(found)
         logger.info("restored checkpoint %s", found)
-        restored = Restored(found, saved, contents["aliases"])
+        restored = RestoredCheckpoint(found, saved, contents["aliases"])
         for each in named:
-            restored.give(each.variable, each.found_as(stored))
+            restored.record(each.variable, each.found_as(stored))
         defer(restored, {n: value for n, value in self._objects.items() if has_variables(value)})
         return RestoreStatus(restored, self._named)
 
@@ -333,7 +333,7 @@ class Checkpoint(Hinting):
 class Follower(Protocol):
     """An observer of saves and restores, which has to know the moments that can be restored."""
 
-    def held(self) -> Any:
+    def mark_moment(self) -> Any:
         """Called at the moment of a snapshot; returns a mark that names the moment."""
 
     def committed(self, mark: Any, path: str) -> None:

@@ -18,7 +18,7 @@ from pstrain.errors import DeadlineExceededError
 
 logger = logging.getLogger(__name__)
 
-Told = Callable[[str], None]
+OnWritten = Callable[[str], None]
 
 
 class Written(NamedTuple):
@@ -42,15 +42,15 @@ class SavedCheckpoint(str):
     ``pause_s`` is how long no closure ran while the snapshot was taken, ``drain_s`` how long the
     closures in flight took to end before that, while no other began. ``write_s`` is the time for
     the files; None until they are written. ``size_bytes`` is the size of the values, or the size of
-    what was written once an incremental save has ended. ``is_told`` means that the error of a
-    failed save has been raised to a caller.
+    what was written once an incremental save has ended. ``was_error_raised`` means that the error
+    of a failed save has been raised to a caller.
     """
 
     pause_s: float
     drain_s: float
     write_s: float | None
     size_bytes: int
-    is_told: bool
+    was_error_raised: bool
     _ended: threading.Event
     _error: BaseException | None
     _thread: threading.Thread | None
@@ -62,7 +62,7 @@ class SavedCheckpoint(str):
         saved.size_bytes = size_bytes
         saved._ended = threading.Event()
         saved._error = None
-        saved.is_told = False
+        saved.was_error_raised = False
         saved._thread = None
         return saved
 
@@ -89,7 +89,7 @@ class SavedCheckpoint(str):
         if not self._ended.wait(limit_s(timeout)):
             raise DeadlineExceededError(f"{self} is not written after {timeout} s")
         if self._error is not None:
-            self.is_told = True
+            self.was_error_raised = True
             raise self._error
         return self
 
@@ -97,7 +97,7 @@ class SavedCheckpoint(str):
         """Blocks until the save has ended, with success or not."""
         self._ended.wait()
 
-    def _run(self, write: Callable[[], None], written: Sequence[Told]) -> None:
+    def _run(self, write: Callable[[], None], written: Sequence[OnWritten]) -> None:
         started_s = time.monotonic()
         try:
             write()
@@ -114,7 +114,7 @@ class SavedCheckpoint(str):
         finally:
             self._ended.set()
 
-    def _run_in_thread(self, write: Callable[[], None], written: Sequence[Told]) -> None:
+    def _run_in_thread(self, write: Callable[[], None], written: Sequence[OnWritten]) -> None:
         def run() -> None:
             try:
                 self._run(write, written)
@@ -133,12 +133,12 @@ def save(
     saved: SavedCheckpoint,
     partial: PartialCheckpoint,
     write: Callable[[str], Written],
-    let_go: Callable[[], None],
+    release: Callable[[], None],
     *,
     asynchronous: bool,
-    written: Sequence[Told] = (),
+    written: Sequence[OnWritten] = (),
 ) -> None:
-    """Calls ``write(folder)``, commits what it returns, and calls ``let_go`` in any case.
+    """Calls ``write(folder)``, commits what it returns, and calls ``release`` in any case.
 
     Calls each of ``written`` with the path once the checkpoint is visible.
     """
@@ -150,7 +150,7 @@ def save(
             saved.size_bytes = saved.size_bytes if size_bytes is None else size_bytes
         finally:
             partial.end()
-            let_go()
+            release()
 
     if asynchronous:
         saved._run_in_thread(run, written)

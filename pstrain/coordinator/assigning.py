@@ -33,7 +33,7 @@ def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> 
         return Decision()
     if state.holds and (not isinstance(state.consistency, Sync) or state.is_quiet):
         return Decision()  # a round that has begun needs its other closures to end
-    if state.ends and exhausted.spent(state):
+    if state.exhausted_on and exhausted.spent(state):
         return Decision()
     match state.consistency:
         case Sync() as rule:
@@ -48,7 +48,7 @@ def assign(state: CoordinatorState, ahead: Callable[[int], int] = _as_slots) -> 
 
 def _starts(state: CoordinatorState, trainers: Iterable[int]) -> tuple[ev.ClosureStarted, ...]:
     """Starts the first closures in the queue, one on each of these trainers."""
-    if state.bound_waiting or state.ends:
+    if state.bound_waiting or state.exhausted_on:
         return tuple(_starts_one_by_one(state, list(trainers)))
     return tuple(
         ev.ClosureStarted(closure=closure, trainer=trainer, attempt=state.attempts[closure])
@@ -68,7 +68,7 @@ def _starts_one_by_one(
     bound = state.bound_waiting
     free = sorted(state.free, key=bound.__contains__) if bound else trainers
     for_all = Counter(trainers)
-    others = list(islice(state.waiting, len(free) + len(state.ends)))
+    others = list(islice(state.waiting, len(free) + len(state.exhausted_on)))
     own = {t: deque(islice(queue, len(free))) for t, queue in bound.items()}
     for trainer in free:
         mine = own.get(trainer)
@@ -94,7 +94,7 @@ def _ahead(
     and trainers that have ended fewer closures than they take at a time.
     """
     loads: dict[int, int] | None = None
-    at_end: set[int] = set().union(*state.ends.values())
+    at_end: set[int] = set().union(*state.exhausted_on.values())
     begun = sum(event.closure not in state.bound for event in started)
     for closure in islice(state.waiting, begun, None):
         most = 0 if state.attempts[closure] else ahead(closure)
@@ -130,7 +130,7 @@ def _bound_ahead(
     bound = Counter(event.trainer for event in started if event.closure in state.bound)
     for trainer, queue in state.bound_waiting.items():
         known = state.trainers.get(trainer)
-        if known is None or known.is_silenced or known.ended < known.slots or state.ends:
+        if known is None or known.is_silenced or known.ended < known.slots or state.exhausted_on:
             continue
         load = len(known.running) + loads[trainer]
         for closure in islice(queue, bound[trainer], None):

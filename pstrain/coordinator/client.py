@@ -24,8 +24,9 @@ from dataservice.runtime.arguments import (
 )
 from dataservice.runtime.ending import end_with_program
 from pstrain.consistency import Sync
+from pstrain.coordinator.assembly import assemble
 from pstrain.coordinator.functions import KnownFunctions
-from pstrain.coordinator.join_progress import Report
+from pstrain.coordinator.join_progress import OnProgress
 from pstrain.coordinator.options import (
     QUEUE_CAPACITY,
     CoordinatorOptions,
@@ -33,16 +34,15 @@ from pstrain.coordinator.options import (
     check_options,
 )
 from pstrain.coordinator.packing import Packer
-from pstrain.coordinator.parts import make_parts
 from pstrain.coordinator.per_worker import IteratorsInUse, PerWorkerDataset, PerWorkerIterator
-from pstrain.coordinator.recovering import ServerRecovery
 from pstrain.coordinator.remote_value import RemoteValue, fetched
+from pstrain.coordinator.server_recovery import ServerRecovery
 from pstrain.coordinator.tracing import RUNS_MAX
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 from pstrain.replica import call_arguments
 from pstrain.strategy import ParameterServerStrategy
-from pstrain.trainer.outlasting import never
+from pstrain.trainer.consistent_reads import never_restored
 
 if TYPE_CHECKING:
     from pstrain.checkpoints.manager import CheckpointManager
@@ -98,7 +98,7 @@ class ClusterCoordinator:
         if checkpoint is not None:
             check_manager(checkpoint)
         if strategy.coordinator is self:
-            self._options.check_asked_again(options)
+            self._options.check_same(options)
             if checkpoint is not None:
                 self.recover_from(checkpoint)
             return
@@ -108,14 +108,16 @@ class ClusterCoordinator:
         self._functions = KnownFunctions()
         self._iterators = IteratorsInUse()
         self._packer = Packer(strategy)
-        parts = make_parts(strategy, options, self._functions.pickled)
+        parts = assemble(strategy, options, self._functions.pickled)
         self._scheduler, self._links = parts.scheduler, parts.links
         self.recovery = ServerRecovery(
             strategy, parts.scheduler, self._iterators, parts.recovery, parts.leave
         )
         strategy.coordinator = self
         strategy.parameters.hold_closures = _while_alive(self.barrier, nullcontext)
-        strategy.parameters.outlast = _while_alive(self.recovery.outlast, never)
+        strategy.parameters.wait_restored = _while_alive(
+            self.recovery.wait_restored, never_restored
+        )
         self._finalizer = weakref.finalize(self, parts.stop)
         end_with_program(self, lambda coordinator: coordinator._finalizer())
         if isinstance(strategy.consistency, Sync):
@@ -219,7 +221,7 @@ class ClusterCoordinator:
     def join(
         self,
         timeout: float | None = None,
-        progress: Report | None = None,
+        progress: OnProgress | None = None,
         *,
         progress_interval_s: float = 1.0,
     ) -> None:
@@ -269,13 +271,13 @@ class ClusterCoordinator:
 
         Raises DeadlineExceededError if they take longer than ``config.transfer_timeout_s``.
         """
-        return self._scheduler.holding.held(self.strategy.parameters.config.transfer_timeout_s)
+        return self._scheduler.barrier.held(self.strategy.parameters.config.transfer_timeout_s)
 
     def positions(self, resource_id: str) -> Mapping[int, Any]:
         """Returns the position of each trainer's iterator; waits until no closure runs."""
         timeout_s = self.strategy.parameters.config.transfer_timeout_s
-        with self._scheduler.holding.held(timeout_s):
-            return self._scheduler.holding.positions(resource_id, timeout_s)
+        with self._scheduler.barrier.held(timeout_s):
+            return self._scheduler.barrier.positions(resource_id, timeout_s)
 
     def drop_resource(self, resource_id: str) -> None:
         """Has every trainer close its iterator."""
@@ -328,7 +330,7 @@ class ClusterCoordinator:
         if self.strategy.coordinator is self:
             self.strategy.coordinator = None
             self.strategy.parameters.hold_closures = nullcontext
-            self.strategy.parameters.outlast = never
+            self.strategy.parameters.wait_restored = never_restored
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -19,12 +19,12 @@ from pstrain.coordinator import assigning, decide, exhausted, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.deadlines import Deadlines
 from pstrain.coordinator.end_errors import error_of_cancelled, error_of_failed
-from pstrain.coordinator.orders import Cancel, Closure, Drop, RoundOrder, Run, Settled
+from pstrain.coordinator.orders import CancelRun, Closure, DropRun, RoundOrder, Settled, StartRun
 from pstrain.coordinator.outboxes import Outboxes
-from pstrain.coordinator.paces import Paces
-from pstrain.coordinator.readings import Readings
+from pstrain.coordinator.run_times import RunTimes
+from pstrain.coordinator.scheduler_stats import SchedulerStats
 from pstrain.coordinator.state import CoordinatorState
-from pstrain.coordinator.watching import Watch
+from pstrain.coordinator.trainer_marks import TrainerMarks
 
 logger = logging.getLogger(__name__)
 
@@ -65,9 +65,9 @@ class Core:
         self.deadlines = Deadlines(self._expire)
         self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
         self.order: RoundOrder | None = None
-        self.paces = Paces(closures_in_flight)
-        self.readings = Readings()
-        self.watch = Watch()
+        self.run_times = RunTimes(closures_in_flight)
+        self.trainer_marks = TrainerMarks()
+        self.stats = SchedulerStats()
         self.errors: list[Exception] = []
         self.fatal: Exception | None = None
         self.given_up: Exception | None = None
@@ -83,32 +83,32 @@ class Core:
             self.deadlines.close()
             self.changed.notify_all()
 
-    def go_on(self) -> None:
+    def make_progress(self) -> None:
         """Decides the round if complete, ends spent closures, starts those that can start."""
         if self.in_rounds:
             self.apply(decide.Decision(rounds.decide_round(self.state)))
-        if self.state.ends:
+        if self.state.exhausted_on:
             self.apply(decide.Decision(tuple(exhausted.end_spent(self.state))))
         self.apply(assigning.assign(self.state, self._ahead))
-        self.watch.note_work(self.state.trainers)
+        self.stats.note_work(self.state.trainers)
 
     def seal(self, below: int) -> None:
         """Has the rounds of closures below ``below`` wait for none that are not scheduled yet."""
         if self.in_rounds and (sealed := rounds.seal(self.state, below)):
             self.apply(decide.Decision(sealed))
-            self.go_on()
+            self.make_progress()
 
     def settle(self, trainer: int, closures: list[int]) -> None:
         """Tells a trainer that ends of closures have arrived, before any order that follows."""
         if closures:
-            self.outboxes.put_if_there(trainer, Settled(tuple(closures)))
+            self.outboxes.put_if_connected(trainer, Settled(tuple(closures)))
 
     def cancel(self, closure: int, reason: ev.Reason) -> None:
         """Cancels a closure; if it runs, asks its trainer, which may refuse."""
         self.apply(decide.cancel(self.state, closure, reason))
-        self.go_on()
+        self.make_progress()
 
-    def named(self, closure: int) -> str:
+    def label_of(self, closure: int) -> str:
         """Returns a closure's function and number, for messages."""
         known = self.closures.get(closure)
         return f"closure {closure}" if known is None else known.label
@@ -118,17 +118,17 @@ class Core:
         ends_a_wait = False
         for event in decision.events:
             ends_a_wait = ends_a_wait or type(event) not in _ENDS_NO_WAIT
-            self.watch.note_event(event)
+            self.stats.note_event(event)
             self.state.apply(event)
             match event:
                 case ev.ClosureStarted():
                     parts = self.state.parts.get(event.closure, 0)
-                    run = Run(self.closures[event.closure], event.attempt, parts)
+                    run = StartRun(self.closures[event.closure], event.attempt, parts)
                     self.outboxes.put(event.trainer, run)
                 case ev.ClosureFinished():
                     self._finish(self._pop(event.closure))
                 case ev.ClosureDropped():
-                    self.outboxes.put(event.trainer, Drop(event.closure, event.attempt))
+                    self.outboxes.put(event.trainer, DropRun(event.closure, event.attempt))
                 case ev.RoundDecided():
                     self._order_round()
                 case ev.RoundUndone() | ev.WorkGivenUp():
@@ -143,13 +143,13 @@ class Core:
                     reason = self.state.cancelling[event.closure]
                     self._end_cancelled(self.closures[event.closure], reason)
                 case ev.ClosureReturned():
-                    self.watch.retries += 1
+                    self.stats.retries += 1
                     logger.warning("closure %d lost its trainer and runs again", event.closure)
         if ends_a_wait:
             self.changed.notify_all()
 
     def _ahead(self, closure: int) -> int:
-        return self.paces.ahead(self.closures[closure].function_id)
+        return self.run_times.ahead(self.closures[closure].function_id)
 
     def _expire(self, closures: list[int]) -> None:
         """Cancels closures whose deadline has passed; called by the thread of the deadlines."""
@@ -168,7 +168,7 @@ class Core:
         for closure, run in this.decided.items():
             part = self.closures[closure].part
             if part is not None:
-                self.readings.note(run.trainer, part.rows)
+                self.trainer_marks.note(run.trainer, part.rows)
                 parts.append((closure, run.attempt, part))
         self.order = RoundOrder(this.number, sorted(parts, key=lambda part: part[0]))
         self.orders.put(self.order)
@@ -176,7 +176,7 @@ class Core:
     def _ask_to_cancel(self, closure: int) -> None:
         """Asks a closure's trainer to cancel it; of a lost one, servers know what it committed."""
         run = self.state.running[closure]
-        self.outboxes.put_if_there(run.trainer, Cancel(closure, run.attempt))
+        self.outboxes.put_if_connected(run.trainer, CancelRun(closure, run.attempt))
 
     def _pop(self, closure: int) -> Closure:
         """Removes a closure that has ended, and its deadline."""

@@ -20,11 +20,17 @@ from typing import NamedTuple
 from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import rounds
-from pstrain.coordinator.ends import all_waiting, failures, has_counted, others_waiting, unwanted
+from pstrain.coordinator.propagation import (
+    cancellations,
+    cancellations_of_all,
+    cancellations_of_others,
+    failures,
+    has_counted,
+)
 from pstrain.coordinator.state import CoordinatorState, Run
 
 
-class Left(NamedTuple):
+class DecidedClosure(NamedTuple):
     """What servers had decided of a lost trainer's closure.
 
     ``parts``: how many of its parts that took no element. ``has_ended``: its end was decided too.
@@ -36,7 +42,7 @@ class Left(NamedTuple):
     is_error: bool = False
 
 
-NOTHING_LEFT: Mapping[int, Left] = MappingProxyType({})
+NOTHING_DECIDED: Mapping[int, DecidedClosure] = MappingProxyType({})
 NOTHING_BOUND: Mapping[int, int] = MappingProxyType({})
 NO_PARTS: Mapping[int, int] = MappingProxyType({})
 NO_PRIORITIES: Mapping[int, int] = MappingProxyType({})
@@ -53,27 +59,27 @@ def schedule(
     closure: int,
     trainer: int | None = None,
     inputs: tuple[int, ...] = (),
-    without: ev.ClosureFailed | ev.ClosureCancelled | None = None,
+    immediate_end: ev.ClosureFailed | ev.ClosureCancelled | None = None,
     priority: int = 0,
 ) -> Decision:
     """Queues a closure, or cancels it at once if errors wait to be raised.
 
-    ``inputs``: closures whose values it needs and that have not ended. ``without``: how it ends at
-    once, because an input has ended without a value.
+    ``inputs``: closures whose values it needs and that have not ended. ``immediate_end``: how it
+    ends at once, because an input has ended without a value.
     """
     queued = ev.ClosureQueued(closure=closure, trainer=trainer)
     if state.failed:
         return Decision((queued, ev.ClosureCancelled(closure=closure)))
-    if isinstance(without, ev.ClosureFailed):
-        return Decision((queued, without, *others_waiting(state)))
-    if without is not None:
-        return Decision((queued, without))
+    if isinstance(immediate_end, ev.ClosureFailed):
+        return Decision((queued, immediate_end, *cancellations_of_others(state)))
+    if immediate_end is not None:
+        return Decision((queued, immediate_end))
     if not inputs and not priority:
         return Decision((queued,))
-    return Decision((*_said_of(closure, inputs, priority), queued))
+    return Decision((*_requirements(closure, inputs, priority), queued))
 
 
-def _said_of(closure: int, inputs: tuple[int, ...], priority: int) -> Iterator[ev.Event]:
+def _requirements(closure: int, inputs: tuple[int, ...], priority: int) -> Iterator[ev.Event]:
     if inputs:
         yield ev.InputsNeeded(closure=closure, inputs=inputs)
     if priority:
@@ -102,7 +108,7 @@ def fail(state: CoordinatorState, closure: int, trainer: int, attempt: int) -> D
     if not is_current(state, closure, trainer, attempt):
         return Decision()
     if closure in state.cancelling:
-        return Decision(tuple(unwanted(state, [closure])))
+        return Decision(tuple(cancellations(state, [closure])))
     return Decision(tuple(failures(state, [closure])))
 
 
@@ -144,31 +150,33 @@ def silence_trainer(state: CoordinatorState, trainer: int) -> Decision:
 def lose_trainer(
     state: CoordinatorState,
     trainer: int,
-    left: Mapping[int, Left] = NOTHING_LEFT,
+    decided: Mapping[int, DecidedClosure] = NOTHING_DECIDED,
     *,
     attempts_max: int | None,
 ) -> Decision:
     """Queues a lost trainer's closures again, in their old order; those out of attempts fail.
 
-    ``left``: what parameter servers have decided of the closures; one whose end was decided has
+    ``decided``: what parameter servers have decided of the closures; one whose end was decided has
     ended. A closure of which nothing was decided does not run again if it was to be cancelled.
     """
     if trainer not in state.trainers:
         return Decision()
     facts: list[ev.Event] = list(silence_trainer(state, trainer).events)
-    ends = _Ends([], [], [], [])
+    outcome = _LossOutcome([], [], [], [])
     for closure, run in _held_by(state, trainer):
-        ends.add(state, closure, run, left.get(closure), attempts_max)
-    facts += [ev.ClosureFinished(closure=closure) for closure in ends.finished]
-    if ends.failed:
+        outcome.add(state, closure, run, decided.get(closure), attempts_max)
+    facts += [ev.ClosureFinished(closure=closure) for closure in outcome.finished]
+    if outcome.failed:
         # Closures that need a cancelled one wait, so the failures cancel them with all others.
-        facts += failures(state, ends.failed)
-        facts += [ev.ClosureCancelled(closure=c, reason=state.cancelling[c]) for c in ends.unwanted]
+        facts += failures(state, outcome.failed)
+        facts += [
+            ev.ClosureCancelled(closure=c, reason=state.cancelling[c]) for c in outcome.cancelled
+        ]
     else:
-        facts += unwanted(state, ends.unwanted)
-    is_over = bool(ends.failed or state.failed)
-    for closure in sorted(ends.rest, reverse=True):
-        parts = left[closure].parts if closure in left else None
+        facts += cancellations(state, outcome.cancelled)
+    is_over = bool(outcome.failed or state.failed)
+    for closure in sorted(outcome.rest, reverse=True):
+        parts = decided[closure].parts if closure in decided else None
         facts.append(
             ev.ClosureCancelled(closure=closure)
             if is_over and parts is None and not has_counted(state, closure)
@@ -178,12 +186,12 @@ def lose_trainer(
     return Decision(tuple(facts))
 
 
-class _Ends(NamedTuple):
+class _LossOutcome(NamedTuple):
     """The closures of a lost trainer by what becomes of them; those in ``rest`` run again."""
 
     finished: list[int]
     failed: list[int]
-    unwanted: list[int]
+    cancelled: list[int]
     rest: list[int]
 
     def add(
@@ -191,21 +199,21 @@ class _Ends(NamedTuple):
         state: CoordinatorState,
         closure: int,
         run: Run,
-        found: Left | None,
+        found: DecidedClosure | None,
         attempts_max: int | None,
     ) -> None:
         has_ended = found is not None and found.has_ended and found.attempt == run.attempt
         if found is not None and has_ended and not found.is_error:
             self.finished.append(closure)
         elif closure in state.cancelling and (found is None or has_ended):
-            self.unwanted.append(closure)
+            self.cancelled.append(closure)
         elif has_ended or (attempts_max is not None and _losses(state, closure) >= attempts_max):
             self.failed.append(closure)
         else:
             self.rest.append(closure)
 
 
-def give_up_on(state: CoordinatorState, trainer: int) -> Decision:
+def fail_bound_to(state: CoordinatorState, trainer: int) -> Decision:
     """Fails the first closure that is bound to a trainer which stays away."""
     if trainer not in state.bound_waiting:
         return Decision()
@@ -225,7 +233,7 @@ def cancel(state: CoordinatorState, closure: int, reason: ev.Reason) -> Decision
         return Decision(() if known else (ev.CancelAsked(closure=closure, reason=reason),))
     if closure in state.round.prepared or closure in state.round.decided:
         return Decision()
-    return Decision(tuple(unwanted(state, [closure], reason)))
+    return Decision(tuple(cancellations(state, [closure], reason)))
 
 
 def answer_cancel(
@@ -245,7 +253,7 @@ def cancel_all(state: CoordinatorState) -> Decision:
     """Ends every closure, as when no trainer can be reached or the coordinator closes."""
     begun = [*state.running, *state.round.prepared, *state.round.decided]
     return Decision(
-        (*all_waiting(state), *(ev.ClosureCancelled(closure=closure) for closure in begun))
+        (*cancellations_of_all(state), *(ev.ClosureCancelled(closure=closure) for closure in begun))
     )
 
 
@@ -254,7 +262,7 @@ def hold(state: CoordinatorState) -> Decision:  # noqa: ARG001
     return Decision((ev.SchedulingHeld(),))
 
 
-def let_go(state: CoordinatorState) -> Decision:
+def resume(state: CoordinatorState) -> Decision:
     """Undoes one :func:`hold`; closures start again once all are undone."""
     return Decision((ev.SchedulingResumed(),) if state.holds else ())
 

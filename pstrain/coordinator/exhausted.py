@@ -12,23 +12,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.ends import failures
+from pstrain.coordinator.propagation import failures
 from pstrain.coordinator.state import CoordinatorState
 
 
 def spent(state: CoordinatorState) -> list[int]:
     """Returns the waiting closures that have met the end on every trainer."""
     live = state.trainers.keys()
-    return [c for c, met in state.ends.items() if met >= live and c in state.waiting]
+    return [c for c, met in state.exhausted_on.items() if met >= live and c in state.waiting]
 
 
 def end_spent(state: CoordinatorState) -> Iterator[ev.Event]:
     """Fails spent closures once nothing runs; one whose value the program has ends as before."""
-    if not state.ends or not state.is_settled or state.holds:
+    if not state.exhausted_on or not state.is_settled or state.holds:
         return
     closures = spent(state)
-    yield from (ev.ClosureFinished(closure=c) for c in closures if c in state.told)
-    own = [c for c in closures if c not in state.told]
+    yield from (ev.ClosureFinished(closure=c) for c in closures if c in state.reported)
+    own = [c for c in closures if c not in state.reported]
     if own:
         yield from failures(state, own)
 
@@ -41,7 +41,7 @@ def first_for(state: CoordinatorState, queue: Iterable[int], trainer: int) -> in
     """
     is_overtaking = False
     for closure in queue:
-        met = state.ends.get(closure)
+        met = state.exhausted_on.get(closure)
         if met is None:
             return None if is_overtaking else closure
         if trainer not in met:
@@ -52,9 +52,9 @@ def first_for(state: CoordinatorState, queue: Iterable[int], trainer: int) -> in
 
 def shunned(state: CoordinatorState) -> set[int]:
     """Returns the trainers on which the first closure in the queue met the end."""
-    if not state.ends or not state.waiting:
+    if not state.exhausted_on or not state.waiting:
         return set()
-    return state.ends.get(state.waiting.first, set())
+    return state.exhausted_on.get(state.waiting.first, set())
 
 
 def slowest(state: CoordinatorState) -> int:

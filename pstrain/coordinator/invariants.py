@@ -25,7 +25,7 @@ def _check_places(state: CoordinatorState) -> None:
     under_way = [state.running, state.round.prepared, state.round.decided]
     places: list[Iterable[int]] = [
         state.waiting,
-        state.inputs,
+        state.dependencies,
         *state.bound_waiting.values(),
         *under_way,
     ]
@@ -35,11 +35,11 @@ def _check_places(state: CoordinatorState) -> None:
     assert set(state.parts) <= set(state.attempts)
     assert set(state.drops) <= set(state.attempts)
     assert set(state.priorities) <= set(state.attempts)
-    assert set(state.ends) <= set(state.attempts) - set(state.bound)
-    assert all(met and met <= state.trainers.keys() for met in state.ends.values())
+    assert set(state.exhausted_on) <= set(state.attempts) - set(state.bound)
+    assert all(met and met <= state.trainers.keys() for met in state.exhausted_on.values())
     assert set(state.bound) <= set(state.attempts)
-    assert set(state.round.again) <= set(state.attempts)
-    assert state.told <= set(state.attempts)
+    assert set(state.round.old_rounds) <= set(state.attempts)
+    assert state.reported <= set(state.attempts)
     assert set(state.cancelling) <= set().union(*under_way)
 
 
@@ -54,11 +54,15 @@ def _check_lines(state: CoordinatorState) -> None:
 
 
 def _check_inputs(state: CoordinatorState) -> None:
-    state.inputs.check_invariants()
+    state.dependencies.check_invariants()
     assert all(
-        each in state.attempts for closure in state.inputs for each in state.inputs.of(closure)
+        each in state.attempts
+        for closure in state.dependencies
+        for each in state.dependencies.of(closure)
     )
-    assert +state.bound_blocked == Counter(state.bound[c] for c in state.inputs if c in state.bound)
+    assert +state.bound_blocked == Counter(
+        state.bound[c] for c in state.dependencies if c in state.bound
+    )
 
 
 def _check_trainers(state: CoordinatorState) -> None:

@@ -36,7 +36,7 @@ class JoinProgress(NamedTuple):
         )
 
 
-Report = Callable[[JoinProgress], object]
+OnProgress = Callable[[JoinProgress], object]
 
 
 class Meter:

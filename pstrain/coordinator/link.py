@@ -20,16 +20,16 @@ from dataservice.errors import (
 from dataservice.runtime.auth import TlsConfig
 from dataservice.runtime.rpc import RpcClient
 from pstrain.coordinator.functions import PickledFunctions
-from pstrain.coordinator.orders import Ended, Outbox
-from pstrain.coordinator.recovery import (
-    Legacy,
+from pstrain.coordinator.lost_trainers import (
     Servers,
+    Settlement,
     merged,
     settle_servers,
     settle_services,
 )
+from pstrain.coordinator.orders import Outbox, RunResult
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.trainer_messages import Requests, ended_of, position_of
+from pstrain.coordinator.trainer_messages import Requests, position_of, result_of
 from pstrain.vocabulary import trainer_name
 from pstrain.wire import trainer_pb2 as pb
 
@@ -52,7 +52,7 @@ class Recovery(Protocol):
     def is_restoring(self) -> bool:
         """True while everything returns to a checkpoint."""
 
-    def wait_open(self) -> None:
+    def wait_while_restoring(self) -> None:
         """Blocks while a restore is under way."""
 
     def wait_restoring(self, timeout_s: float) -> bool:
@@ -113,7 +113,7 @@ class TrainerLink:
         return trainer_name(configuration.session, self.index, configuration.incarnation)
 
     def leave(self) -> None:
-        """Breaks off the stream, if any; :meth:`Recovery.wait_open` delays the next one."""
+        """Breaks off the stream, if any; a restore under way delays the next one."""
         stream = self._stream
         if stream is not None:
             stream.cancel()
@@ -122,7 +122,7 @@ class TrainerLink:
         pause_s = _RECONNECT_S
         descriptor = pb.DESCRIPTOR.services_by_name["Trainer"]
         while not self._stopping.is_set():
-            self._recovery.wait_open()
+            self._recovery.wait_while_restoring()
             client = RpcClient(self.address, descriptor, token=self._token, tls=self._tls)
             self._configuration.session = self._servers.session
             self._configuration.incarnation = next(self._incarnations)
@@ -141,22 +141,22 @@ class TrainerLink:
                 client.close()
                 if self._scheduler.trainer_silenced(self.index):
                     self._settle_loss()
-            self._scheduler.waiting.give_up_if_alone()
+            self._scheduler.waiting.check_absent_trainers()
             self._stopping.wait(pause_s)
             pause_s = min(pause_s * 2, _RECONNECT_MAX_S)
 
     def _settle_loss(self) -> None:
         """Settles what the lost trainer left; a server that does not answer ends the scheduling."""
         name = self._name
-        services, rows = self._scheduler.left_by(self.index, name)
-        legacy = Legacy({}, {}, {})
+        services, rows = self._scheduler.record_loss(self.index, name)
+        settlement = Settlement({}, {}, {})
         is_stopping = self._stopping.is_set()
         if not is_stopping and not self._recovery.is_restoring:
             # A round that is being applied needs what this trainer prepared.
             self._scheduler.wait_for_round(_ROUND_TIMEOUT_S, lambda: self._recovery.is_restoring)
         if not is_stopping and not self._recovery.is_restoring:
             try:
-                legacy = settle_servers(self._servers, name)
+                settlement = settle_servers(self._servers, name)
             except DataServiceError as error:
                 if not self._awaits_restore(error):
                     logger.error(
@@ -164,8 +164,8 @@ class TrainerLink:
                     )
                     self._scheduler.stop(error)
         timeout_s = _STOP_TELL_TIMEOUT_S if is_stopping else _TELL_TIMEOUT_S
-        settle_services(name, services, merged(rows, legacy.rows.values()), timeout_s)
-        self._scheduler.trainer_lost(self.index, legacy)
+        settle_services(name, services, merged(rows, settlement.rows.values()), timeout_s)
+        self._scheduler.trainer_lost(self.index, settlement)
 
     def _awaits_restore(self, error: Exception) -> bool:
         """True if a restore is about to undo what the trainer committed: it need not be known."""
@@ -192,7 +192,7 @@ class TrainerLink:
             self._check_session()
             for reply in self._stream:
                 self._learn_services(reply.services)
-                ended = [ended_of(result, name) for result in reply.results]
+                ended = [result_of(result, name) for result in reply.results]
                 self._check_servers(ended)
                 self._scheduler.results(self.index, ended)
                 for answer in reply.cancels:
@@ -200,7 +200,7 @@ class TrainerLink:
                         self.index, answer.id, answer.attempt, is_granted=answer.is_granted
                     )
                 for position in reply.positions:
-                    self._scheduler.holding.position(self.index, position_of(position))
+                    self._scheduler.barrier.position(self.index, position_of(position))
         finally:
             outbox.put(None)
 
@@ -209,7 +209,7 @@ class TrainerLink:
         if self._recovery.is_restoring or self._configuration.session != self._servers.session:
             raise CancelledError("everything goes back to a checkpoint, in another session")
 
-    def _check_servers(self, ended: Iterable[Ended]) -> None:
+    def _check_servers(self, ended: Iterable[RunResult]) -> None:
         """Raises the first error that means a lost server, which is then restored.
 
         What the trainer has committed is then as unclear as if the trainer were lost. Nothing in
@@ -220,7 +220,7 @@ class TrainerLink:
                 raise end.error
 
     def _learn_services(self, services: Iterable[str]) -> None:
-        new, lost_names = self._scheduler.reads_services(services)
+        new, lost_names = self._scheduler.services_read(services)
         if new:
             for name in lost_names:
                 settle_services(name, new, {}, _TELL_TIMEOUT_S)

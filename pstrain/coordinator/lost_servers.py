@@ -19,7 +19,7 @@ from pstrain.errors import (
 _STATUS_TIMEOUT_S: Final = 5.0
 
 
-class Asked(Protocol):
+class Session(Protocol):
     """What this module needs of the strategy: its session and its servers."""
 
     session: str
@@ -29,7 +29,7 @@ class Asked(Protocol):
 class LostServers:
     """Detects the lost servers of one strategy. Not thread-safe."""
 
-    def __init__(self, strategy: Asked) -> None:
+    def __init__(self, strategy: Session) -> None:
         self._strategy = strategy
         self._incarnations: dict[int, str] = {}
 

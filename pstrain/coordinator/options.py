@@ -28,10 +28,10 @@ class CoordinatorOptions:
         integer_at_least(self.queue_capacity, 1, "queue_capacity")
         positive(self.trainer_timeout_s, "trainer_timeout_s")
 
-    def check_asked_again(self, asked: CoordinatorOptions) -> None:
-        """Raises InvalidArgumentError if ``asked`` differs from these and from the defaults."""
+    def check_same(self, options: CoordinatorOptions) -> None:
+        """Raises InvalidArgumentError if ``options`` differs from these and from the defaults."""
         for field in fields(self):
-            value, wanted = getattr(self, field.name), getattr(asked, field.name)
+            value, wanted = getattr(self, field.name), getattr(options, field.name)
             if wanted not in (value, field.default):
                 raise InvalidArgumentError(
                     f"the strategy already has a coordinator with {field.name}={value}, got "
@@ -61,11 +61,11 @@ def check_options(
         )
 
 
-def check_manager(given: Any) -> None:
+def check_manager(manager: Any) -> None:
     """Raises InvalidTypeError for anything but a CheckpointManager, as a path or a Checkpoint."""
-    if not callable(getattr(given, "restore_or_initialize", None)):
+    if not callable(getattr(manager, "restore_or_initialize", None)):
         raise InvalidTypeError(
-            f"checkpoint must be a CheckpointManager, got {given!r}; make one: "
+            f"checkpoint must be a CheckpointManager, got {manager!r}; make one: "
             "CheckpointManager(Checkpoint(model=model, ...), directory, max_to_keep=3)"
         )
 

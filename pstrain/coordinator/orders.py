@@ -63,7 +63,7 @@ class RoundOrder(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class StartRun:
     """An order to a trainer to run this closure; ``attempt`` tells its runs apart.
 
     ``parts``: how many of its parts that took no element were decided in earlier runs.
@@ -82,7 +82,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropRun:
     """Tells a trainer that this run was late for its round, and must give its elements back."""
 
     closure: int
@@ -90,14 +90,14 @@ class Drop:
 
 
 @dataclass(frozen=True, slots=True)
-class Cancel:
+class CancelRun:
     """An order to a trainer to commit nothing of this run, if it has not begun to commit."""
 
     closure: int
     attempt: int
 
 
-class Ended(NamedTuple):
+class RunResult(NamedTuple):
     """How a run ended, as its trainer says. ``rows``: reader marks, which count if the end does.
 
     ``part``: set if its changes wait for its round. ``was_dropped``: a late run has given all its
@@ -136,6 +136,6 @@ class DropResource:
     id: str
 
 
-Order = Run | Settled | Drop | Cancel | AskPosition | DefineResource | DropResource
+Order = StartRun | Settled | DropRun | CancelRun | AskPosition | DefineResource | DropResource
 Outbox = queue.SimpleQueue[Order | None]
 """The orders to one trainer, in the order in which they are sent; None ends its stream."""

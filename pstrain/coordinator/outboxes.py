@@ -48,7 +48,7 @@ class Outboxes:
         """Sends to a trainer, which must be connected."""
         self._outboxes[trainer].put(item)
 
-    def put_if_there(self, trainer: int, item: Order | None) -> None:
+    def put_if_connected(self, trainer: int, item: Order | None) -> None:
         """Sends to a trainer if it is connected."""
         if trainer in self._outboxes:
             self.put(trainer, item)

@@ -182,7 +182,7 @@ class IteratorsInUse:
             self._made += 1
             self._used[iterator] = self._made
 
-    def made(self) -> int:
+    def made_count(self) -> int:
         with self._lock:
             return self._made
 

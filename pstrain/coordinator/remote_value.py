@@ -34,7 +34,7 @@ class Owner(Protocol):
 class RemoteValue:
     """The result of a scheduled function, once there is one. Thread-safe."""
 
-    __slots__ = ("_changed", "_error", "_is_ready", "_owner", "_told", "_value", "closure")
+    __slots__ = ("_changed", "_error", "_is_ready", "_on_end", "_owner", "_value", "closure")
 
     def __init__(self, closure: int, changed: threading.Condition, owner: Owner) -> None:
         self.closure = closure
@@ -43,7 +43,7 @@ class RemoteValue:
         self._is_ready = False
         self._value: Any = None
         self._error: Exception | None = None
-        self._told: Callable[[RemoteValue], None] | None = None
+        self._on_end: Callable[[RemoteValue], None] | None = None
 
     def fetch(self, timeout: float | None = None) -> Any:
         """Blocks until the closure has ended; returns its value (NumPy, plain Python), or raises.
@@ -56,7 +56,7 @@ class RemoteValue:
 
     def _fetch_within(self, left_s: float | None, timeout: float | None) -> Any:
         """As :meth:`fetch`, but waits ``left_s``; the error names ``timeout``."""
-        self._tell(blocks=True)
+        self._announce_wait(blocks=True)
         with self._changed:
             if not self._changed.wait_for(lambda: self._is_ready, left_s):
                 raise DeadlineExceededError(
@@ -94,7 +94,7 @@ class RemoteValue:
 
     def is_ready(self) -> bool:
         """True once :meth:`fetch` would not block."""
-        self._tell(blocks=False)
+        self._announce_wait(blocks=False)
         return self._is_ready
 
     @property
@@ -116,22 +116,22 @@ class RemoteValue:
         """Returns the value if :attr:`has_value`, else None."""
         return self._value
 
-    def _tell(self, *, blocks: bool) -> None:
+    def _announce_wait(self, *, blocks: bool) -> None:
         if not self._is_ready:
             self._owner.awaited(self.closure, blocks=blocks)
 
     def _set(self, value: Any, error: Exception | None) -> None:
         """Sets value or error; called by the scheduler with its lock held."""
         self._value, self._error, self._is_ready = value, error, True
-        if self._told is not None:
-            self._told(self)
+        if self._on_end is not None:
+            self._on_end(self)
 
     def __repr__(self) -> str:
         state = "waiting" if not self._is_ready else "failed" if self._error else "ready"
         return f"<RemoteValue closure={self.closure} {'cancelled' if self.cancelled() else state}>"
 
 
-class Ends:
+class CompletionQueue:
     """A queue of the added values that have ended, without polling those that have not."""
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class Ends:
             if value._is_ready:
                 self._ended.append(value)
             else:
-                value._told = self._ended.append
+                value._on_end = self._ended.append
 
     def take(self) -> Iterator[RemoteValue]:
         """Yields each value that has ended and was not taken yet, the first to end first."""
@@ -159,14 +159,14 @@ class Ends:
 
         ``oldest``: the oldest of the values that were added and have not ended.
         """
-        oldest._tell(blocks=True)
+        oldest._announce_wait(blocks=True)
         with oldest._changed:
             oldest._changed.wait_for(lambda: self._ended or is_enough())
 
     def wait_all(self, values: Sequence[RemoteValue], timeout_s: float) -> bool:
         """Blocks, at most ``timeout_s``, until all ``values`` have ended; True if they have."""
         for value in values:
-            value._tell(blocks=True)
+            value._announce_wait(blocks=True)
         if not values:
             return True
         changed = values[0]._changed

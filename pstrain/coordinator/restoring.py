@@ -64,17 +64,17 @@ class Session(Protocol):
 
 
 class Work(Protocol):
-    """What a restore needs of the scheduler; `Redoing` implements it."""
+    """What a restore needs of the scheduler; `Rollback` implements it."""
 
     def hold(self) -> None: ...
-    def let_go(self) -> None: ...
-    def wait_alone(self, timeout_s: float) -> None: ...
+    def resume(self) -> None: ...
+    def wait_disconnected(self, timeout_s: float) -> None: ...
     def undo_round(self) -> None: ...
     def mark(self) -> int: ...
     def forget(self, mark: int) -> None: ...
     def parts(self) -> dict[int, int]: ...
-    def redo(self, parts: Mapping[int, int]) -> int: ...
-    def wait_redone(self, timeout_s: float) -> None: ...
+    def requeue(self, parts: Mapping[int, int]) -> int: ...
+    def wait_rerun(self, timeout_s: float) -> None: ...
     def give_up(self, error: Exception) -> int: ...
     def stop(self, error: Exception) -> None: ...
 
@@ -82,7 +82,7 @@ class Work(Protocol):
 class Iterators(Protocol):
     """What a restore needs of the per-worker iterators that are in use."""
 
-    def made(self) -> int:
+    def made_count(self) -> int:
         """Returns how many iterators were made so far."""
 
     def rewind_since(self, made: int) -> None:
@@ -166,7 +166,7 @@ class Restorer:
     def is_restoring(self) -> bool:
         return not self._open.is_set()
 
-    def wait_open(self) -> None:
+    def wait_while_restoring(self) -> None:
         """Blocks while a restore is under way, which ends or fails, so the wait is bounded."""
         self._open.wait()
 
@@ -181,7 +181,7 @@ class Restorer:
             self._changed.wait_for(lambda: has_begun() or self._stopping.is_set(), timeout_s)
             return has_begun()
 
-    def outlast(self, error: Exception) -> bool:
+    def wait_restored(self, error: Exception) -> bool:
         """Waits until the loss behind ``error`` is restored; False if it was not a lost server."""
         with self._changed:
             restores = self.restores
@@ -192,7 +192,7 @@ class Restorer:
                 self._changed.wait(_LOOK_EVERY_S)
             return self.restores > restores
 
-    def wait_over(self, timeout_s: float) -> None:
+    def wait_caught_up(self, timeout_s: float) -> None:
         """Blocks until a restore is over and the closures that had ended have run again.
 
         Values then contain the changes of every closure whose end the program was told. Returns at
@@ -206,9 +206,9 @@ class Restorer:
                 f"{timeout_s:g} s everything has been going back to the last checkpoint: values "
                 "can be read when that is over; start the lost server again if it is not there yet"
             )
-        self._work.wait_redone(timeout_s)
+        self._work.wait_rerun(timeout_s)
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
         """Ends restoring for good; False if one is under way, or was done, as `is_behind` says."""
         with self._changed:
             if self.is_restoring or is_behind():
@@ -231,14 +231,14 @@ class Restorer:
 
     # -- called by the checkpoint
 
-    def held(self) -> _Mark:
+    def mark_moment(self) -> _Mark:
         """Returns the moment of a save; ServerLostError while a restore is under way."""
         if self.is_restoring:
             raise ServerLostError(
                 "nothing can be saved while everything goes back to the last checkpoint, because a "
                 "parameter server was lost; save again when that is over"
             )
-        return _Mark(self._work.mark(), self._iterators.made(), self._work.parts())
+        return _Mark(self._work.mark(), self._iterators.made_count(), self._work.parts())
 
     def committed(self, mark: _Mark, path: str) -> None:
         """Notes that the save of the moment ``mark`` is complete, at ``path``."""
@@ -254,7 +254,7 @@ class Restorer:
     def restored(self, path: str) -> None:
         """Notes that the program itself has restored a checkpoint."""
         if not self.is_restoring:
-            self.committed(self.held(), path)
+            self.committed(self.mark_moment(), path)
 
     # -- the thread
 
@@ -283,7 +283,7 @@ class Restorer:
         self._work.hold()
         try:
             self._leave()
-            self._work.wait_alone(_LEAVE_TIMEOUT_S)
+            self._work.wait_disconnected(_LEAVE_TIMEOUT_S)
             # A save that waits for the round to be applied would wait for the lost server.
             self._work.undo_round()
             self._finish_save()
@@ -293,11 +293,11 @@ class Restorer:
                 self._go_back(path)
                 count = self._end_old_work(f"{reason}: everything is back at {path}")
         except BaseException:
-            self._work.let_go()
+            self._work.resume()
             raise
         self._noticed.clear()
         self._open.set()
-        self._work.let_go()
+        self._work.resume()
         with self._changed:
             self.restores += 1
             self._changed.notify_all()
@@ -336,7 +336,7 @@ class Restorer:
     def _end_old_work(self, why: str) -> int:
         if self._gives_up:
             return self._work.give_up(RolledBackError(why))
-        return self._work.redo(self._parts_mark)
+        return self._work.requeue(self._parts_mark)
 
     def _finish_save(self) -> None:
         """Waits for a save that is under way; it is then complete, or given up."""

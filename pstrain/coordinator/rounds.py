@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pstrain.consistency import Sync
 from pstrain.coordinator import events as ev
 from pstrain.coordinator import exhausted
-from pstrain.coordinator.ends import unwanted
+from pstrain.coordinator.propagation import cancellations
 from pstrain.coordinator.state import CoordinatorState
 
 
@@ -26,7 +26,7 @@ def next_trainers(state: CoordinatorState, rule: Sync) -> list[int]:
     full = rule.full(state.trainers_expected)
     if this.decided or state.trainers_expected - len(this.absent) < full:
         return []
-    if this.again and this.absent:
+    if this.old_rounds and this.absent:
         return []  # a round that is made again runs on the same trainers: wait for all
     begun = len(this.prepared) + len(state.running)
     used = this.used if begun else {}
@@ -49,15 +49,15 @@ def _room(state: CoordinatorState, full: int) -> int:
     """
     this = state.round
     begun = (*this.prepared, *state.running)
-    if this.again and (begun or state.waiting):
-        rounds = {this.again.get(closure) for closure in begun}
-        present = rounds.pop() if rounds else this.again.get(state.waiting.first)
+    if this.old_rounds and (begun or state.waiting):
+        rounds = {this.old_rounds.get(closure) for closure in begun}
+        present = rounds.pop() if rounds else this.old_rounds.get(state.waiting.first)
         if present is not None:
-            return _leading(state, lambda closure: this.again.get(closure) == present)
+            return _leading(state, lambda closure: this.old_rounds.get(closure) == present)
     first = min(begun, default=state.waiting.first if state.waiting else 0)
     end = next((end for end in this.ends if end > first), None)
     room = _leading(
-        state, lambda closure: closure not in this.again and (end is None or closure < end)
+        state, lambda closure: closure not in this.old_rounds and (end is None or closure < end)
     )
     return room if begun or room >= full or first < this.sealed_below else 0
 
@@ -97,7 +97,7 @@ def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
     this = state.round
     if not isinstance(state.consistency, Sync) or this.decided or not this.prepared:
         return ()
-    if this.again and _is_made_anew(state):
+    if this.old_rounds and _is_made_anew(state):
         return () if _waits(state) else (ev.RoundDecided(closures=tuple(this.prepared)),)
     full = state.consistency.full(state.trainers_expected)
     if sum(run.has_changes for run in this.prepared.values()) < full and not _is_over(state, full):
@@ -113,7 +113,7 @@ def decide_round(state: CoordinatorState) -> tuple[ev.Event, ...]:
 
 def _cancelled(state: CoordinatorState, late: list[int]) -> Iterator[ev.Event]:
     """Cancels those of the ``late`` closures that must not run again."""
-    yield from unwanted(state, [closure for closure in late if closure in state.cancelling])
+    yield from cancellations(state, [closure for closure in late if closure in state.cancelling])
     if state.failed:
         # The program has the value of none of them: rounds that are made again have none late.
         others = (c for c in late if c not in state.cancelling)
@@ -122,14 +122,16 @@ def _cancelled(state: CoordinatorState, late: list[int]) -> Iterator[ev.Event]:
 
 def _is_made_anew(state: CoordinatorState) -> bool:
     """True if the current round was made before and undone."""
-    return next(iter(state.round.prepared)) in state.round.again
+    return next(iter(state.round.prepared)) in state.round.old_rounds
 
 
 def _waits(state: CoordinatorState) -> bool:
     """True if a closure of the current round, which is made again, is not prepared yet."""
     this = state.round
-    number = this.again[next(iter(this.prepared))]
-    return any(this.again.get(closure) == number for closure in (*state.waiting, *state.running))
+    number = this.old_rounds[next(iter(this.prepared))]
+    return any(
+        this.old_rounds.get(closure) == number for closure in (*state.waiting, *state.running)
+    )
 
 
 def undo_round(state: CoordinatorState) -> tuple[ev.Event, ...]:

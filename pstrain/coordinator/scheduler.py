@@ -1,8 +1,8 @@
 """The scheduler: takes closures, has each run on a trainer, and tells the program how it ended.
 
-Its base, `Hearing`, is the interface to trainers. Takes no decisions itself, and knows neither gRPC
-nor what a closure computes. Invariant: every closure that was submitted ends: with a value, an
-error, or CancelledError.
+Its base, `TrainerInterface`, is the interface to trainers. Takes no decisions itself, and knows
+neither gRPC nor what a closure computes. Invariant: every closure that was submitted ends: with a
+value, an error, or CancelledError.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from collections.abc import Iterator
 
 from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.barrier import Barrier
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.end_errors import end_without_input
-from pstrain.coordinator.hearing import Hearing
-from pstrain.coordinator.holding import Holding
-from pstrain.coordinator.join_progress import Meter, Report
+from pstrain.coordinator.join_progress import Meter, OnProgress
 from pstrain.coordinator.orders import Closure
-from pstrain.coordinator.redoing import Redoing
 from pstrain.coordinator.remote_value import RemoteValue
+from pstrain.coordinator.rollback import Rollback
 from pstrain.coordinator.tracing import Trace
+from pstrain.coordinator.trainer_interface import TrainerInterface
 from pstrain.coordinator.trainer_stats import TrainerTable
 from pstrain.coordinator.waiting import Waiting
 from pstrain.coordinator.whereabouts import whereabouts
 from pstrain.errors import FailedPreconditionError
 
 
-class Scheduler(Hearing):
+class Scheduler(TrainerInterface):
     """Schedules closures. Thread-safe; ``submit``, ``wait_idle`` and ``cancel`` block.
 
     ``ids``: ascending numbers for its closures. ``capacity``: at most so many closures wait that
-    any trainer may run, and so many for each trainer that closures are bound to. ``holding``: its
-    part in saves; ``redoing``: its part in restores.
+    any trainer may run, and so many for each trainer that closures are bound to. ``barrier``: its
+    part in saves; ``rollback``: its part in restores.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class Scheduler(Hearing):
         self._ids = ids
         # In rounds, the queue must have room for all closures of a round, or none begins.
         self._capacity = max(capacity, core.state.trainers_expected)
-        self.holding = Holding(core, self.waiting)
-        self.redoing = Redoing(core, self.waiting)
+        self.barrier = Barrier(core, self.waiting)
+        self.rollback = Rollback(core, self.waiting)
 
     # -- called by the program
 
@@ -70,7 +70,7 @@ class Scheduler(Hearing):
         began_s = time.monotonic() if deadline_s is not None else 0.0
         with core.changed:
             if core.state.is_idle and not core.outboxes:
-                self.waiting.note_alone()
+                self.waiting.note_no_trainers()
             if not self._has_room(trainer):
                 self.waiting.until(lambda: self._has_room(trainer), None, "room in the queue")
             self._check_open()
@@ -93,7 +93,7 @@ class Scheduler(Hearing):
                 core.deadlines.add(number, began_s + deadline_s)
             self._queue(closure)
             self._raise_errors(None)
-            core.go_on()
+            core.make_progress()
             return closure.value
 
     def _check_open(self) -> None:
@@ -117,40 +117,44 @@ class Scheduler(Hearing):
         missing = tuple(value.closure for value in closure.inputs if not value.has_ended)
         if missing:
             core.seal(max(missing) + 1)
-        without = end_without_input(closure) if closure.inputs else None
+        immediate_end = end_without_input(closure) if closure.inputs else None
         core.apply(
             decide.schedule(
                 core.state,
                 closure.id,
                 closure.trainer,
                 missing,
-                without,
+                immediate_end,
                 priority=closure.priority,
             )
         )
 
     def wait_idle(
-        self, timeout_s: float | None, report: Report | None = None, interval_s: float = 1.0
+        self,
+        timeout_s: float | None,
+        on_progress: OnProgress | None = None,
+        interval_s: float = 1.0,
     ) -> None:
         """Blocks until every closure has ended, then raises their errors, if any.
 
-        ``report`` is called in this thread, with no lock held, every ``interval_s`` and at the end.
+        ``on_progress`` is called in this thread, with no lock held, every ``interval_s`` and at the
+        end.
         """
         core, now_s = self._core, time.monotonic()
         if not core.state.is_idle:
-            self.holding.check_not_held()
+            self.barrier.check_not_held()
         deadline_s = None if timeout_s is None else now_s + timeout_s
         meter = Meter(core.state.finished_count, now_s)
         is_idle = False
         while not is_idle:
-            pause_at_s = None if report is None else time.monotonic() + interval_s
+            pause_at_s = None if on_progress is None else time.monotonic() + interval_s
             with core.changed:
                 core.seal(core.next_id)
                 is_idle = self.waiting.until(
                     lambda: core.state.is_idle, deadline_s, "scheduled closures to end", pause_at_s
                 )
-            if report is not None:
-                report(meter.read(self.counts(), time.monotonic()))
+            if on_progress is not None:
+                on_progress(meter.read(self.counts(), time.monotonic()))
         with core.changed:
             self._raise_errors(deadline_s)
 
@@ -180,7 +184,7 @@ class Scheduler(Hearing):
     def awaited(self, closure: int, *, blocks: bool) -> None:
         """Notes that the program asks for a closure's value; ``blocks``: this thread will wait."""
         if blocks:
-            self.holding.check_not_held()
+            self.barrier.check_not_held()
         if self._core.in_rounds:
             with self._core.changed:
                 self._core.seal(closure + 1)
@@ -189,7 +193,9 @@ class Scheduler(Hearing):
         """Returns a closure's function and number, and where it is."""
         core = self._core
         with core.changed:
-            return f"{core.named(closure)}, which {whereabouts(core.state, closure, core.named)}"
+            return (
+                f"{core.label_of(closure)}, which {whereabouts(core.state, closure, core.label_of)}"
+            )
 
     def add_resource(self, resource_id: str, pickled: bytes) -> None:
         with self._core.changed:
@@ -233,7 +239,7 @@ class Scheduler(Hearing):
     def counts(self) -> dict[str, int]:
         """Returns counts of closures, trainers and rounds."""
         with self._core.changed:
-            return self._core.watch.counts(self._core.state)
+            return self._core.stats.counts(self._core.state)
 
     def live_trainers(self) -> frozenset[int]:
         """Returns indices of trainers that are connected, or whose loss is not settled yet."""
@@ -248,22 +254,22 @@ class Scheduler(Hearing):
     def trainer_table(self) -> TrainerTable:
         """Returns the performance of each trainer."""
         with self._core.changed:
-            return self._core.watch.table(self._core.state)
+            return self._core.stats.table(self._core.state)
 
     def begin_trace(self, runs_max: int) -> Trace:
         """Starts a trace of closures; FailedPreconditionError if one is under way."""
         with self._core.changed:
-            return self._core.watch.begin_trace(self._name_of, runs_max)
+            return self._core.stats.begin_trace(self._name_of, runs_max)
 
     def end_trace(self) -> None:
         """Ends the trace."""
         with self._core.changed:
-            self._core.watch.trace = None
+            self._core.stats.trace = None
 
     @property
     def is_traced(self) -> bool:
         """True while a trace is under way."""
-        return self._core.watch.trace is not None
+        return self._core.stats.trace is not None
 
     def _name_of(self, closure: int) -> str:
         known = self._core.closures.get(closure)

@@ -16,8 +16,8 @@ from typing import Final
 
 from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import events as ev
+from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.free_slots import FreeSlots
-from pstrain.coordinator.inputs import Inputs
 from pstrain.coordinator.priority_queue import PriorityQueue
 
 GIVEN_UP: Final = -1
@@ -60,7 +60,7 @@ class Round:
     """The current round: which trainers ran it, what is prepared, what is being applied.
 
     ``number`` is never used twice: a round that was undone is made again under another number,
-    because ``again`` refers to rounds that are still to be made again by their old numbers.
+    because ``old_rounds`` refers to rounds that are still to be made again by their old numbers.
     ``used``: trainers that have run a closure of the round. ``prepared`` and ``decided`` are in the
     order of arrival. Rounds of closures below ``sealed_below`` do not wait for later closures;
     ``ends``: the closures at which rounds end that the program left short; ``tail``: the closures
@@ -76,7 +76,7 @@ class Round:
     ends: list[int] = field(default_factory=list)
     tail: list[int] = field(default_factory=list)
     absent: set[int] = field(default_factory=set)
-    again: dict[int, int] = field(default_factory=dict)  # by closure, the old number of its round
+    old_rounds: dict[int, int] = field(default_factory=dict)  # by closure, its round's old number
 
 
 @dataclass(slots=True)
@@ -86,12 +86,13 @@ class CoordinatorState:
     ``trainers_expected``: how many the cluster has; ``trainer_indices``: their indices if these are
     not 0, 1 and so on. ``bound``: by closure, the only trainer that may run it; such closures wait
     in ``bound_waiting``, by trainer, not in ``waiting``. ``priorities``: by closure, if not 0.
-    ``ends``: by closure that has not ended, the trainers at the end of whose data it was since the
-    last loss of a trainer. ``parts``: by closure of which any part was decided, how many parts that
-    took no element were. ``inputs``: closures that wait for others to end, in no queue;
-    ``bound_blocked``: how many of these are bound to each trainer. ``cancelling``: running closures
-    whose trainers were asked not to commit them. ``told``: closures that run again after a restore
-    although the program has their values: they end as before, whatever becomes of others.
+    ``exhausted_on``: by closure that has not ended, the trainers at the end of whose data it was
+    since the last loss of a trainer. ``parts``: by closure of which any part was decided, how many
+    parts that took no element were. ``dependencies``: closures that wait for others to end, in no
+    queue; ``bound_blocked``: how many of these are bound to each trainer. ``cancelling``: running
+    closures whose trainers were asked not to commit them. ``reported``: closures that run again
+    after a restore although the program has their values: they end as before, whatever becomes of
+    others.
     """
 
     consistency: Consistency = ASYNC
@@ -102,8 +103,8 @@ class CoordinatorState:
     attempts: dict[int, int] = field(default_factory=dict)
     parts: dict[int, int] = field(default_factory=dict)
     cancelling: dict[int, ev.Reason] = field(default_factory=dict)
-    told: set[int] = field(default_factory=set)
-    inputs: Inputs = field(default_factory=Inputs)
+    reported: set[int] = field(default_factory=set)
+    dependencies: Dependencies = field(default_factory=Dependencies)
     bound_blocked: Counter[int] = field(default_factory=Counter)
     trainers: dict[int, Trainer] = field(default_factory=dict)
     free: FreeSlots = field(default_factory=FreeSlots)
@@ -120,20 +121,22 @@ class CoordinatorState:
     bound: dict[int, int] = field(default_factory=dict)
     bound_waiting: dict[int, PriorityQueue] = field(default_factory=dict)
     priorities: dict[int, int] = field(default_factory=dict)
-    ends: dict[int, set[int]] = field(default_factory=dict)
+    exhausted_on: dict[int, set[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.round.absent = set(self.trainer_indices or range(self.trainers_expected))
 
     @property
     def is_idle(self) -> bool:
-        is_empty = not self.waiting and not self.bound_waiting and not self.inputs
+        is_empty = not self.waiting and not self.bound_waiting and not self.dependencies
         return is_empty and self.is_quiet
 
     @property
     def waiting_count(self) -> int:
         """How many closures wait: for any trainer, for a certain one, or for their inputs."""
-        return len(self.waiting) + len(self.inputs) + sum(map(len, self.bound_waiting.values()))
+        return (
+            len(self.waiting) + len(self.dependencies) + sum(map(len, self.bound_waiting.values()))
+        )
 
     def waiting_for(self, trainer: int) -> int:
         """Returns how many closures wait that are bound to ``trainer``."""
@@ -150,7 +153,7 @@ class CoordinatorState:
         return self.is_quiet and not any(t.is_silenced for t in self.trainers.values())
 
     @property
-    def has_half_made(self) -> bool:
+    def has_partly_committed(self) -> bool:
         """True if a closure waits of which a lost trainer has committed a part."""
         return any(closure in self.waiting for closure in self.parts)
 
@@ -177,7 +180,7 @@ class CoordinatorState:
                 self._tick(event.closure)
                 self._end(event.closure)
                 self.finished_count += 1
-                if event.closure in self.inputs.dependants:
+                if event.closure in self.dependencies.dependants:
                     self._release(event.closure)
             case ev.ClosureFailed():
                 self._tick(event.closure)
@@ -207,11 +210,11 @@ class CoordinatorState:
                 self.trainers.pop(event.trainer, None)
                 self.free.discard(event.trainer)
                 self.lost_count += 1
-                self.ends.clear()
+                self.exhausted_on.clear()
             case ev.ClosureReopened():
                 self._reopen(event)
             case ev.InputsNeeded():
-                self.inputs.add(event.closure, event.inputs)
+                self.dependencies.add(event.closure, event.inputs)
             case ev.PriorityGiven():
                 self.priorities[event.closure] = event.priority
             case ev.PartsRestored():
@@ -234,7 +237,7 @@ class CoordinatorState:
             self.bound[closure] = event.trainer
         self.attempts[closure] = 0
         self._count_to_round(closure)
-        if closure in self.inputs.missing:
+        if closure in self.dependencies.missing:
             self._count_blocked(closure, 1)
         else:
             priority = self.priorities.get(closure, 0) if self.priorities else 0
@@ -258,7 +261,7 @@ class CoordinatorState:
         self.waiting.insert(closure, self.priorities.get(closure, 0))
         self.drops[closure] = self.drops.get(closure, 0) + 1
         if run.losses == self.lost_count:
-            self.ends.setdefault(closure, set()).add(trainer)
+            self.exhausted_on.setdefault(closure, set()).add(trainer)
         others = (t.clock for i, t in self.trainers.items() if i != trainer and not t.is_silenced)
         known = self.trainers[trainer]
         known.clock = max(known.clock, min(others, default=0))
@@ -269,9 +272,9 @@ class CoordinatorState:
             self.bound[closure] = event.trainer
         self._queue_of(closure).appendleft(closure, self.priorities.get(closure, 0))
         self.attempts[closure] = 0
-        self.told.add(closure)
+        self.reported.add(closure)
         if event.round is not None:
-            self.round.again[closure] = event.round
+            self.round.old_rounds[closure] = event.round
 
     def rank(self, closure: int) -> tuple[int, int]:
         """Returns the sort key of closures that may start: the least starts first."""
@@ -289,7 +292,7 @@ class CoordinatorState:
 
     def _release(self, closure: int) -> None:
         """Queues the closures that waited only for this value; in rounds, in their order."""
-        for each in self.inputs.finished(closure):
+        for each in self.dependencies.finished(closure):
             self._count_blocked(each, -1)
             if isinstance(self.consistency, Sync):
                 self.waiting.insert(each)
@@ -340,7 +343,7 @@ class CoordinatorState:
                 for closure in sorted(this.decided, reverse=True):
                     self.waiting.appendleft(closure)
                     self.cancelling.pop(closure, None)
-                    this.again[closure] = this.number
+                    this.old_rounds[closure] = this.number
                 this.number += 1
                 this.decided.clear()
                 this.used.clear()
@@ -394,18 +397,18 @@ class CoordinatorState:
             del self.round.prepared[closure]
         elif closure in self.round.decided:
             del self.round.decided[closure]
-        elif closure in self.inputs.missing:
-            self.inputs.drop(closure)
+        elif closure in self.dependencies.missing:
+            self.dependencies.drop(closure)
             self._count_blocked(closure, -1)
         else:
             self._dequeue(closure)
         self.attempts.pop(closure, None)
-        self.round.again.pop(closure, None)
+        self.round.old_rounds.pop(closure, None)
         self.parts.pop(closure, None)
         self.cancelling.pop(closure, None)
-        self.told.discard(closure)
+        self.reported.discard(closure)
         self.drops.pop(closure, None)
-        self.ends.pop(closure, None)
+        self.exhausted_on.pop(closure, None)
         self.bound.pop(closure, None)
         if self.priorities:
             self.priorities.pop(closure, None)

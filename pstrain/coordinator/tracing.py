@@ -48,13 +48,13 @@ class Trace:
         self._began_s = began_s
         self._queued_s: dict[int, float] = {}
         self._sent: dict[int, tuple[float, int, int]] = {}
-        self._told: dict[int, tuple[float, float, float]] = {}
+        self._times: dict[int, tuple[float, float, float]] = {}
         self.runs: deque[TracedRun] = deque(maxlen=runs_max)
         self.count = 0
 
-    def told(self, closure: int, run_s: float, commit_s: float, now_s: float) -> None:
+    def note_times(self, closure: int, run_s: float, commit_s: float, now_s: float) -> None:
         """Notes how long a closure ran and committed, as reported; its end may come later."""
-        self._told[closure] = (run_s, commit_s, now_s)
+        self._times[closure] = (run_s, commit_s, now_s)
 
     def note(self, event: ev.Event, now_s: float) -> None:
         """Notes an event that is about to be applied."""
@@ -81,7 +81,7 @@ class Trace:
 
     def _end(self, closure: int, end: str, now_s: float) -> None:
         queued_s = self._queued_s.pop(closure, self._began_s)
-        run_s, commit_s, told_s = self._told.pop(closure, (0.0, 0.0, now_s))
+        run_s, commit_s, told_s = self._times.pop(closure, (0.0, 0.0, now_s))
         sent = self._sent.pop(closure, None)
         if sent is None:
             return

@@ -13,22 +13,22 @@ from typing import Any
 
 from pstrain import remote_errors, results
 from pstrain.coordinator.functions import PickledFunctions
+from pstrain.coordinator.lost_trainers import Servers
 from pstrain.coordinator.orders import (
     AskPosition,
-    Cancel,
+    CancelRun,
     DefineResource,
-    Drop,
     DropResource,
-    Ended,
+    DropRun,
     Order,
     Outbox,
     RoundPart,
-    Run,
+    RunResult,
     Settled,
+    StartRun,
 )
-from pstrain.coordinator.recovery import Servers
 from pstrain.coordinator.scheduler import Scheduler
-from pstrain.coordinator.sent import SentFunctions
+from pstrain.coordinator.sent_functions import SentFunctions
 from pstrain.errors import InvalidArgumentError
 from pstrain.vocabulary import CLOSURE_MAX_BYTES
 from pstrain.wire import trainer_pb2 as pb
@@ -101,19 +101,19 @@ class Requests:
                 return len(item.pickled)
             case DropResource():
                 request.dropped_resource_ids.append(item.id)
-            case Drop():
+            case DropRun():
                 request.dropped.add(id=item.closure, attempt=item.attempt)
-            case Cancel():
+            case CancelRun():
                 request.cancelled.add(id=item.closure, attempt=item.attempt)
             case AskPosition():
                 request.positions_of.append(item.resource_id)
             case Settled():
                 request.settled.extend(item.closures)
-            case Run():
+            case StartRun():
                 return self._add_closure(request, item)
         return 0
 
-    def _add_closure(self, request: pb.RunRequest, run: Run) -> int:
+    def _add_closure(self, request: pb.RunRequest, run: StartRun) -> int:
         closure, size_bytes = run.closure, len(run.closure.pickled_arguments)
         inputs = (
             [results.encode(value.peek()) for value in closure.inputs] if closure.inputs else ()
@@ -139,17 +139,19 @@ class Requests:
             added.inputs.extend(inputs)
         return size_bytes
 
-    def _refuse(self, run: Run, size_bytes: int) -> None:
+    def _refuse(self, run: StartRun, size_bytes: int) -> None:
         """Ends a run with an error, because its arguments are too large to send."""
         error = InvalidArgumentError(
             f"the arguments of {run.closure.name}, with the values of closures among them, take "
             f"{size_bytes:,} bytes; at most {CLOSURE_MAX_BYTES:,} travel: write large values to "
             "files, or keep them in variables"
         )
-        self._scheduler.results(self._trainer, [Ended(run.closure.id, run.attempt, None, error)])
+        self._scheduler.results(
+            self._trainer, [RunResult(run.closure.id, run.attempt, None, error)]
+        )
 
 
-def ended_of(result: pb.ClosureResult, trainer_name: str) -> Ended:
+def result_of(result: pb.ClosureResult, trainer_name: str) -> RunResult:
     """Returns how a run ended. ``trainer_name``: the name that servers know its trainer by."""
     rows = tuple(json.loads(result.rows_json)) if result.rows_json else ()
     value: Any = None
@@ -161,7 +163,7 @@ def ended_of(result: pb.ClosureResult, trainer_name: str) -> Ended:
         value = results.decode(result.value)
     if result.is_prepared:
         part = RoundPart(trainer_name, tuple(result.servers), result.has_gradient, rows)
-    return Ended(
+    return RunResult(
         result.id,
         result.attempt,
         value,

@@ -86,11 +86,11 @@ class Record:
         self._reports: deque[tuple[float, int]] = deque(maxlen=_REPORTS_REMEMBERED)
         self._busy_since_s = 0.0
 
-    def begins(self, now_s: float) -> None:
+    def begin_work(self, now_s: float) -> None:
         """Notes that an idle trainer has got work."""
         self._busy_since_s = now_s
 
-    def reports(self, now_s: float, seconds: Sequence[float]) -> None:
+    def add_report(self, now_s: float, seconds: Sequence[float]) -> None:
         """Notes a report of runs that have ended, with how long each took."""
         self.finished += len(seconds)
         self.seconds.extend(seconds)
@@ -109,14 +109,14 @@ class Record:
         return now_s - max(self._busy_since_s, last_s)
 
 
-class Present(NamedTuple):
+class Load(NamedTuple):
     """The current load of a live trainer."""
 
     running: int
     staleness: int
 
 
-def table(records: Mapping[int, Record], live: Mapping[int, Present], now_s: float) -> TrainerTable:
+def table(records: Mapping[int, Record], live: Mapping[int, Load], now_s: float) -> TrainerTable:
     """Returns the table of all trainers that have reported something or are live."""
     rows = [
         _stats(trainer, records.get(trainer) or Record(), live.get(trainer), now_s)
@@ -131,19 +131,19 @@ def _seconds(records: Mapping[int, Record], trainer: int) -> Sequence[float]:
     return records[trainer].seconds if trainer in records else ()
 
 
-def _stats(trainer: int, record: Record, present: Present | None, now_s: float) -> TrainerStats:
+def _stats(trainer: int, record: Record, load: Load | None, now_s: float) -> TrainerStats:
     seconds = record.seconds
     return TrainerStats(
         trainer,
-        is_live=present is not None,
-        running=0 if present is None else present.running,
+        is_live=load is not None,
+        running=0 if load is None else load.running,
         finished=record.finished,
         per_second=record.per_second(now_s),
         mean_s=sum(seconds) / len(seconds) if seconds else 0.0,
         median_s=median(seconds) if seconds else 0.0,
         p90_s=_quantile(seconds, 0.9),
-        silent_s=record.silent_s(now_s) if present is not None and present.running else 0.0,
-        staleness=0 if present is None else present.staleness,
+        silent_s=record.silent_s(now_s) if load is not None and load.running else 0.0,
+        staleness=0 if load is None else load.staleness,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.whereabouts import first_left
+from pstrain.coordinator.whereabouts import first_unfinished
 from pstrain.errors import DeadlineExceededError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -24,13 +24,13 @@ _WARN_AFTER_S: Final = 10.0
 
 
 class Waiting:
-    """The waits of one scheduler. Callers hold its lock, except for :meth:`give_up_if_alone`."""
+    """The waits of one scheduler. Callers hold its lock, except for `check_absent_trainers`."""
 
     def __init__(self, core: Core, trainer_timeout_s: float) -> None:
         self._core = core
         self._trainer_timeout_s = trainer_timeout_s
         self._joining_since_s = time.monotonic()
-        self._alone_since_s = time.monotonic()
+        self._no_trainers_since_s = time.monotonic()
         self._away_since_s: dict[int, float] = {}  # by trainer that closures are bound to
         self._warn_at_s: float | None = None  # None while no trainer is missing
 
@@ -38,9 +38,9 @@ class Waiting:
         """Notes that trainers are expected to join, or to come back, from now on."""
         self._joining_since_s = time.monotonic()
 
-    def note_alone(self) -> None:
+    def note_no_trainers(self) -> None:
         """Notes that from now on closures may wait while no trainer is connected."""
-        self._alone_since_s = time.monotonic()
+        self._no_trainers_since_s = time.monotonic()
 
     def until(
         self,
@@ -64,16 +64,16 @@ class Waiting:
                 raise DeadlineExceededError(
                     f"gave up waiting for {what}: {state.waiting_count} closures wait, "
                     f"{len(state.running)} run, {len(state.trainers)} trainers are "
-                    f"alive{first_left(state, core.named)}"
+                    f"alive{first_unfinished(state, core.label_of)}"
                 )
-            self.give_up_if_alone()
+            self.check_absent_trainers()
             if pause_at_s is not None and now_s >= pause_at_s:
                 return False
             ends_s = [each for each in (deadline_s, pause_at_s) if each is not None]
             core.changed.wait(min(1.0, *(end_s - now_s for end_s in ends_s)) if ends_s else 1.0)
         return True
 
-    def give_up_if_alone(self) -> None:
+    def check_absent_trainers(self) -> None:
         """Stops with UnavailableError once closures have waited too long without any trainer.
 
         Warns repeatedly before that, whatever the program waits for. If some trainers are
@@ -83,18 +83,18 @@ class Waiting:
         core = self._core
         with core.changed:
             self._begin_without_absent()
-            alone_s = time.monotonic() - self._alone_since_s
+            absent_s = time.monotonic() - self._no_trainers_since_s
             if core.state.is_idle or core.fatal is not None:
                 self._away_since_s.clear()
                 self._warn_at_s = None
                 return
             self._warn_of_missing()
             if core.outboxes:
-                self._give_up_on_those_away()
-            elif alone_s > self._trainer_timeout_s:
+                self._fail_bound_to_absent()
+            elif absent_s > self._trainer_timeout_s:
                 core.stop(
                     UnavailableError(
-                        f"no trainer could be reached for {alone_s:.0f} s while "
+                        f"no trainer could be reached for {absent_s:.0f} s while "
                         f"{len(core.closures)} closures wait; start the cluster's 'worker' tasks"
                     )
                 )
@@ -108,9 +108,9 @@ class Waiting:
                 "rounds begin without trainers %s, which have not joined", sorted(absent)
             )
             self._core.apply(decide.Decision(rounds.give_up_absent(state)))
-            self._core.go_on()
+            self._core.make_progress()
 
-    def _give_up_on_those_away(self) -> None:
+    def _fail_bound_to_absent(self) -> None:
         core, now_s = self._core, time.monotonic()
         away = set(core.state.bound_waiting) - core.outboxes.trainers
         self._away_since_s = {t: self._away_since_s.get(t, now_s) for t in away}
@@ -122,7 +122,7 @@ class Waiting:
                     f"{len(queue)} closures that are bound to it wait; start the cluster's "
                     f"'worker' task {trainer}, or schedule them without trainer="
                 )
-                core.apply(decide.give_up_on(core.state, trainer))
+                core.apply(decide.fail_bound_to(core.state, trainer))
 
     def _warn_of_missing(self) -> None:
         missing, now_s = self._missing(), time.monotonic()

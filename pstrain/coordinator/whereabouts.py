@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pstrain.coordinator.state import CoordinatorState
 
 
-def whereabouts(state: CoordinatorState, closure: int, named: Callable[[int], str]) -> str:
+def whereabouts(state: CoordinatorState, closure: int, label_of: Callable[[int], str]) -> str:
     """Returns a clause to follow "which": where the closure runs, or what it waits for.
 
-    ``named`` returns the names of other closures.
+    ``label_of`` returns the names of other closures.
     """
     run = state.running.get(closure)
     if run is not None:
@@ -21,8 +21,8 @@ def whereabouts(state: CoordinatorState, closure: int, named: Callable[[int], st
         return f"trainer {run.trainer} has taken on (attempt {run.attempt + 1}){returns}"
     if closure in state.round.prepared or closure in state.round.decided:
         return "has run and waits for its round"
-    if closure in state.inputs:
-        missing = ", ".join(map(named, state.inputs.of(closure)))
+    if closure in state.dependencies:
+        missing = ", ".join(map(label_of, state.dependencies.of(closure)))
         return f"waits for the value of {missing}"
     if closure in state.bound:
         return f"waits for trainer {state.bound[closure]}"
@@ -31,9 +31,9 @@ def whereabouts(state: CoordinatorState, closure: int, named: Callable[[int], st
     return f"waits in the queue, with {state.waiting_count - 1} others"
 
 
-def first_left(state: CoordinatorState, named: Callable[[int], str]) -> str:
+def first_unfinished(state: CoordinatorState, label_of: Callable[[int], str]) -> str:
     """Returns a clause to follow a count of closures: the first scheduled, and where it is."""
     if not state.attempts:
         return ""
     first = min(state.attempts)
-    return f"; the first closure is {named(first)}, which {whereabouts(state, first, named)}"
+    return f"; the first closure is {label_of(first)}, which {whereabouts(state, first, label_of)}"

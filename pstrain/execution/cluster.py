@@ -13,14 +13,14 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pstrain.coordinator.client import ClusterCoordinator
+from pstrain.coordinator.lost_trainers import LostRunNotes
 from pstrain.coordinator.per_worker import PerWorkerDataset, PerWorkerIterator
-from pstrain.coordinator.recovery import Noted
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError, DataError, DeadlineExceededError
-from pstrain.execution.ahead import Ahead
 from pstrain.execution.data import can_be_dealt, is_dealt
 from pstrain.execution.dealing import DealtDataset, DealtPass, Range, in_order
-from pstrain.execution.executor import Noting, Report, StepFunction, never, share_of
+from pstrain.execution.executor import NotingFunction, Report, StepFunction, never, share_of
+from pstrain.execution.in_flight import InFlightCalls
 from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.input_sharding import AutoShardPolicy, DistributedDataset
 
@@ -55,7 +55,7 @@ _GOES_ON = (
 )
 
 
-class _Asked(NamedTuple):
+class _Call(NamedTuple):
     """A scheduled call: its number of steps, and of trainers that had been lost by then."""
 
     share: int
@@ -130,31 +130,35 @@ class ClusterExecutor:
     def __init__(self, coordinator: ClusterCoordinator) -> None:
         self._coordinator = coordinator
         self._has_shares = self.is_at_end = False
-        self._ahead: Ahead[Any] | None = None
+        self._in_flight: InFlightCalls[Any] | None = None
         self._function: StepFunction | None = None
 
     def unreported(self) -> list[Report]:
-        return [] if self._ahead is None else list(map(self._report_of, self._ahead.unheard()))
+        return (
+            []
+            if self._in_flight is None
+            else list(map(self._report_of, self._in_flight.unreturned()))
+        )
 
     @property
     def checkpoint(self) -> CheckpointManager | None:
         return self._coordinator.checkpoint
 
-    def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
-        return self._coordinator.recovery.going_back(manager)
+    def rolling_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
+        return self._coordinator.recovery.rolling_back(manager)
 
-    def went_back(self, error: Exception) -> bool:
-        return self._coordinator.recovery.went_back(error)
+    def wait_rolled_back(self, error: Exception) -> bool:
+        return self._coordinator.recovery.wait_rolled_back(error)
 
-    def confirm(self) -> None:
-        self._coordinator.recovery.confirm()
+    def check_intact(self) -> None:
+        self._coordinator.recovery.check_intact()
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
-        return self._coordinator.recovery.retire(is_behind)
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
+        return self._coordinator.recovery.end_restoring(is_behind)
 
     def give_up(self) -> None:
         try:
-            if self._ahead is None or self._ahead.give_up(_GIVE_UP_TIMEOUT_S):
+            if self._in_flight is None or self._in_flight.give_up(_GIVE_UP_TIMEOUT_S):
                 return
         except DeadlineExceededError as error:
             logger.debug("a trainer does not answer: %s", error)
@@ -198,8 +202,10 @@ class ClusterExecutor:
     ) -> Iterator[tuple[Range, Report]]:
         """Deals every range to one closure, which runs again until it has ended once."""
         cluster = self._coordinator
-        ahead: Ahead[Range] = Ahead(4 * cluster.num_trainers, cluster.has_ready_trainer)
-        self._ahead = ahead
+        in_flight: InFlightCalls[Range] = InFlightCalls(
+            4 * cluster.num_trainers, cluster.has_ready_trainer
+        )
+        self._in_flight = in_flight
         on_range = OnRange(function)
         promised, end = done, _End()
 
@@ -208,13 +214,13 @@ class ClusterExecutor:
             return not (is_over or is_stopped()) and (steps is None or promised < steps)
 
         while True:
-            while ahead.has_room and goes_on():
+            while in_flight.has_room and goes_on():
                 share = share_of(steps, promised, steps_per_execution)
-                promised += self._deal(on_range, elements, ahead, share)
-            if not ahead:
+                promised += self._deal(on_range, elements, in_flight, share)
+            if not in_flight:
                 self.is_at_end = end.is_met and not elements.has_returned
                 return
-            ended = ahead.next_ended(or_room=goes_on())
+            ended = in_flight.next_ended(or_room=goes_on())
             if ended is None:
                 continue
             value, dealt = ended
@@ -225,13 +231,15 @@ class ClusterExecutor:
             end.note(dealt, report)
             yield dealt, report
 
-    def _deal(self, on_range: OnRange, elements: DealtPass, ahead: Ahead[Range], most: int) -> int:
+    def _deal(
+        self, on_range: OnRange, elements: DealtPass, in_flight: InFlightCalls[Range], most: int
+    ) -> int:
         """Schedules the next range, and returns its length."""
         dealt = elements.deal(most)
         near = elements.bookmark_before(dealt)
         value = self._coordinator.schedule(on_range, args=(elements.readers, *dealt, near))
-        elements.note_out(dealt, value)
-        ahead.add(value, dealt)
+        elements.note_scheduled(dealt, value)
+        in_flight.add(value, dealt)
         return dealt.length
 
     def _run_shared(
@@ -246,33 +254,33 @@ class ClusterExecutor:
         """Runs over data that trainers read by themselves, or that a data service gives them."""
         on_trainer = OnTrainer(function)
         readers = _Readers(self._coordinator, has_shares=self._has_shares)
-        ahead: Ahead[_Asked] = Ahead(
+        in_flight: InFlightCalls[_Call] = InFlightCalls(
             4 * self._coordinator.num_trainers, self._coordinator.has_ready_trainer
         )
-        self._ahead, self._function = ahead, function
+        self._in_flight, self._function = in_flight, function
         promised = done
         while True:
             over = readers.are_at_their_end()
             goes_on = not (over or is_stopped())
-            while goes_on and (steps is None or promised < steps) and ahead.has_room:
+            while goes_on and (steps is None or promised < steps) and in_flight.has_room:
                 share = share_of(steps, promised, steps_per_execution)
                 value = self._coordinator.schedule(on_trainer, args=(iterator, share))
-                ahead.add(value, _Asked(share, readers.losses))
+                in_flight.add(value, _Call(share, readers.losses))
                 promised += share
-            if not ahead:
+            if not in_flight:
                 self.is_at_end = over
                 if over:
                     readers.warn_of_absent()
                 return
-            ended = ahead.next_ended(or_room=goes_on and (steps is None or promised < steps))
+            ended = in_flight.next_ended(or_room=goes_on and (steps is None or promised < steps))
             if ended is None:
                 continue
-            value, asked = ended
+            value, call = ended
             report = self._fetch(value)
-            promised += report["steps"] - asked.share
-            ahead.note_idle(report["ended"])
+            promised += report["steps"] - call.share
+            in_flight.note_idle(report["ended"])
             if report["ended"]:
-                readers.note_end(report["trainer"], asked.losses)
+                readers.note_end(report["trainer"], call.losses)
             yield report
 
     def run_once(
@@ -307,7 +315,7 @@ class ClusterExecutor:
 
     def _report_of(self, value: Any) -> Report:
         """Returns a call's report; if its trainer was lost, the report made from its notes."""
-        if isinstance(value, Noted) and isinstance(self._function, Noting):
+        if isinstance(value, LostRunNotes) and isinstance(self._function, NotingFunction):
             return self._function.report_of(value.notes)
         return value  # type: ignore[no-any-return]
 

@@ -84,21 +84,21 @@ class DealtPass:
             dealt = self._first_returned(most)
             if dealt is None:
                 dealt, self._next = Range(self._next, most), self._next + most
-            self._out[dealt] = None
+            self._scheduled[dealt] = None
             return dealt
 
-    def note_out(self, dealt: Range, outcome: Outcome) -> None:
+    def note_scheduled(self, dealt: Range, outcome: Outcome) -> None:
         """Notes the closure's value that tells whether a range is done."""
         with self._lock:
-            self._out[dealt] = outcome
+            self._scheduled[dealt] = outcome
 
     def note_done(self, dealt: Range) -> None:
         """Notes that the report on a range has arrived."""
         with self._lock:
-            del self._out[dealt]
+            del self._scheduled[dealt]
             # Cleaned up only now and then: finding useless bookmarks costs more than keeping some.
-            if len(self._bookmarks) > 2 * (len(self._out) + len(self._again) + 1):
-                self._bookmarks.keep_for(self._starts([*self._out, *self._again]))
+            if len(self._bookmarks) > 2 * (len(self._scheduled) + len(self._again) + 1):
+                self._bookmarks.keep_for(self._starts([*self._scheduled, *self._again]))
 
     def note_bookmark(self, report: Mapping[str, Any]) -> None:
         """Notes the bookmark in a report: how far its trainer's reader was."""
@@ -114,7 +114,7 @@ class DealtPass:
     def state_dict(self) -> dict[str, Any]:
         """Returns the JSON-able position; only while no closure runs, so all that ended is done."""
         with self._lock:
-            undone = [dealt for dealt, outcome in self._out.items() if not _is_done(outcome)]
+            undone = [dealt for dealt, outcome in self._scheduled.items() if not _is_done(outcome)]
             again = sorted([*undone, *self._again])
             nearest = {self._bookmarks.before(start) for start in self._starts(again)}
             return {
@@ -162,7 +162,7 @@ class DealtPass:
             )
             self._next = first
             self._again = deque(Range(*each) for each in again)
-            self._out: dict[Range, Outcome | None] = {}
+            self._scheduled: dict[Range, Outcome | None] = {}
             self._bookmarks = Bookmarks(Bookmark(*each) for each in bookmarks)
 
     def _starts(self, undone: Iterable[Range]) -> list[int]:

@@ -24,19 +24,19 @@ Note = Callable[[Any], bool]
 """Takes the result of one step, of types that closures may return; False: end after this step."""
 
 
-def unnoted(_step: Any) -> bool:
+def discard_note(_step: Any) -> bool:
     """A Note that keeps nothing, for calls whose report cannot be lost."""
     return True
 
 
-class Noting(ABC):
+class NotingFunction(ABC):
     """A function that changes values at each step, and notes the result of each step.
 
     If its trainer is lost, the notes are what is known of the steps that were committed.
     """
 
     def __call__(self, iterator: Any, steps: int) -> Report:
-        return self.run(iterator, steps, unnoted)
+        return self.run(iterator, steps, discard_note)
 
     @abstractmethod
     def run(self, iterator: Any, steps: int, note: Note) -> Report:

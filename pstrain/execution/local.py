@@ -208,15 +208,15 @@ class LocalExecutor:
     def checkpoint(self) -> None:
         return None
 
-    def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:  # noqa: ARG002
+    def rolling_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:  # noqa: ARG002
         return nullcontext()
 
-    def went_back(self, error: Exception) -> bool:  # noqa: ARG002
+    def wait_rolled_back(self, error: Exception) -> bool:  # noqa: ARG002
         return False
 
-    def confirm(self) -> None: ...
+    def check_intact(self) -> None: ...
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
         return not is_behind()
 
     def give_up(self) -> None: ...

@@ -10,7 +10,7 @@ import time
 from typing import Any
 
 from pstrain.element_ranges import Bookmark
-from pstrain.execution.executor import Noting, Report, StepFunction
+from pstrain.execution.executor import NotingFunction, Report, StepFunction
 from pstrain.trainer.context import get_current_worker_index
 from pstrain.trainer.staging import note
 
@@ -23,7 +23,7 @@ class OnTrainer:
 
     def __call__(self, iterator: Any, steps: int) -> Report:
         function = self._function
-        if isinstance(function, Noting):
+        if isinstance(function, NotingFunction):
             report = function.run(iterator, steps, note)
         else:
             report = function(iterator, steps)

@@ -38,16 +38,16 @@ class Restorable(Protocol):
     def checkpoint(self) -> CheckpointManager | None:
         """The CheckpointManager that the program gave to its coordinator, if any."""
 
-    def going_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
+    def rolling_back(self, manager: CheckpointManager) -> AbstractContextManager[None]:
         """Opens a scope in which a lost server takes everything back to the newest checkpoint."""
 
-    def went_back(self, error: Exception) -> bool:
+    def wait_rolled_back(self, error: Exception) -> bool:
         """Waits for the restore if a lost server caused ``error``; True if all is restored."""
 
-    def confirm(self) -> None:
+    def check_intact(self) -> None:
         """Raises if trained values are lost."""
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
         """Ends restoring for good; False if one is under way, or was done (``is_behind``)."""
 
     def give_up(self) -> None:
@@ -72,9 +72,11 @@ class Recovery:
                 for manager in self._managers:
                     manager.wait()
                 if self._managers:
-                    self._executor.confirm()
+                    self._executor.check_intact()
                 # Once retired, the loss of a server is a loss after training.
-                if not self._managers or self._executor.retire(lambda: self._progress.is_behind):
+                if not self._managers or self._executor.end_restoring(
+                    lambda: self._progress.is_behind
+                ):
                     return
                 raise RolledBackError("a parameter server was lost when training had ended")
             except DataServiceError as error:
@@ -86,10 +88,12 @@ class Recovery:
     def _went_back(self, error: Exception) -> bool:
         if not self._managers:
             return False
-        if not self._progress.is_behind and self._executor.went_back(error):
+        if not self._progress.is_behind and self._executor.wait_rolled_back(error):
             return True
         # A request that was under way during the restore fails only because its session is over.
-        return self._progress.is_behind and self._executor.went_back(RolledBackError(str(error)))
+        return self._progress.is_behind and self._executor.wait_rolled_back(
+            RolledBackError(str(error))
+        )
 
     def _forget_saves(self) -> None:
         """Waits for saves of the progress that was given up; their errors are logged."""
@@ -115,7 +119,7 @@ def recovery(
     with contextlib.ExitStack() as scopes:
         restored = [scopes.enter_context(_attached(manager, progress)) for manager in managers]
         if managers:
-            scopes.enter_context(executor.going_back(managers[0]))
+            scopes.enter_context(executor.rolling_back(managers[0]))
         if not saving:
             if restored and is_unfinished(restored[0], initial_epoch):
                 progress.load_state_dict(restored[0])

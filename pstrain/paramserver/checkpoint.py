@@ -18,7 +18,7 @@ from dataservice.runtime.durable import sync_folder
 from pstrain.errors import ResourceExhaustedError
 from pstrain.paramserver import safetensors
 from pstrain.paramserver.increments import Base, write_increment
-from pstrain.paramserver.output import OutputFile
+from pstrain.paramserver.output_file import OutputFile
 from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.table_file import write_blocks

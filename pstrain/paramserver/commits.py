@@ -56,7 +56,7 @@ class Entry(NamedTuple):
         return PartKey(self.closure, self.attempt, self.part)
 
 
-class Report(NamedTuple):
+class FenceReport(NamedTuple):
     """What a fenced trainer left behind. ``rows`` has the marks of its readers, by reader.
 
     For a closure that was still running, ``decided`` has the newest entry, after the earlier
@@ -116,13 +116,13 @@ class _Trainer(Generic[Payload]):
         del self.decided[closure]
         self.notes.drop(closure)
 
-    def report(self) -> Report:
+    def report(self) -> FenceReport:
         decided = []
         for closure, newest in self.decided.items():
             noted = self.notes.of(closure)
             is_noted = bool(noted) and noted[-1].part_key == newest.part_key
             decided += noted if is_noted else [*noted, newest]
-        return Report(decided, list(self.held), dict(self.rows))
+        return FenceReport(decided, list(self.held), dict(self.rows))
 
 
 class Commits(Generic[Payload]):
@@ -197,7 +197,7 @@ class Commits(Generic[Payload]):
         if key in known.held and known.held[key][0] <= tries:
             del known.held[key]
 
-    def fence(self, trainer: str) -> Report:
+    def fence(self, trainer: str) -> FenceReport:
         """Refuses all further requests of ``trainer``, and returns what it left.
 
         A repeat returns the same until :meth:`complete` is called.

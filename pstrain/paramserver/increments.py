@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 
 from pstrain.failpoints import reached
-from pstrain.paramserver.output import OutputFile
+from pstrain.paramserver.output_file import OutputFile
 from pstrain.paramserver.saved import SavedFile, SavedShard
 from pstrain.paramserver.snapshot import Snapshot
 from pstrain.paramserver.table_file import write_rows

@@ -30,20 +30,20 @@ def fill(spec: InitializerSpec, out: NDArray[Any], row_start: int) -> None:
     The first ``zero_columns`` values of a row are 0. Raises InvalidArgumentError for an unknown
     initializer, or for a parameter that it does not have.
     """
-    given = _checked(spec)
+    parameters = _checked(spec)
     if spec.name == "constant":
-        out[...] = given["value"]
+        out[...] = parameters["value"]
         return
     rows = out if out.dtype == np.float32 else np.empty(out.shape, np.float32)
     seed, width = spec.seed & 0x7FFFFFFFFFFFFFFF, out.shape[1]
     if spec.name == "uniform":
-        uniform_rows(rows, width, seed, row_start, given["low"], given["high"])
+        uniform_rows(rows, width, seed, row_start, parameters["low"], parameters["high"])
     else:
         tail = _BEYOND_TWO_STDDEV if spec.name == "truncated_normal" else 0.0
-        normal_rows(rows, width, seed, row_start, given["mean"], given["stddev"], tail)
+        normal_rows(rows, width, seed, row_start, parameters["mean"], parameters["stddev"], tail)
     if rows is not out:
         out[...] = rows
-    out[:, : int(given["zero_columns"])] = 0
+    out[:, : int(parameters["zero_columns"])] = 0
 
 
 def _checked(spec: InitializerSpec) -> dict[str, float]:

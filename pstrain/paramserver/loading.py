@@ -21,8 +21,8 @@ from dataservice.runtime.number_arrays import to_numbers
 from pstrain.errors import DataLossError, NotFoundError
 from pstrain.paramserver import safetensors
 from pstrain.paramserver.checkpoint import DENSE, tensors_of
-from pstrain.paramserver.input import InputFile
-from pstrain.paramserver.output import size_and_checksum
+from pstrain.paramserver.input_file import InputFile
+from pstrain.paramserver.output_file import size_and_checksum
 from pstrain.paramserver.saved import SavedShard, check_shape
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.table_file import ROW
@@ -146,7 +146,7 @@ def _restore_parts(pairs: _Pairs, blocks_of: _BlocksOf) -> None:
     for pair in pairs:
         by_part.setdefault(pair.part, []).append(pair)
     for part, mine in by_part.items():
-        _tell_of_lost_slots(mine)
+        _warn_of_lost_slots(mine)
         for rows, columns in blocks_of(part):
             if isinstance(rows, int):
                 _restore(mine, rows, columns)
@@ -254,7 +254,7 @@ def _has_slots_of(part: SavedShard, layout: SavedShard) -> bool:
     return part.optimizer == layout.optimizer and part.columns == layout.columns
 
 
-def _tell_of_lost_slots(pairs: _Pairs) -> None:
+def _warn_of_lost_slots(pairs: _Pairs) -> None:
     for shard, part, layout in pairs:
         if len(part.columns) > 1 and not _has_slots_of(part, layout):
             logger.warning(

@@ -16,12 +16,12 @@ from pstrain.buffers import read_only
 from pstrain.kernels import claims, scatter
 from pstrain.kernels.keys import NO_KEY, NO_ROW_EVER
 from pstrain.paramserver.initial import fill
+from pstrain.paramserver.row_watchers import RowWatchers
 from pstrain.paramserver.rules import BoundRule, apply_rule
 from pstrain.paramserver.shard_rows import SCATTER, WHOLE, Array, ShardRows
 from pstrain.paramserver.sharing import in_parts
 from pstrain.paramserver.slab import Slab
 from pstrain.paramserver.snapshot import Snapshot
-from pstrain.paramserver.watching import Watchers
 from pstrain.vocabulary import OptimizerSpec, VariableSpec
 
 
@@ -55,7 +55,7 @@ class Shard(ShardRows):
         self._unfilled = self.row_start
         self._initial_version = version if value is None else None
         self._rows = Slab((self.row_stop - self.row_start, self.width), spec.dtype)
-        self._watchers = Watchers(self._rows, self.row_start, self.row_stop)
+        self._watchers = RowWatchers(self._rows, self.row_start, self.row_stop)
         if value is not None:
             self.slab[...] = np.asarray(value).reshape(self.slab.shape)
             self._unfilled = self.row_stop
@@ -92,7 +92,7 @@ class Shard(ShardRows):
     def reset(self) -> None:
         """Gives all rows their initial values again, and removes their slots."""
         with self._lock:
-            self._watchers.tell_range(self.row_start, self.row_stop)
+            self._watchers.announce_range(self.row_start, self.row_stop)
             self._resize_slots(0, 0)
             self.optimizer, self.firsts = None, ()
             fill(self.spec.initializer, self.slab, self.row_start)
@@ -130,7 +130,7 @@ class Shard(ShardRows):
         rule = rule or BoundRule.of(optimizer)
         with self._lock:
             self._own_slots(optimizer)
-            self._watchers.tell(ids)
+            self._watchers.announce(ids)
             apply_rule(rule, self._rows.array, self.width, self.row_start, ids, gradient)
             self.version += 1
 
@@ -139,7 +139,7 @@ class Shard(ShardRows):
         self.check_assign(op, start, len(value))
         with self._lock:
             self._rows.move()
-            self._watchers.tell_range(start, start + len(value))
+            self._watchers.announce_range(start, start + len(value))
             WHOLE[op](self._view(start, start + len(value))[:, : self.width], value)
             self.version += 1
 
@@ -148,7 +148,7 @@ class Shard(ShardRows):
         self.check_scatter(op, ids)
         with self._lock:
             self._rows.move()
-            self._watchers.tell(ids)
+            self._watchers.announce(ids)
             self._scatter(op, ids, rows)
             self.version += 1
 
@@ -183,7 +183,7 @@ class Shard(ShardRows):
             free = rows >= 0
             free[free] = self.slab[numbers[free], 0] == NO_KEY
             if free.any():
-                self._watchers.tell(rows[free])
+                self._watchers.announce(rows[free])
                 self.slab[numbers[free], 0] = keys[free]
                 self.version += 1
         return rows
@@ -209,7 +209,7 @@ class Shard(ShardRows):
         self.check_range(start, stop)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
-            self._watchers.tell_range(start, stop)
+            self._watchers.announce_range(start, stop)
             self.optimizer, self.firsts = optimizer, firsts
             rows, at = self._view(start, stop), 0
             for column in columns:
@@ -230,7 +230,7 @@ class Shard(ShardRows):
         self.check_ids(ids)
         with self._lock:
             self._resize_slots(len(columns) - 1 - row_slots, row_slots)
-            self._watchers.tell(ids)
+            self._watchers.announce(ids)
             self.optimizer, self.firsts = optimizer, firsts
             self.slab[ids - self.row_start] = np.concatenate(columns, axis=1)
             self.version += 1

@@ -37,7 +37,7 @@ class Slab:
         self.array = self._pages.array
         """All rows, not a copy. Must not be used between :meth:`widen` and the last move."""
         self._widening: _Widening | None = None
-        self._turns = _Turns()
+        self._fair_lock = _FairLock()
 
     def gather(self, width: int, rows: NDArray[np.int64], row_start: int, out: Array) -> None:
         """Copies the first ``width`` columns of ``rows``, counted from ``row_start``.
@@ -46,7 +46,7 @@ class Slab:
         """
         if self._read(functools.partial(_gather, width, rows, row_start, out)):
             return
-        with self._turns.one():
+        with self._fair_lock.held():
             if self._widening is None:
                 _gather(width, rows, row_start, out, self.array)
             else:
@@ -56,7 +56,7 @@ class Slab:
         """Copies the first columns of rows ``[start, stop)``, as many as ``out`` has."""
         if self._read(functools.partial(_copy, start, stop, out)):
             return
-        with self._turns.one():
+        with self._fair_lock.held():
             if self._widening is None:
                 _copy(start, stop, out, self.array)
             else:
@@ -86,7 +86,7 @@ class Slab:
         while (widening := self._widening) is not None:
             if most_bytes is not None and moved_bytes >= most_bytes:
                 return widening.left
-            with self._turns.one():
+            with self._fair_lock.held():
                 moved_bytes += widening.move()
                 if not widening.left:
                     # _read relies on this order of assignments.
@@ -167,7 +167,7 @@ class _Widening:
         _copy(middle, stop, out[middle - start :], self._old.array)
 
 
-class _Turns:
+class _FairLock:
     """A fair lock: a thread that waits gets it before its present holder gets it again."""
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ class _Turns:
         self._now = threading.Lock()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
+    def held(self) -> Iterator[None]:
         with self._next:
             self._now.acquire()
         try:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pstrain.errors import CancelledError
 from pstrain.kernels import snapshots
 from pstrain.paramserver.changed_rows import MarkedRows
-from pstrain.paramserver.keeping import Keeping
+from pstrain.paramserver.kept_rows import KeptRows
 from pstrain.vocabulary import VariableSpec
 
 Array = NDArray[Any]
@@ -67,7 +67,7 @@ class Snapshot:
         self._groups = -(-len(slab) // self._group)
         listed = max(1, _LIST_BYTES // max(1, row_bytes * self._group))
         self._block = listed * max(1, _BLOCK_BYTES // _LIST_BYTES)
-        self._keeping: Keeping | None = Keeping(self._words, self._group, listed)
+        self._kept_rows: KeptRows | None = KeptRows(self._words, self._group, listed)
         self._read = 0
         # Blocks that were read, and the lists of the blocks before them, with their last runs. The
         # memory of both is not free yet.
@@ -81,25 +81,27 @@ class Snapshot:
     @property
     def kept_bytes(self) -> int:
         """The bytes that were copied because they changed; 0 once the snapshot is closed."""
-        keeping = self._keeping
-        return 0 if keeping is None else keeping.copied_bytes
+        kept_rows = self._kept_rows
+        return 0 if kept_rows is None else kept_rows.copied_bytes
 
     def needs(self, slab: Array) -> bool:
         """True if changes of ``slab`` have to be announced before they are made."""
-        is_wanted = self._keeping is not None and self._read < self._groups
+        is_wanted = self._kept_rows is not None and self._read < self._groups
         return is_wanted and slab is self._slab
 
     def keep_rows(self, ids: NDArray[np.int64]) -> None:
         """Keeps rows ``ids`` (global, in range), which are about to change."""
         with self._lock:
-            if self._keeping is not None:
-                self._keeping.keep_rows(self.row_start, ids, self._read)
+            if self._kept_rows is not None:
+                self._kept_rows.keep_rows(self.row_start, ids, self._read)
 
     def keep_range(self, start: int, stop: int) -> None:
         """Keeps rows ``[start, stop)``, which are about to change."""
         with self._lock:
-            if self._keeping is not None:
-                self._keeping.keep_range(start - self.row_start, stop - self.row_start, self._read)
+            if self._kept_rows is not None:
+                self._kept_rows.keep_range(
+                    start - self.row_start, stop - self.row_start, self._read
+                )
 
     def blocks(self) -> Iterator[Block]:
         """Yields blocks of some MB of rows; read each before the next. Can be iterated once."""
@@ -111,34 +113,34 @@ class Snapshot:
                 if last_group < self._groups and (making_room is None or making_room.done()):
                     making_room = thread.submit(self._make_room)
                 yield Block(self, first, min(last_group * self._group, len(self._slab)))
-                self._keeping_unless_closed()
+                self._kept_rows_unless_closed()
                 self._read = last_group
-                self._let_go(first_group, last_group)
+                self._free_block(first_group, last_group)
 
-    def _let_go(self, first_group: int, last_group: int) -> None:
+    def _free_block(self, first_group: int, last_group: int) -> None:
         """Frees the kept rows of a block that was read, once no thread can add to them any more."""
         self._passed.append((first_group, last_group))
         if not self._lock.acquire(blocking=False):
             return
         try:
-            keeping = self._keeping_unless_closed()
+            kept_rows = self._kept_rows_unless_closed()
             for kept, last in self._ended:
-                keeping.free(kept, last)
-            lists = [kept for passed in self._passed for kept in keeping.lists(*passed)]
+                kept_rows.free(kept, last)
+            lists = [kept for passed in self._passed for kept in kept_rows.lists(*passed)]
         finally:
             self._lock.release()
         self._passed = []
-        self._ended = [(kept, keeping.last_of(kept)) for kept in lists]
+        self._ended = [(kept, kept_rows.last_of(kept)) for kept in lists]
 
     def _make_room(self) -> None:
         """Prepares memory for rows that will be kept."""
         with self._lock:
-            keeping = self._keeping
-            places = keeping.room_to_make() if keeping is not None else None
-        if keeping is not None and places is not None:
-            keeping.make_room(*places)
+            kept_rows = self._kept_rows
+            places = kept_rows.room_to_make() if kept_rows is not None else None
+        if kept_rows is not None and places is not None:
+            kept_rows.make_room(*places)
             with self._lock:
-                keeping.open_room(places[1])
+                kept_rows.open_room(places[1])
 
     def read(self, first: int, column: int, start: int, target: NDArray[np.uint8]) -> None:
         """Reads a column of the rows from ``first`` on, beginning at byte ``start``, to ``target``.
@@ -154,7 +156,7 @@ class Snapshot:
         # Updates go on meanwhile. The old values of rows that they change were kept before, and
         # replace the new values here. This order needs no lock, which would wait for each update.
         snapshots.read_column(self._words, first, a, b, word, out)
-        self._keeping_unless_closed().read(first, a, b, word, out)
+        self._kept_rows_unless_closed().read(first, a, b, word, out)
 
     def read_rows(self, rows: NDArray[np.int64]) -> list[Array]:
         """Returns all columns of ``rows`` (ascending, at least one), each [n, width].
@@ -163,22 +165,22 @@ class Snapshot:
         """
         out = np.empty((len(rows), self._words.shape[1]), self._words.dtype)
         snapshots.read_rows(self._words, rows, out)
-        self._keeping_unless_closed().read_rows(rows, out)
+        self._kept_rows_unless_closed().read_rows(rows, out)
         edges = np.cumsum([0, *self.widths])
         table = out.view(self.dtype)
         return [np.ascontiguousarray(table[:, a:b]) for a, b in itertools.pairwise(edges)]
 
-    def _keeping_unless_closed(self) -> Keeping:
-        keeping = self._keeping
-        if keeping is None:
+    def _kept_rows_unless_closed(self) -> KeptRows:
+        kept_rows = self._kept_rows
+        if kept_rows is None:
             raise CancelledError("this snapshot was given up while it was read")
-        return keeping
+        return kept_rows
 
     def close(self) -> None:
         """Frees what was kept, and keeps nothing from now on. Idempotent."""
         with self._lock:
             self._read = self._groups
-            self._keeping = None
+            self._kept_rows = None
 
 
 class Block:

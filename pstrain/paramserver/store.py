@@ -17,7 +17,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from pstrain.errors import AlreadyExistsError, NotFoundError
-from pstrain.paramserver.commits import Commits, Entry, PartKey, Report
+from pstrain.paramserver.commits import Commits, Entry, FenceReport, PartKey
 from pstrain.paramserver.gate import Gate
 from pstrain.paramserver.held_snapshots import HeldSnapshots, Named
 from pstrain.paramserver.loading import NOTHING, Staged
@@ -205,7 +205,7 @@ class Store:
         with self._lock:
             self._commits.abort(trainer, key, tries)
 
-    def fence(self, trainer: str) -> Report:
+    def fence(self, trainer: str) -> FenceReport:
         """Refuses all further requests of ``trainer``; returns what it left behind here."""
         with self._lock:
             return self._commits.fence(trainer)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.number_arrays import from_numbers
 from pstrain.errors import InternalError
-from pstrain.paramserver.output import OutputFile
+from pstrain.paramserver.output_file import OutputFile
 from pstrain.paramserver.snapshot import Block, Snapshot
 
 ROW = "row"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pstrain.errors import CancelledError
-from pstrain.trainer.overdue import Overdue
+from pstrain.trainer.flush_timer import FlushTimer
 from pstrain.trainer.staging import ClosureRun
 from pstrain.wire import trainer_pb2 as pb
 
@@ -67,7 +67,7 @@ def cancelled_error(run: ClosureRun) -> CancelledError:
 
 
 @dataclass(slots=True, eq=False)
-class Pending:
+class PendingPart:
     """A part that waits for its turn. ``result``: None if its closure goes on.
 
     ``note``: the closure's notes on this part, used if its trainer is lost before its end.
@@ -86,7 +86,7 @@ class Pending:
 class Cancelling(ABC):
     """The part of a committer that cancels runs. Thread-safe."""
 
-    _overdue: Overdue
+    _flush_timer: FlushTimer
 
     def __init__(self, send: Send, fail: Fail) -> None:
         self._send = send
@@ -96,7 +96,7 @@ class Cancelling(ABC):
         self._changed = threading.Condition(self._lock)
         self._open = OpenRuns()
         self.is_traced = False
-        self._pending: dict[ClosureRun, Pending] = {}
+        self._pending: dict[ClosureRun, PendingPart] = {}
 
     def admit(self, keys: Iterable[Key]) -> None:
         """Adds runs that were ordered; from now on they can be cancelled."""
@@ -117,7 +117,7 @@ class Cancelling(ABC):
                 return False
             self._open.cancel(key)
             if pending is not None:
-                self._refuse(pending)
+                self._fail_cancelled(pending)
             return True
 
     def check_wanted(self, run: ClosureRun) -> None:
@@ -126,8 +126,8 @@ class Cancelling(ABC):
         if self._open.is_cancelled(run):
             raise cancelled_error(run)
 
-    def _tell(self, results: list[pb.ClosureResult]) -> None:
-        """Reports results of closures that have ended here."""
+    def _report(self, results: list[pb.ClosureResult]) -> None:
+        """ResultQueue results of closures that have ended here."""
         for result in results:
             run = self._open.end((result.id, result.attempt))
             if run is not None and self.is_traced:
@@ -143,7 +143,7 @@ class Cancelling(ABC):
             run.is_ending = True
             return result
 
-    def _refuse(self, pending: Pending) -> None:
+    def _fail_cancelled(self, pending: PendingPart) -> None:
         """Drops the changes of a cancelled closure's part. Callers hold the lock."""
         error = cancelled_error(pending.run)
         if pending.result is None:
@@ -153,6 +153,6 @@ class Cancelling(ABC):
             pending.result = self._fail(pending.result, error)
         if pending.held_s is not None:
             pending.held_s = -math.inf  # it is overdue
-            self._overdue.note()
+            self._flush_timer.arm()
         pending.run.drop_changes()
         self._changed.notify_all()

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from pstrain.config import ParameterConfig
 from pstrain.features.key_map import KeyMaps, KeyQuery
 from pstrain.paramserver.messages import LateBody, body_arrays
+from pstrain.trainer.consistent_reads import WaitRestored, consistent_read
 from pstrain.trainer.outgoing import Answers, Header, Message
-from pstrain.trainer.outlasting import Outlast, outlasting
 from pstrain.vocabulary import VariableSpec
 
 Ask = Callable[[Mapping[int, Message]], Answers]
@@ -28,7 +28,7 @@ class KeyClaims(ABC):
     """The requests of parameters on servers for variables whose values are keys."""
 
     session: str
-    outlast: Outlast
+    wait_restored: WaitRestored
     key_maps: KeyMaps
     hold_closures: Callable[[], AbstractContextManager[None]]
 
@@ -45,7 +45,7 @@ class KeyClaims(ABC):
     def ask_all(self, headers: Mapping[int, Header], *, timeout_s: float) -> dict[int, Header]:
         """Sends messages without a body; returns the headers of the replies."""
 
-    @outlasting
+    @consistent_read
     def claim(self, spec: VariableSpec, asked: KeyQuery) -> NDArray[np.int64]:
         """Returns the rows of keys; below 0 for a key without a row (``NO_ROW``, ``NO_ROW_EVER``).
 
@@ -53,7 +53,7 @@ class KeyClaims(ABC):
         """
         return _claim(self._answers, spec, asked)
 
-    @outlasting
+    @consistent_read
     def count_keys(self, spec: VariableSpec) -> dict[str, int]:
         """Counts the rows that are ``used`` and the claims that were ``refused``."""
         headers: dict[int, Header] = {}
@@ -64,7 +64,7 @@ class KeyClaims(ABC):
         return {what: sum(reply[what] for reply in replies) for what in ("used", "refused")}
 
     @contextmanager
-    def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
+    def reassigning_rows(self, variables: Sequence[int]) -> Iterator[None]:
         """Opens a scope that changes values at once.
 
         If they are keys, no closure may use the old rows of keys: running closures end first,

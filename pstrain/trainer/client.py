@@ -21,6 +21,7 @@ from pstrain.paramserver import messages, transport
 from pstrain.paramserver.messages import Array, LateBody, Part
 from pstrain.paramserver.saved import Saved, Tracking
 from pstrain.trainer.claiming import KeyClaims
+from pstrain.trainer.consistent_reads import WaitRestored, consistent_read, never_restored
 from pstrain.trainer.loading import load
 from pstrain.trainer.outgoing import (
     Answers,
@@ -30,7 +31,6 @@ from pstrain.trainer.outgoing import (
     Push,
     pull_messages,
 )
-from pstrain.trainer.outlasting import Outlast, never, outlasting
 from pstrain.trainer.pull import Pull
 from pstrain.trainer.server_session import ServerSession
 from pstrain.trainer.snapshot import RemoteSnapshot
@@ -80,11 +80,11 @@ class RemoteParameters(ServerSession, KeyClaims):
         self.consistency: Consistency = ASYNC
         self._wholes: dict[tuple[int, int], tuple[int, Array]] = {}
         self._has_slots: set[tuple[int, str]] = set()
-        self._first_values: dict[int, list[tuple[int, Array]]] = {}
-        self.untold: list[str] = []
+        self._initial_values: dict[int, list[tuple[int, Array]]] = {}
+        self.undropped_snapshots: list[str] = []
         self.key_maps = KeyMaps()
         self.hold_closures: Callable[[], AbstractContextManager[None]] = nullcontext
-        self.outlast: Outlast = never
+        self.wait_restored: WaitRestored = never_restored
 
     def device(self, ps: int) -> str:
         return f"/job:ps/task:{ps}"
@@ -101,30 +101,30 @@ class RemoteParameters(ServerSession, KeyClaims):
         if value is None or value.nbytes > _KEPT_MAX_BYTES:
             self._work_through(headers)
             if value is not None:
-                self.give_first(spec, value)
+                self.set_initial_values(spec, value)
             return
         # One message: the cost of making many small variables is that of their messages.
         rows = as_rows(spec, value, spec.rows)
         self._answers({ps: _with_rows(header, spec, rows) for ps, header in headers.items()})
-        self._first_values[spec.id] = [(0, value.copy())]
+        self._initial_values[spec.id] = [(0, value.copy())]
 
-    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
+    def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
         self.assign(spec, "set", value, start)
-        kept = self._first_values.setdefault(spec.id, [])
+        kept = self._initial_values.setdefault(spec.id, [])
         if spec.rows * row_bytes(spec) <= _KEPT_MAX_BYTES:
             kept.append((start, value.copy()))
 
-    def begin_again(self, spec: VariableSpec) -> bool:
+    def reset_initial_values(self, spec: VariableSpec) -> bool:
         """Gives a variable that was created again its first values.
 
         False if they were too large to be kept.
         """
-        parts = self._first_values.get(spec.id)
+        parts = self._initial_values.get(spec.id)
         for start, value in parts or ():
             self.assign(spec, "set", value, start)
         return parts is None or bool(parts)
 
-    @outlasting
+    @consistent_read
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:
         pull = Pull(requests, self._wholes, self._config.chunk_bytes, self.transport_dtype)
         pulls = pull_messages(pull)
@@ -174,7 +174,7 @@ class RemoteParameters(ServerSession, KeyClaims):
             },
         )
 
-    @outlasting
+    @consistent_read
     def read(
         self,
         spec: VariableSpec,
@@ -201,7 +201,7 @@ class RemoteParameters(ServerSession, KeyClaims):
                 out[a - start : b - start] = transport.float32_of(rows)
         return out.reshape(shape_of_rows(spec, stop - start))
 
-    @outlasting
+    @consistent_read
     def read_rows(self, spec: VariableSpec, ids: Array) -> Array:
         _before_read([spec])
         lookup = look_up(spec, ids)
@@ -255,7 +255,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         agree: Callable[[], None] = agreed,
     ) -> None:
         _before_read(specs.values())
-        with self.giving_rows_anew([spec.id for spec in specs.values()]):
+        with self.reassigning_rows([spec.id for spec in specs.values()]):
             load(self, directory, specs, saved, agree)
 
     def change_session(self, session: str) -> None:
@@ -292,7 +292,7 @@ class RemoteParameters(ServerSession, KeyClaims):
         """Makes changes, by server: at once, or staged with those of the running closure."""
         staging = current_staging()
         if staging is None:
-            with self.giving_rows_anew(variables):
+            with self.reassigning_rows(variables):
                 self._ask({ps: self._request(*each) for ps, each in changes.items()}, repeat=False)
             return
         staging.touch(variables)

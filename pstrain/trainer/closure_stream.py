@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from dataservice.errors import CancelledError, UnavailableError
-from pstrain.trainer.reports import Reports
-from pstrain.trainer.staging import Held
+from pstrain.trainer.result_queue import ResultQueue
+from pstrain.trainer.staging import HeldEnd
 from pstrain.trainer.trainer_session import ClosureOrder, TrainerSession
 from pstrain.wire import trainer_pb2 as pb
 
@@ -41,14 +41,14 @@ class ClosureStream:
         self._session_of = session_of
         self._note_run = note_run
         self._waiting: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        self._ended = Reports(self._waiting.qsize)
+        self._outgoing = ResultQueue(self._waiting.qsize)
         self._runners: list[threading.Thread] = []
         self._session: TrainerSession | None = None
 
     def replies(self) -> Iterator[pb.RunReply]:
         """Yields results in the order in which closures end, until the stream is closed."""
         threading.Thread(target=self._read, name="closures", daemon=True).start()
-        while (message := self._ended.take()) is not None:
+        while (message := self._outgoing.take()) is not None:
             if isinstance(message, Exception):
                 raise message
             yield message
@@ -57,31 +57,31 @@ class ClosureStream:
         """Feeds the runner threads; at its end, always ends them and the results."""
         try:
             for request in self._requests:
-                self._obey(request)
+                self._handle(request)
         except (CancelledError, UnavailableError) as error:
             logger.info("closure stream ended: %s", error)
         except Exception as error:
-            self._ended.put(error)
+            self._outgoing.put(error)
         finally:
             self._drain()
             for _ in self._runners:
                 self._waiting.put(None)
             if self._session is not None:
                 self._session.committer.close()
-            self._ended.put(None)
+            self._outgoing.put(None)
 
-    def _obey(self, request: pb.RunRequest) -> None:
+    def _handle(self, request: pb.RunRequest) -> None:
         session = self._session_of(request)
         if self._session is not None and session is not self._session:
             raise CancelledError("the coordinator has configured this trainer anew")
         self._session = session
-        session.outlet = self._ended
+        session.replies = self._outgoing
         session.committer.low_water = request.low_water
         session.committer.is_traced = request.is_traced
         session.committer.settle(request.settled)
         session.define(request)
         for resource_id in request.positions_of:
-            self._ended.put(pb.RunReply(positions=[session.position(resource_id)]))
+            self._outgoing.put(pb.RunReply(positions=[session.position(resource_id)]))
         while len(self._runners) < session.closures_in_flight:
             self._start_runner(session)
         for late in request.dropped:
@@ -92,7 +92,7 @@ class ClosureStream:
         for late in request.dropped:
             self._waiting.put(late)
         for run in request.cancelled:
-            self._ended.put(pb.RunReply(cancels=[session.cancel(run)]))
+            self._outgoing.put(pb.RunReply(cancels=[session.cancel(run)]))
 
     def _start_runner(self, session: TrainerSession) -> None:
         name = f"closure-runner-{len(self._runners)}"
@@ -101,7 +101,7 @@ class ClosureStream:
         self._runners.append(runner)
 
     def _run(self, session: TrainerSession) -> None:
-        held: Held | None = None
+        held: HeldEnd | None = None
         while (order := self._next(session, held)) is not None:
             if isinstance(order, pb.RunId):
                 session.give_back(order)
@@ -109,7 +109,7 @@ class ClosureStream:
                 held = session.run(order, held)
                 self._note_run()
 
-    def _next(self, session: TrainerSession, held: Held | None) -> Order | None:
+    def _next(self, session: TrainerSession, held: HeldEnd | None) -> Order | None:
         """Returns the next order; before waiting for one, commits what the thread held back."""
         try:
             return self._waiting.get_nowait()

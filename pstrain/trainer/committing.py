@@ -4,8 +4,8 @@ The end of a closure with changes is held back briefly: its thread goes on, and 
 closure travels with the decision and the commits, which saves a message to each server. A thread
 that has nothing else to do commits what it held back, and a thread of its own commits what is
 overdue. Changes that servers refuse fail their closure; the others of the group are committed again
-without them. Must not know how a group is committed: that is ``deciding``. Invariant: a thread that
-waits for a turn has no element in a part that is not ready, so no wait is endless.
+without them. Must not know how a group is committed: that is ``two_phase_commit``. Invariant: a
+thread that waits for a turn has no element in a part that is not ready, so no wait is endless.
 """
 
 from __future__ import annotations
@@ -18,28 +18,28 @@ from typing import Final
 from pstrain.errors import (
     CancelledError,
 )
-from pstrain.trainer.cancelling import Fail, Pending, Send, cancelled_error
+from pstrain.trainer.cancelling import Fail, PendingPart, Send, cancelled_error
 from pstrain.trainer.client import RemoteParameters
-from pstrain.trainer.deciding import Deciding, GiveUp
 from pstrain.trainer.decisions import encoded_notes
+from pstrain.trainer.flush_timer import FlushTimer
 from pstrain.trainer.outgoing import Answers, Pulls
-from pstrain.trainer.overdue import Overdue
-from pstrain.trainer.staging import ClosureRun, Held
+from pstrain.trainer.staging import ClosureRun, HeldEnd
 from pstrain.trainer.turns import Receipt
+from pstrain.trainer.two_phase_commit import GiveUp, TwoPhaseCommit
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
 HELD_S: Final = 0.05
 """How long the end of a closure is held back, up to twice, for the next pull of its thread.
 
-Each look for what is overdue takes the interpreter from the steps, so it must not be too short.
+Each check for overdue ends takes the interpreter from the steps, so it must not be too short.
 """
 
 _RECHECK_S: Final = 1.0
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 
-class Committer(Deciding):
+class Committer(TwoPhaseCommit):
     """Commits the closures of one trainer in one session. Thread-safe.
 
     ``trainer`` names this incarnation, by which servers fence it. ``send`` sends results to the
@@ -57,9 +57,11 @@ class Committer(Deciding):
         fail: Fail,
     ) -> None:
         super().__init__(parameters, trainer, send, give_up, fail)
-        self._overdue = Overdue(self._commit_overdue, HELD_S)
+        self._flush_timer = FlushTimer(self._commit_overdue, HELD_S)
 
-    def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
+    def new_run(
+        self, token: StepToken, parts_decided: int, held: HeldEnd | None = None
+    ) -> ClosureRun:
         """Begins a run that commits here.
 
         ``parts_decided``: as in ClosureRun. ``held``: what the last run of the same thread left.
@@ -90,14 +92,14 @@ class Committer(Deciding):
         """
         answers: Answers = {}
         held = run.held
-        while isinstance(held, Pending) and not held.is_done:
+        while isinstance(held, PendingPart) and not held.is_done:
             group = self._wait_for_turn(held, patiently=not run.tickets)
             if not group:
                 break
             answers |= self._commit_group(group, pulls)
         return answers
 
-    def end(self, run: ClosureRun, result: pb.ClosureResult) -> Held | None:
+    def end(self, run: ClosureRun, result: pb.ClosureResult) -> HeldEnd | None:
         """Ends a closure; returns what its thread has to commit with its next pull, if anything.
 
         The result of a closure that failed or made no changes is sent at once. Raises
@@ -109,16 +111,16 @@ class Committer(Deciding):
         if not run.tickets and (not run.has_changes or run.was_decided):
             # Without the lock: there is nothing to commit, even if it is cancelled meanwhile.
             is_cancelled = self._open.is_cancelled(run)
-            self._tell([self._fail(result, cancelled_error(run)) if is_cancelled else result])
+            self._report([self._fail(result, cancelled_error(run)) if is_cancelled else result])
         elif run.has_changes:
             return self._hold(run, result)
         else:
             self._commit(run, result, {})
         return run.held
 
-    def flush(self, held: Held) -> None:
+    def flush(self, held: HeldEnd) -> None:
         """Commits what was held back by a thread that runs no closure now."""
-        while isinstance(held, Pending) and not held.is_done:
+        while isinstance(held, PendingPart) and not held.is_done:
             group = self._wait_for_turn(held, patiently=True)
             if group:
                 self._commit_group(group, {})
@@ -133,26 +135,26 @@ class Committer(Deciding):
                 lambda: not any(p.is_busy for p in self._pending.values()), _CLOSE_TIMEOUT_S
             )
         # The timer thread commits nothing beyond what was waited for above.
-        self._overdue.close(max(0.0, until_s - time.monotonic()))
+        self._flush_timer.close(max(0.0, until_s - time.monotonic()))
 
-    def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> Pending:
+    def _hold(self, run: ClosureRun, result: pb.ClosureResult) -> PendingPart:
         """Holds back the end of a closure, one per thread: commits what was held before."""
         earlier, run.held = run.held, None
-        pending = Pending(run, result, held_s=time.monotonic())
+        pending = PendingPart(run, result, held_s=time.monotonic())
         # The earlier closure may wait for elements of this one, which must be pending by then.
         if earlier is not None and not run.tickets:
             self.flush(earlier)
         self._add(pending)
-        self._overdue.note()
+        self._flush_timer.arm()
         if earlier is not None:
             self.flush(earlier)
         return pending
 
-    def _add(self, pending: Pending) -> None:
+    def _add(self, pending: PendingPart) -> None:
         with self._lock:
             self._pending[pending.run] = pending
             if self._open.is_cancelled(pending.run):
-                self._refuse(pending)
+                self._fail_cancelled(pending)
             # Other threads may wait for this part, to commit with it.
             self._changed.notify_all()
 
@@ -173,7 +175,7 @@ class Committer(Deciding):
         """Commits a part, alone or in a group; blocks until it is decided and fully applied."""
         # A closure that ends here has a result and needs no notes.
         note = encoded_notes(run) if result is None else None
-        pending = Pending(run, result, note=note)
+        pending = PendingPart(run, result, note=note)
         self._add(pending)
         answers: Answers = {}
         while not pending.is_done:
@@ -184,7 +186,7 @@ class Committer(Deciding):
             raise pending.error
         return answers
 
-    def _wait_for_turn(self, pending: Pending, *, patiently: bool) -> list[Pending]:
+    def _wait_for_turn(self, pending: PendingPart, *, patiently: bool) -> list[PendingPart]:
         """Waits until ``pending`` may commit and returns the group that commits with it.
 
         Returns an empty list if another thread has committed it meanwhile, or, unless
@@ -205,33 +207,33 @@ class Committer(Deciding):
                 self._changed.wait(_RECHECK_S)
             return []
 
-    def _group(self, run: ClosureRun) -> list[Pending] | None:
+    def _group(self, run: ClosureRun) -> list[PendingPart] | None:
         free = {run for run, pending in self._pending.items() if not pending.is_busy}
         members = self._turns.group(run, free)
         return None if members is None else [self._pending[member] for member in members]
 
-    def _commit_group(self, group: list[Pending], pulls: Pulls) -> Answers:
+    def _commit_group(self, group: list[PendingPart], pulls: Pulls) -> Answers:
         """Commits a group and tells the threads that wait for its members.
 
         If a server refuses changes of some members, the others stay pending, to be committed again.
         Raises CancelledError if the trainer was given up.
         """
         answers: Answers = {}
-        errors: dict[Pending, Exception] = {}
+        errors: dict[PendingPart, Exception] = {}
         try:
             self._perform(group, pulls, answers)
         except Exception as raised:
             errors = self._failed_members(group, raised)
         failed = self._end_group(group, errors)
         if failed:
-            self._tell(failed)
+            self._report(failed)
         for error in errors.values():
             if isinstance(error, CancelledError):
                 raise error
         return answers
 
     def _end_group(
-        self, group: list[Pending], errors: dict[Pending, Exception]
+        self, group: list[PendingPart], errors: dict[PendingPart, Exception]
     ) -> list[pb.ClosureResult]:
         """Marks members as committed, failed, or pending again.
 
@@ -256,7 +258,7 @@ class Committer(Deciding):
             self._changed.notify_all()
         return failed
 
-    def _hold_as_failed(self, member: Pending, error: Exception) -> bool:
+    def _hold_as_failed(self, member: PendingPart, error: Exception) -> bool:
         """Makes a held member one that failed; its elements are used up when its turn comes.
 
         False if it took no element.
@@ -265,5 +267,5 @@ class Committer(Deciding):
         member.result = self._fail(member.result, error)
         member.run.drop_changes()
         member.held_s = -math.inf  # it is overdue
-        self._overdue.note()
+        self._flush_timer.arm()
         return bool(member.run.tickets)

@@ -32,11 +32,11 @@ logger = logging.getLogger(__name__)
 _sources = itertools.count()
 _CLOSED = "this per-worker iterator was closed: make another with iter()"
 
-Taken = Callable[[int, Any], None]
+OnTaken = Callable[[int, Any], None]
 """Is called for each element that was taken: with the number of its iterator, and its receipt."""
 
 
-class Kept(NamedTuple):
+class TakenElement(NamedTuple):
     """An element as it was taken, with its receipt, and the position before it if known."""
 
     element: Any
@@ -44,37 +44,37 @@ class Kept(NamedTuple):
     position: dict[str, Any] | None
 
 
-class _Alone(AbstractContextManager[None]):
-    """A lock scope that calls ``left`` after its end; a class, for each element enters two."""
+class _LockThen(AbstractContextManager[None]):
+    """A lock scope that calls ``after`` after its end; a class, for each element enters two."""
 
-    def __init__(self, lock: threading.Lock, left: Callable[[], None]) -> None:
-        self._lock, self._left = lock, left
+    def __init__(self, lock: threading.Lock, after: Callable[[], None]) -> None:
+        self._lock, self._after = lock, after
 
     def __enter__(self) -> None:
         self._lock.acquire()
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
-        self._left()
+        self._after()
 
 
 class TrainerIterator:
     """An iterator over this trainer's dataset. ``next`` blocks until there is an element.
 
-    ``wait_s``: the time that all callers together have waited in ``next``. ``taken`` is called, in
-    order, for each element that has a receipt, and for the end, which may use up rows that made no
-    element.
+    ``wait_s``: the time that all callers together have waited in ``next``. ``on_taken`` is called,
+    in order, for each element that has a receipt, and for the end, which may use up rows that made
+    no element.
     """
 
-    def __init__(self, make: Callable[[], Iterator[Any]], taken: Taken | None = None) -> None:
+    def __init__(self, make: Callable[[], Iterator[Any]], on_taken: OnTaken | None = None) -> None:
         self._make = make
-        self._taken = taken
+        self._on_taken = on_taken
         self._source = next(_sources)
         self._iterator: Iterator[Any] | None = None
         self._failure: ClosureInputError | None = None
-        self._returned: deque[Kept] = deque()
+        self._returned: deque[TakenElement] = deque()
         self._lock = threading.Lock()
-        self._alone = _Alone(self._lock, self._close_left_open)
+        self._exclusive = _LockThen(self._lock, self._close_left_open)
         self._closing = threading.Lock()  # held briefly, also while another thread is in `next`
         self._is_closed = False
         self._left_open: Any = None
@@ -85,11 +85,11 @@ class TrainerIterator:
 
     def __next__(self) -> Any:
         started_s = time.perf_counter()
-        run = current_staging() if self._taken is not None else None
+        run = current_staging() if self._on_taken is not None else None
         if run is not None and self._has_receipts():
             run.before_take()
         keeps = isinstance(run, ClosureRun) and run.keeps_elements
-        with self._alone:
+        with self._exclusive:
             try:
                 kept = self._returned.popleft() if self._returned else self._take(keeps)
             except StopIteration:
@@ -105,7 +105,7 @@ class TrainerIterator:
                 run.keep(self, kept)  # type: ignore[union-attr]
             return kept.element
 
-    def _take(self, keeps: bool) -> Kept:
+    def _take(self, keeps: bool) -> TakenElement:
         iterator: Any = self._open()
         position = None
         is_local = not getattr(iterator, "services", None)
@@ -116,30 +116,30 @@ class TrainerIterator:
         except StopIteration:
             self._note_taken(self._receipt(iterator))
             raise
-        return Kept(element, self._receipt(iterator), position)
+        return TakenElement(element, self._receipt(iterator), position)
 
-    def give_back(self, element: Kept) -> None:
+    def give_back(self, element: TakenElement) -> None:
         """Makes the element that was taken last the next one again."""
-        with self._alone:
+        with self._exclusive:
             self._returned.appendleft(element)
 
     def _has_receipts(self) -> bool:
-        with self._alone:
+        with self._exclusive:
             return bool(getattr(self._open(), "services", ()))
 
     def _receipt(self, iterator: Any) -> Any:
-        if self._taken is None or not hasattr(iterator, "receipt"):
+        if self._on_taken is None or not hasattr(iterator, "receipt"):
             return None
         receipt = iterator.receipt()
         return None if receipt.is_empty else receipt
 
     def _note_taken(self, receipt: Any) -> None:
-        if self._taken is not None and receipt is not None:
-            self._taken(self._source, receipt)
+        if self._on_taken is not None and receipt is not None:
+            self._on_taken(self._source, receipt)
 
     def position(self) -> dict[str, Any] | None:
         """Returns the position; None before the first use. UnimplementedError if it has none."""
-        with self._alone:
+        with self._exclusive:
             iterator: Any = self._iterator
             if iterator is None:
                 return None
@@ -154,14 +154,14 @@ class TrainerIterator:
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the position, as the dataset's own iterator gives it."""
-        with self._alone:
+        with self._exclusive:
             if self._returned and self._returned[0].position is not None:
                 return self._returned[0].position
             return self._open().state_dict()  # type: ignore[attr-defined, no-any-return]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a position given by :meth:`state_dict`."""
-        with self._alone:
+        with self._exclusive:
             self._returned.clear()
             self._open().load_state_dict(state)  # type: ignore[attr-defined]
 

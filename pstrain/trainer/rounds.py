@@ -16,11 +16,11 @@ from pstrain.failpoints import reached
 from pstrain.trainer.cancelling import Fail, Send
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
-from pstrain.trainer.deciding import GiveUp
 from pstrain.trainer.decisions import encoded_marks
 from pstrain.trainer.outgoing import Answers, Header, Pulls
-from pstrain.trainer.staging import ClosureRun, Held, one_message
+from pstrain.trainer.staging import ClosureRun, HeldEnd, one_message
 from pstrain.trainer.turns import Phase
+from pstrain.trainer.two_phase_commit import GiveUp
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
 
@@ -47,7 +47,9 @@ class RoundCommitter(Committer):
         self._latest: ClosureRun | None = None
         self._late: set[StepToken] = set()
 
-    def new_run(self, token: StepToken, parts_decided: int, held: Held | None = None) -> ClosureRun:
+    def new_run(
+        self, token: StepToken, parts_decided: int, held: HeldEnd | None = None
+    ) -> ClosureRun:
         run = ClosureRun(token, self, parts_decided, held, self._keeps_elements)
         run.is_of_round = True
         self._latest = run
@@ -61,7 +63,7 @@ class RoundCommitter(Committer):
             "whose changes are made with those of the other trainers; schedule one step at a time"
         )
 
-    def end(self, run: ClosureRun, result: pb.ClosureResult) -> Held | None:
+    def end(self, run: ClosureRun, result: pb.ClosureResult) -> HeldEnd | None:
         """Prepares the changes of a closure, unless it failed or is late, and sends its result."""
         if self.is_late(run.token):
             return None
@@ -83,7 +85,7 @@ class RoundCommitter(Committer):
         result.servers.extend(sorted(messages))
         result.has_gradient = any(h["kind"] == "push" for m in messages.values() for h in m[0])
         result.rows_json = encoded_marks(run.tickets)
-        self._tell([result])
+        self._report([result])
         return None
 
     def is_late(self, token: StepToken) -> bool:
@@ -103,7 +105,7 @@ class RoundCommitter(Committer):
             self._undo(run)
         with self._lock:
             self._late.discard(token)
-        self._tell([pb.ClosureResult(id=token.closure, attempt=token.attempt, was_dropped=True)])
+        self._report([pb.ClosureResult(id=token.closure, attempt=token.attempt, was_dropped=True)])
 
     def _undo(self, run: ClosureRun) -> None:
         with self._lock:

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 _DROP_TIMEOUT_S: Final = 5.0
 # A server that misses the ends of more snapshots than this is lost, and starts anew anyway.
-_UNTOLD_MAX: Final = 64
+_UNDROPPED_MAX: Final = 64
 
 
 class Servers(Protocol):
@@ -33,7 +33,7 @@ class Servers(Protocol):
 
     session: str
     key_maps: KeyMaps
-    untold: list[str]
+    undropped_snapshots: list[str]
     """Ids of snapshots whose end may not have reached every server."""
 
     @property
@@ -76,15 +76,15 @@ class RemoteSnapshot:
     def _take(
         self, header: dict[str, Any], specs: Mapping[str, VariableSpec], names: Sequence[str]
     ) -> dict[int, dict[str, Any]]:
-        untold = self._servers.untold[:]
+        undropped_snapshots = self._servers.undropped_snapshots[:]
         variables = [[name, specs[name].id] for name in names]
         replies = self._ask(
-            {**header, "variables": variables, "ended": untold},
+            {**header, "variables": variables, "ended": undropped_snapshots},
             self._servers.config.request_timeout_s,
         )
-        for each in untold:
+        for each in undropped_snapshots:
             with contextlib.suppress(ValueError):
-                self._servers.untold.remove(each)
+                self._servers.undropped_snapshots.remove(each)
         return replies
 
     def write(self, directory: str, base: Base | None = None) -> Saved:
@@ -108,8 +108,8 @@ class RemoteSnapshot:
             self._ask({"kind": "drop"}, _DROP_TIMEOUT_S)
         except DataServiceError as error:
             logger.debug("snapshot %s could not be dropped: %s", self.moment, error)
-            self._servers.untold.append(self.moment)
-            del self._servers.untold[:-_UNTOLD_MAX]
+            self._servers.undropped_snapshots.append(self.moment)
+            del self._servers.undropped_snapshots[:-_UNDROPPED_MAX]
 
     def _ask(
         self,

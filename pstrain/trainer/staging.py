@@ -28,14 +28,14 @@ _USED_UP: Final = (
 )
 
 
-class Held(Protocol):
+class HeldEnd(Protocol):
     """The end of an earlier closure of the same thread, held back to be committed with a pull."""
 
     @property
     def is_done(self) -> bool: ...
 
 
-class Commits(Protocol):
+class PartCommitter(Protocol):
     """Commits the changes of a run. Pulls, by server, may go along; returns replies to those."""
 
     def commit_part(self, run: ClosureRun, pulls: Pulls) -> Answers:
@@ -66,9 +66,9 @@ class ClosureRun:
     def __init__(
         self,
         token: StepToken,
-        commits: Commits,
+        commits: PartCommitter,
         parts_decided: int = 0,
-        held: Held | None = None,
+        held: HeldEnd | None = None,
         keeps_elements: bool = False,
     ) -> None:
         self.token = token
@@ -98,7 +98,7 @@ class ClosureRun:
         is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
         return is_end and not self.has_taken and not self.part
 
-    def tell_of_taken(self, error: BaseException) -> None:
+    def explain_taken_elements(self, error: BaseException) -> None:
         """Adds a note to an error if data ended inside a step that had taken elements."""
         is_end = self.has_met_end and isinstance(error, StopIteration | OutOfRangeError)
         if is_end and self.has_taken:

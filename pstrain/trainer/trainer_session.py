@@ -25,10 +25,10 @@ from pstrain.strategy_scope import entered_scope
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.context import InputContext, trainer_scope
-from pstrain.trainer.reports import Reports
 from pstrain.trainer.resources import TrainerIterator, open_dataset
+from pstrain.trainer.result_queue import ResultQueue
 from pstrain.trainer.rounds import RoundCommitter
-from pstrain.trainer.staging import ClosureRun, Held
+from pstrain.trainer.staging import ClosureRun, HeldEnd
 from pstrain.variables.parameters import current_staging, step_scope
 from pstrain.vocabulary import CLOSURE_MAX_BYTES, StepToken, trainer_name
 from pstrain.wire import trainer_pb2 as pb
@@ -75,7 +75,7 @@ class TrainerSession:
         self.incarnation = request.incarnation
         # Also names the owner of its readers at data services.
         self._name = trainer_name(request.session, request.trainer_index, request.incarnation)
-        self.outlet = Reports(lambda: 0)
+        self.replies = ResultQueue(lambda: 0)
         self.committer = self._new_committer(request)
         self._functions: dict[str, SentFunction] = {}
         self._resources: dict[str, TrainerIterator] = {}
@@ -83,10 +83,10 @@ class TrainerSession:
 
     def _new_committer(self, request: pb.ConfigureRequest) -> Committer:
         def send(results: list[pb.ClosureResult]) -> None:
-            self.outlet.put(pb.RunReply(results=results))
+            self.replies.put(pb.RunReply(results=results))
 
         def give_up(error: Exception) -> None:
-            self.outlet.put(error)
+            self.replies.put(error)
 
         common = (self._parameters, self._name, send, give_up, self._failed)
         if request.in_rounds:
@@ -128,7 +128,7 @@ class TrainerSession:
         """Pairs a closure with its function, as defined when its message arrived."""
         return ClosureOrder(closure, self._functions[closure.function_id])
 
-    def run(self, order: ClosureOrder, held: Held | None = None) -> Held | None:
+    def run(self, order: ClosureOrder, held: HeldEnd | None = None) -> HeldEnd | None:
         """Runs one closure to its end; whatever it raises becomes its result, which is sent.
 
         Returns what is held back, for the next run of the same thread or for :meth:`flush`.
@@ -143,7 +143,7 @@ class TrainerSession:
             # In a copy: the next closure must not see what this one sets in its context.
             result.value = self._scope.copy().run(self._value_of, order, run)
         except BaseException as error:  # sys.exit() in a closure ends the closure, not its thread
-            run.tell_of_taken(error)
+            run.explain_taken_elements(error)
             result.error_json = remote_errors.encode(error, self._where)
             result.met_end = run.only_met_end(error)
         run.ran_s = time.perf_counter()
@@ -169,7 +169,7 @@ class TrainerSession:
             args, kwargs = self._arguments(order.closure)
             return _bounded(results.encode(function(*args, **kwargs)))
 
-    def flush(self, held: Held) -> None:
+    def flush(self, held: HeldEnd) -> None:
         """Commits what was held back by a thread that has no closure to run now."""
         try:
             self.committer.flush(held)
@@ -242,7 +242,7 @@ class TrainerSession:
             iterator.load_state_dict(position)
         if services:
             # Told before the first element is used: the coordinator settles it after a loss.
-            self.outlet.put(pb.RunReply(services=services))
+            self.replies.put(pb.RunReply(services=services))
         return iterator
 
     def _resolve(self, key: tuple[str, ...]) -> Any:

@@ -85,7 +85,7 @@ class WorkerParameters(RemoteParameters):
             super().assign(spec, op, value, start)
 
     @contextmanager
-    def giving_rows_anew(self, variables: Sequence[int]) -> Iterator[None]:
+    def reassigning_rows(self, variables: Sequence[int]) -> Iterator[None]:
         """Guards a change of ``variables`` that may give their rows to other keys.
 
         FailedPreconditionError if they hold keys whose rows other training workers remember.
@@ -97,7 +97,7 @@ class WorkerParameters(RemoteParameters):
                 "before training, in strategy.session(checkpoint_manager, init_fn=...), or "
                 "after training"
             )
-        with super().giving_rows_anew(variables):
+        with super().reassigning_rows(variables):
             yield
 
 

@@ -218,7 +218,7 @@ class ParameterServerStrategy(Replica):
         self._lost_values = []
         for variable in self.variables:
             self.parameters.create(variable.spec)
-            if self.is_chief and not self.parameters.begin_again(variable.spec):
+            if self.is_chief and not self.parameters.reset_initial_values(variable.spec):
                 self._lost_values.append(variable.name)
 
     def confirm_values(self, *, are_restored: bool) -> None:

@@ -25,7 +25,7 @@ from pstrain.gradients import numpy_calls
 from pstrain.gradients.recording import recording, wants_gradient
 from pstrain.gradients.tensor import value_of
 from pstrain.variables.batch_scatter import set_rows
-from pstrain.variables.indexed_slices import taken_apart
+from pstrain.variables.indexed_slices import ids_and_rows
 from pstrain.variables.operators import ValueOperators
 from pstrain.variables.parameters import Parameters, current_step
 from pstrain.variables.sparse_reads import tracked_rows
@@ -167,7 +167,7 @@ class BaseVariable(ValueOperators, Hinting):
         With ids of one axis it is the same as :meth:`scatter_update`. With more axes the whole
         variable is read, changed and written, so concurrent writes would be lost.
         """
-        where, values = taken_apart(ids, rows, self.name)
+        where, values = ids_and_rows(ids, rows, self.name)
         if where.ndim == 1:
             self.scatter("set", where, values)
             return self._unless_scheduled()
@@ -269,7 +269,7 @@ class BaseVariable(ValueOperators, Hinting):
 
     def scatter(self, op: str, ids: Any, rows: Any = None) -> None:
         """Changes rows ``ids`` by ``op``: "set", "add", "sub", "mul", "div", "min" or "max"."""
-        where, values = taken_apart(ids, rows, self.name)
+        where, values = ids_and_rows(ids, rows, self.name)
         self._check_operation(op)
         if op == "div" and self.dtype.kind in "iu" and not np.all(values):
             raise InvalidArgumentError(

@@ -76,22 +76,22 @@ class Maker:
 
 _maker: ContextVar[Maker | None] = ContextVar("maker", default=None)
 
-Told: TypeAlias = "Callable[[BaseVariable, Maker | None], None]"
+CreationCallback: TypeAlias = "Callable[[BaseVariable, Maker | None], None]"
 
 
 def announce(placement: Placement, variable: BaseVariable) -> None:
     """Passes ``variable``, which has its values, to the placement and all registered callbacks."""
     placement.created(variable)
-    for told in tuple(_told_of_creations):
-        told(variable, _maker.get())
+    for callback in tuple(_creation_callbacks):
+        callback(variable, _maker.get())
 
 
-_told_of_creations: list[Told] = []
+_creation_callbacks: list[CreationCallback] = []
 
 
-def tell_of_creations(told: Told) -> None:
+def on_creation(callback: CreationCallback) -> None:
     """Registers a callback for each variable that this process makes, once it has its values.
 
-    ``told`` is called with the variable and the ``Maker`` to which it belongs, or None.
+    ``callback`` is called with the variable and the ``Maker`` to which it belongs, or None.
     """
-    _told_of_creations.append(told)
+    _creation_callbacks.append(callback)

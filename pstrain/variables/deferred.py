@@ -16,11 +16,11 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.paramserver.saved import Saved, check_shape
 from pstrain.variables.attributes import has_within
 from pstrain.variables.base import BaseVariable
-from pstrain.variables.creation import Maker, tell_of_creations
+from pstrain.variables.creation import Maker, on_creation
 from pstrain.variables.names import Key, Named, key_of, variables_of
 
 
-class Restored:
+class RestoredCheckpoint:
     """A checkpoint that was restored, and the variables that have received each of its values.
 
     ``saved`` lists each value under all of its names; ``aliases`` maps each further name of a value
@@ -31,22 +31,22 @@ class Restored:
         self.path = path
         self.saved = saved
         self._aliases = aliases
-        self._given: dict[str, set[Key]] = {}
+        self._receivers: dict[str, set[Key]] = {}
         self._waiting: Counter[str] = Counter()
 
     def stored_as(self, name: str) -> str:
         """Returns the name under which the checkpoint stores the value called ``name``."""
         return self._aliases.get(name, name)
 
-    def give(self, variable: BaseVariable, name: str) -> None:
+    def record(self, variable: BaseVariable, name: str) -> None:
         """Records that ``variable`` has received the value called ``name``."""
-        self._given.setdefault(self.stored_as(name), set()).add(key_of(variable))
+        self._receivers.setdefault(self.stored_as(name), set()).add(key_of(variable))
 
-    def given(self, name: str) -> set[Key]:
+    def receivers(self, name: str) -> set[Key]:
         """Returns the variables that have received the value called ``name``."""
-        return self._given.get(self.stored_as(name), set())
+        return self._receivers.get(self.stored_as(name), set())
 
-    def wait(self, name: str) -> None:
+    def add_waiting(self, name: str) -> None:
         """Counts one more object that waits for the value called ``name``."""
         self._waiting[self.stored_as(name)] += 1
 
@@ -54,14 +54,14 @@ class Restored:
         """True if several objects have waited for the value called ``name`` or an alias of it."""
         return self._waiting[self.stored_as(name)] > 1
 
-    def left(self) -> list[str]:
+    def unused(self) -> list[str]:
         """Returns the stored names of values that no variable has received, in sorted order."""
-        return sorted({self.stored_as(s.name) for s in self.saved.shards} - self._given.keys())
+        return sorted({self.stored_as(s.name) for s in self.saved.shards} - self._receivers.keys())
 
     @property
     def is_trivial(self) -> bool:
         """Whether no variable has received a value."""
-        return not self._given
+        return not self._receivers
 
 
 class Deferred:
@@ -71,16 +71,16 @@ class Deferred:
     the object's own only if its :class:`Maker` is the object or is within it.
     """
 
-    def __init__(self, restored: Restored, prefix: str, *, is_partial: bool) -> None:
+    def __init__(self, restored: RestoredCheckpoint, prefix: str, *, is_partial: bool) -> None:
         self.is_partial = is_partial
         self._restored = restored
         # A ledger is valid at the moment of the restore only; a later load must not bring it back.
         self._saved = restored.saved._replace(session=None, ledgers={})
         names = [s.name for s in self._saved.shards if s.name.startswith(f"{prefix}/")]
-        self.waiting = {n: None for n in names if not (is_partial and restored.given(n))}
+        self.waiting = {n: None for n in names if not (is_partial and restored.receivers(n))}
         self._prefix = prefix
         for name in self.waiting:
-            restored.wait(name)
+            restored.add_waiting(name)
 
     def wanted(self, variable: BaseVariable) -> tuple[str, str] | None:
         """Returns the checkpoint's path and the stored name of the value for ``variable``.
@@ -95,7 +95,7 @@ class Deferred:
         """The checkpoint's path."""
         return self._restored.path
 
-    def give(self, variable: BaseVariable) -> None:
+    def load_into(self, variable: BaseVariable) -> None:
         """Loads the waiting value into ``variable``; raises KeyError if no value waits for it."""
         name = self._name_of(variable.spec.name)
         if name is None:
@@ -107,13 +107,15 @@ class Deferred:
             del self.waiting[name]
         # A shared value stays: another waiting object may have made this variable. See
         # forget_reached.
-        self._restored.give(variable, name)
+        self._restored.record(variable, name)
 
     def forget_reached(self, value: Any) -> None:
         """Drops the values that variables of ``value``, the waiting object, have received."""
-        if any(self._restored.given(name) for name in self.waiting):
+        if any(self._restored.receivers(name) for name in self.waiting):
             there = {key_of(variable) for variable in value.variables}
-            self.waiting = {n: None for n in self.waiting if not there & self._restored.given(n)}
+            self.waiting = {
+                n: None for n in self.waiting if not there & self._restored.receivers(n)
+            }
 
     def _name_of(self, name: str) -> str | None:
         """Returns the checkpoint's name of the value for a new variable ``name``, or None.
@@ -124,7 +126,7 @@ class Deferred:
         """
         full = f"{self._prefix}/{name}"
         fitting = (w for w in self.waiting if w == full or w.startswith(f"{full}#"))
-        return min(fitting, key=lambda w: len(self._restored.given(w)), default=None)
+        return min(fitting, key=lambda w: len(self._restored.receivers(w)), default=None)
 
 
 class RestoreStatus(str):
@@ -133,10 +135,12 @@ class RestoreStatus(str):
     The assertions raise AssertionError, or return this object, as :meth:`expect_partial` does.
     """
 
-    _checkpoint: Restored
+    _checkpoint: RestoredCheckpoint
     _named: Callable[[], Iterable[Named]]
 
-    def __new__(cls, restored: Restored, named: Callable[[], Iterable[Named]]) -> RestoreStatus:
+    def __new__(
+        cls, restored: RestoredCheckpoint, named: Callable[[], Iterable[Named]]
+    ) -> RestoreStatus:
         status = super().__new__(cls, restored.path)
         status._checkpoint = restored
         status._named = named
@@ -149,15 +153,15 @@ class RestoreStatus(str):
 
     def assert_consumed(self) -> RestoreStatus:
         """Asserts that each value in the checkpoint was used and each existing variable got one."""
-        left = self._checkpoint.left()
+        left = self._checkpoint.unused()
         if left:
             raise AssertionError(f"not restored from {self}: {', '.join(left[:10])}")
         return self.assert_existing_objects_matched()
 
     def assert_existing_objects_matched(self) -> RestoreStatus:
         """Asserts that each variable that the objects have by now got its value."""
-        given = self._checkpoint.given
-        left = [each.names[0] for each in self._named() if not any(map(given, each.names))]
+        receivers = self._checkpoint.receivers
+        left = [each.names[0] for each in self._named() if not any(map(receivers, each.names))]
         if left:
             raise AssertionError(f"{self} gave no value to: {', '.join(left[:10])}")
         return self
@@ -177,7 +181,7 @@ _lock = threading.Lock()
 _waiting: list[tuple[weakref.ref[Any], Deferred]] = []
 
 
-def defer(restored: Restored, objects: Mapping[str, Any]) -> None:
+def defer(restored: RestoredCheckpoint, objects: Mapping[str, Any]) -> None:
     """Keeps values for the variables that ``objects`` have not made yet, until they make them.
 
     Raises InvalidArgumentError for an object without variables that allows no weak references.
@@ -242,7 +246,7 @@ def _created(variable: BaseVariable, maker: Maker | None) -> None:
     if found:
         # Several objects wait for one value if a model was made anew while the old one still
         # exists. The newest object is the one in use; the others go on waiting.
-        found[-1].give(variable)
+        found[-1].load_into(variable)
 
 
-tell_of_creations(_created)
+on_creation(_created)

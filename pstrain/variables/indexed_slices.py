@@ -18,7 +18,7 @@ class IndexedSlices(NamedTuple):
     dense_shape: Any = None
 
 
-def taken_apart(ids: Any, rows: Any, name: str) -> tuple[NDArray[Any], Any]:
+def ids_and_rows(ids: Any, rows: Any, name: str) -> tuple[NDArray[Any], Any]:
     """Returns (ids, rows), given either as two arguments or as ``IndexedSlices`` alone."""
     if isinstance(ids, IndexedSlices):
         if rows is not None:

@@ -173,19 +173,19 @@ def sizes(shape: Any, name: str | None) -> tuple[int, ...]:
     return tuple(int(size) for size in sizes)
 
 
-def as_array(given: Any, name: str | None) -> Array:
+def as_array(value: Any, name: str | None) -> Array:
     """Converts a value to an array of the dtype that NumPy chooses for it."""
     try:
-        return np.asarray(given)
+        return np.asarray(value)
     except ValueError as error:
         raise InvalidArgumentError(f"the initial value of {_called(name)}: {error}") from error
 
 
-def _converted(given: Array, dtype: str, name: str) -> Array:
+def _converted(value: Array, dtype: str, name: str) -> Array:
     """Converts to ``dtype``; raises InvalidArgumentError if integers or bools would change."""
     try:
-        check_range(given, dtype, name)
-        array = given.astype(dtype, copy=False)
+        check_range(value, dtype, name)
+        array = value.astype(dtype, copy=False)
     except OverflowError as error:
         raise InvalidArgumentError(
             f"the initial value of variable {name!r} is outside of {dtype}: {error}"
@@ -193,7 +193,7 @@ def _converted(given: Array, dtype: str, name: str) -> Array:
     except (TypeError, ValueError) as error:
         raise InvalidArgumentError(f"the initial value of variable {name!r}: {error}") from error
     kind = array.dtype.kind
-    if kind in "iub" and given.dtype.kind != kind and not np.all(array == given):
+    if kind in "iub" and value.dtype.kind != kind and not np.all(array == value):
         raise InvalidArgumentError(
             f"the initial value of variable {name!r} cannot become {dtype} without loss: round it, "
             "or give another dtype"

@@ -113,7 +113,7 @@ class JoinedParameters:
     def create(self, spec: VariableSpec, value: Array | None = None) -> NoReturn:  # noqa: ARG002
         raise UnimplementedError(_NOT_TRAINED)
 
-    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> NoReturn:  # noqa: ARG002
+    def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> NoReturn:  # noqa: ARG002
         raise UnimplementedError(_NOT_TRAINED)
 
     def barrier(self) -> NoReturn:

@@ -58,7 +58,7 @@ class LocalParameters:
             part = None if rows is None else rows[shard.row_start : shard.row_stop]
             self._store.create(spec, index, part)
 
-    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
+    def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
         self.assign(spec, "set", value, start)
 
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:

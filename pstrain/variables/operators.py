@@ -47,12 +47,12 @@ def _swapped(compute: _Operator) -> _Operator:
 
 def _compared(compute: _Operator) -> _Operator:
     def operate(self: Any, other: Any) -> Any:
-        given = other.value if isinstance(other, Tensor) else other
-        if not isinstance(given, VALUES):
+        operand = other.value if isinstance(other, Tensor) else other
+        if not isinstance(operand, VALUES):
             return NotImplemented
         value = self.numpy()
         try:
-            return compute(value, np.asarray(given))
+            return compute(value, np.asarray(operand))
         except ValueError as error:
             raise InvalidArgumentError(
                 f"variable {self.name!r} is compared with numbers, or values that fit its shape "
@@ -166,16 +166,16 @@ class ValueOperators:
 _OF_SHAPES = frozenset({np.shape, np.ndim, np.size})
 
 
-def _has_variable(given: Sequence[Any]) -> bool:
-    return any(isinstance(one, ValueOperators) for one in given)
+def _has_variable(values: Sequence[Any]) -> bool:
+    return any(isinstance(value, ValueOperators) for value in values)
 
 
-def _with_values(given: Any) -> Any:
+def _with_values(value: Any) -> Any:
     """Replaces variables by their values in arguments, lists, tuples and mappings, at any depth."""
-    if isinstance(given, ValueOperators):
-        return value_of(given)
-    if isinstance(given, Mapping):
-        return {name: _with_values(one) for name, one in given.items()}
-    if isinstance(given, list | tuple):
-        return type(given)(map(_with_values, given))
-    return given
+    if isinstance(value, ValueOperators):
+        return value_of(value)
+    if isinstance(value, Mapping):
+        return {name: _with_values(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(map(_with_values, value))
+    return value

@@ -56,7 +56,7 @@ class Parameters(Protocol):
     def create(self, spec: VariableSpec, value: Array | None = None) -> None:
         """Makes the variable from ``value``, or else by its initializer. Idempotent."""
 
-    def give_first(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
+    def set_initial_values(self, spec: VariableSpec, value: Array, start: int = 0) -> None:
         """Sets the initial values of rows from ``start`` on of a variable that was just made."""
 
     def fetch(self, requests: Sequence[Fetch]) -> list[Array | Lookup]:

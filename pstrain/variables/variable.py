@@ -73,7 +73,7 @@ def create_variable(
     if by_shard is not None:
         for shard in spec.shards:
             part = value_of_shard(by_shard, spec, shard)
-            placement.parameters.give_first(spec, part, shard.row_start)
+            placement.parameters.set_initial_values(spec, part, shard.row_start)
     announce(placement, variable)
     return variable
 

@@ -13,7 +13,7 @@ import pytest
 from dataservice.runtime.connection_exchange import ConnectionExchange
 from pstrain import initializers, results
 from pstrain.config import ParameterConfig
-from pstrain.coordinator.recovery import Noted, settle_servers
+from pstrain.coordinator.lost_trainers import LostRunNotes, settle_servers
 from pstrain.errors import (
     AbortedError,
     InvalidArgumentError,
@@ -213,13 +213,13 @@ def test_a_fenced_trainers_closure_is_completed_or_dropped_by_others(
             if at == place:
                 raise UnavailableError("killed")
 
-        monkeypatch.setattr("pstrain.trainer.deciding.reached", die)
+        monkeypatch.setattr("pstrain.trainer.two_phase_commit.reached", die)
         with pytest.raises(UnavailableError, match="killed"), closures.run(5):
             x.assign_add(np.ones((6, 1), np.float32))
-        legacy = settle_servers(strategy.parameters, trainer)
-        assert legacy.outcomes == ({5: (5, None)} if applied else {})
+        settlement = settle_servers(strategy.parameters, trainer)
+        assert settlement.outcomes == ({5: (5, None)} if applied else {})
         np.testing.assert_array_equal(x.numpy(), np.full((6, 1), applied, np.float32))
-        monkeypatch.setattr("pstrain.trainer.deciding.reached", lambda _place: None)
+        monkeypatch.setattr("pstrain.trainer.two_phase_commit.reached", lambda _place: None)
         with pytest.raises(AbortedError, match="taken for lost"), closures.run(6):
             x.assign_add(np.ones((6, 1), np.float32))
         np.testing.assert_array_equal(x.numpy(), np.full((6, 1), applied, np.float32))
@@ -242,9 +242,9 @@ def test_a_lost_trainers_closure_has_ended_with_what_it_noted_of_the_parts_that_
     closures = Closures(strategy, "dies")
     with pytest.raises(UnavailableError, match="killed"), closures.run(5):
         count_rows()
-    legacy = settle_servers(strategy.parameters, "dies")
-    assert legacy.outcomes == {5: (Noted([0, 1]), None)}
-    assert legacy.left[5].has_ended
+    settlement = settle_servers(strategy.parameters, "dies")
+    assert settlement.outcomes == {5: (LostRunNotes([0, 1]), None)}
+    assert settlement.decided[5].has_ended
     np.testing.assert_array_equal(x.numpy().reshape(-1), [1, 1, 0, 1, 1, 0])
 
 
@@ -279,7 +279,7 @@ def test_a_commit_whose_replies_are_lost_is_sent_again_and_made_once(
         def lose(at: str, place: str = place) -> None:
             lost.count += at == place
 
-        monkeypatch.setattr("pstrain.trainer.deciding.reached", lose)
+        monkeypatch.setattr("pstrain.trainer.two_phase_commit.reached", lose)
         with closures.run(closure):
             x.assign_add(np.ones((6, 1), np.float32))
             n.assign_add(1.0)
@@ -308,7 +308,7 @@ def test_a_pull_goes_along_with_an_earlier_closures_commit_although_replies_are_
         def lose(at: str, place: str = place) -> None:
             lost.count += at == place
 
-        monkeypatch.setattr("pstrain.trainer.deciding.reached", lose)
+        monkeypatch.setattr("pstrain.trainer.two_phase_commit.reached", lose)
         run = closures.committer.new_run(StepToken(strategy.session, 2 * closure, 0), 0)
         with step_scope(run.token, run):
             # Large enough for a message of its own over Flight.
@@ -386,7 +386,7 @@ def test_a_rounded_step_whose_replies_are_lost_is_sent_again_and_made_once(
         def lose(at: str, place: str = place) -> None:
             lost.count += at == place
 
-        monkeypatch.setattr("pstrain.trainer.deciding.reached", lose)
+        monkeypatch.setattr("pstrain.trainer.two_phase_commit.reached", lose)
         with closures.run(closure):
             (lookup,) = parameters.fetch([Fetch(table.spec, ids)])
             parameters.apply([Update(table.spec, gradient, lookup)], SGD)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import pstrain as ps
-from pstrain.coordinator.sent import SentFunctions
+from pstrain.coordinator.sent_functions import SentFunctions
 from pstrain.trainer.connections import Connections
 from pstrain.variables.scope import local_parameters
 

@@ -157,7 +157,7 @@ class ConsistencyChecker(TrainingChecker):
     def _start(self, event: ev.ClosureStarted) -> None:
         trainer = event.trainer
         begun = self._clocks[trainer] + sum(t == trainer for t in self._running.values())
-        at_end: set[int] = set().union(*STAGE.world.coordinator.core.state.ends.values())
+        at_end: set[int] = set().union(*STAGE.world.coordinator.core.state.exhausted_on.values())
         waited_for = (clock for each, clock in self._clocks.items() if each not in at_end)
         ahead = begun - min(waited_for, default=begun)
         self.ran_on[event.closure] = trainer

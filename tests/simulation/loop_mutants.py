@@ -33,11 +33,11 @@ def what_a_lost_trainer_had_not_used_is_not_looked_for(patch: Patch) -> None:
     apply = CoordinatorState.apply
 
     def keep_ends(self: CoordinatorState, event: ev.Event) -> None:
-        known = {closure: set(met) for closure, met in self.ends.items()}
+        known = {closure: set(met) for closure, met in self.exhausted_on.items()}
         apply(self, event)
         if isinstance(event, ev.TrainerLost):
             left = {c: met - {event.trainer} for c, met in known.items() if c in self.attempts}
-            self.ends = {closure: met for closure, met in left.items() if met}
+            self.exhausted_on = {closure: met for closure, met in left.items() if met}
 
     patch.setattr(CoordinatorState, "apply", keep_ends)
 

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.coordinator import assigning, decide, ends, restoring, rounds
+from pstrain.coordinator import assigning, decide, propagation, restoring, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.holding import Holding
+from pstrain.coordinator.barrier import Barrier
 from pstrain.coordinator.link import TrainerLink
-from pstrain.coordinator.orders import Ended
-from pstrain.coordinator.recovering import RecoverySwitch
-from pstrain.coordinator.redoing import Redoing
+from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.restoring import Restorer
+from pstrain.coordinator.rollback import Rollback
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.server_recovery import RecoverySwitch
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import RolledBackError
 from pstrain.paramserver import steps
@@ -64,15 +64,15 @@ def a_save_waits_for_no_closure(patch: Patch) -> None:
             yield
         finally:
             with core.changed:
-                core.apply(decide.let_go(core.state))
-                core.go_on()
+                core.apply(decide.resume(core.state))
+                core.make_progress()
 
-    patch.setattr(Holding, "held", held)
+    patch.setattr(Barrier, "held", held)
 
 
 @mutant("C3", rules="sync")
 def a_save_ends_a_round_that_is_scheduled_in_part(patch: Patch) -> None:
-    original = Holding.held
+    original = Barrier.held
 
     @contextmanager
     def held(self: Any, timeout_s: float) -> Iterator[None]:
@@ -81,12 +81,12 @@ def a_save_ends_a_round_that_is_scheduled_in_part(patch: Patch) -> None:
         with original(self, timeout_s):
             yield
 
-    patch.setattr(Holding, "held", held)
+    patch.setattr(Barrier, "held", held)
 
 
 @mutant("I7")
 def closures_that_ended_are_not_run_again(patch: Patch) -> None:
-    patch.setattr(Redoing, "redo", lambda _self, _parts: 0)
+    patch.setattr(Rollback, "requeue", lambda _self, _parts: 0)
 
 
 @mutant("I7")
@@ -94,7 +94,7 @@ def a_save_forgets_what_ends_after_it(patch: Patch) -> None:
     def forget_all(self: Any, _mark: int) -> None:
         self._core.kept = {}
 
-    patch.setattr(Redoing, "forget", forget_all)
+    patch.setattr(Rollback, "forget", forget_all)
 
 
 @mutant("I7")
@@ -110,7 +110,7 @@ def parts_that_were_undone_are_not_made_again(patch: Patch) -> None:
 
 @mutant("I7")
 def parts_in_a_checkpoint_are_made_again(patch: Patch) -> None:
-    patch.setattr(Redoing, "parts", lambda _self: {})
+    patch.setattr(Rollback, "parts", lambda _self: {})
 
 
 @mutant("I1", "I7", "I8", "I9")
@@ -130,19 +130,19 @@ def what_is_given_up_is_not_told(patch: Patch) -> None:
 
 @mutant("I11")
 def the_program_goes_back_before_everything_else_is_back(patch: Patch) -> None:
-    outlast = RecoverySwitch.outlast
+    wait_restored = RecoverySwitch.wait_restored
 
     def at_once(self: RecoverySwitch, error: Exception) -> bool:
-        return isinstance(error, RolledBackError) or outlast(self, error)
+        return isinstance(error, RolledBackError) or wait_restored(self, error)
 
-    patch.setattr(RecoverySwitch, "outlast", at_once)
+    patch.setattr(RecoverySwitch, "wait_restored", at_once)
 
 
 @mutant("I1")
 def what_ended_beside_a_lost_server_counts(patch: Patch) -> None:
     results = Scheduler.results
 
-    def check_last(self: TrainerLink, ended: list[Ended]) -> None:
+    def check_last(self: TrainerLink, ended: list[RunResult]) -> None:
         broken = [end for end in ended if end.error and self._recovery.notice(end.error)]
         if broken and broken[0].error is not None:
             results(self._scheduler, self.index, [end for end in ended if end not in broken])
@@ -153,15 +153,15 @@ def what_ended_beside_a_lost_server_counts(patch: Patch) -> None:
 
 @mutant("I11", "I1", "I7")
 def a_fit_has_no_last_word(patch: Patch) -> None:
-    patch.setattr(RecoverySwitch, "retire", lambda _self, _is_behind: True)
+    patch.setattr(RecoverySwitch, "end_restoring", lambda _self, _is_behind: True)
 
 
 @mutant("I11", "I1", "I7")
 def a_restore_may_begin_after_the_last_word(patch: Patch) -> None:
-    def retire(self: Restorer, is_behind: Any) -> bool:
+    def end_restoring(self: Restorer, is_behind: Any) -> bool:
         return not self.is_restoring and not is_behind()
 
-    patch.setattr(Restorer, "retire", retire)
+    patch.setattr(Restorer, "end_restoring", end_restoring)
 
 
 @mutant("C3", rules="sync")
@@ -236,17 +236,17 @@ def who_comes_back_counts_as_the_furthest(patch: Patch) -> None:
 
 @mutant("I1", "I7", "I8", rules="ssp")
 def a_restore_forgets_what_ended_since_its_checkpoint(patch: Patch) -> None:
-    def redo(self: Redoing, parts: Any) -> int:
+    def requeue(self: Rollback, parts: Any) -> int:
         self._core.kept = {}
         self._core.apply(decide.reopen(self._core.state, {}, {}, parts))
         return 0
 
-    patch.setattr(Redoing, "redo", redo)
+    patch.setattr(Rollback, "requeue", requeue)
 
 
 @mutant("I7", rules="failing")
 def what_was_told_ends_with_another_error(patch: Patch) -> None:
-    patch.setattr(ends, "others_waiting", ends.all_waiting)
+    patch.setattr(propagation, "cancellations_of_others", propagation.cancellations_of_all)
 
 
 @mutant("I10", rules="failing")

@@ -44,7 +44,7 @@ class SecondLoss(Scenario):
         this = core.state.round
         if not self.faults:
             return bool(this.decided and core.kept)
-        return bool(this.again) and core.state.rounds_count > self._rounds_at_loss
+        return bool(this.old_rounds) and core.state.rounds_count > self._rounds_at_loss
 
 
 def play_second_losses(seed: int, *, verbose: bool = False) -> Outcome:

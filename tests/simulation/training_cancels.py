@@ -14,8 +14,8 @@ from typing import Any
 from pstrain.coordinator import decide
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.orders import Ended
-from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.errors import DataServiceError, DeadlineExceededError
@@ -40,7 +40,7 @@ class OrderedCore(Core):
         rank, _ = self.state.rank(closure)
         together = {getattr(event, "closure", None) for event in decision.events}
         for each in self.state.waiting:
-            met = self.state.ends.get(each, ())
+            met = self.state.exhausted_on.get(each, ())
             if each in together or trainer in met:
                 continue  # starts as well, or the trainer has no data left for it
             if self.state.rank(each)[0] < rank:
@@ -50,7 +50,7 @@ class OrderedCore(Core):
 class HearingScheduler(Scheduler):
     """The real scheduler; tells the checker the rows of a cancelled run when its end is heard."""
 
-    def results(self, trainer: int, ended: Sequence[Ended]) -> None:
+    def results(self, trainer: int, ended: Sequence[RunResult]) -> None:
         errors = [
             end.error
             for end in ended
@@ -62,14 +62,14 @@ class HearingScheduler(Scheduler):
         for error in errors:
             STAGE.world.checker.spend(error)
 
-    def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
+    def trainer_lost(self, trainer: int, settlement: Settlement) -> None:
         errors = []
-        for closure, (_, error) in legacy.outcomes.items():
+        for closure, (_, error) in settlement.outcomes.items():
             run = self._core.state.running.get(closure)
-            is_last = run is not None and run.attempt == legacy.left[closure].attempt
+            is_last = run is not None and run.attempt == settlement.decided[closure].attempt
             if is_last and run.trainer == trainer and closure in self._core.state.cancelling:  # type: ignore[union-attr]
                 errors.append(error)
-        super().trainer_lost(trainer, legacy)
+        super().trainer_lost(trainer, settlement)
         for error in errors:
             STAGE.world.checker.spend(error)
 

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from pstrain.coordinator.lost_servers import is_server_loss
-from pstrain.coordinator.recovery import Noted, _decoded
+from pstrain.coordinator.lost_trainers import LostRunNotes, _decoded
 from pstrain.errors import ClosureInputError, InvalidArgumentError
 from tests.simulation.shadow import Violation
 from tests.simulation.world import STAGE
@@ -263,7 +263,7 @@ def _rows_of(value: Any, error: BaseException | None) -> tuple[str, list[int]]:
     if error is not None:
         _, found, rows = str(error).partition("rows:")
         return "failed", [int(row) for row in rows.split(",") if row] if found else []
-    if isinstance(value, Noted):
+    if isinstance(value, LostRunNotes):
         return "trained", [row for rows in value.notes for row in rows]
     if isinstance(value, tuple) and len(value) == 2:
         return value[0], value[1]

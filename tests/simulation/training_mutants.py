@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator import decide, link, recovery
-from pstrain.coordinator.inputs import Inputs
+from pstrain.coordinator import decide, link, lost_trainers
+from pstrain.coordinator.dependencies import Dependencies
 from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.paramserver import requests
-from pstrain.paramserver.commits import Commits, Report, _Trainer
+from pstrain.paramserver.commits import Commits, FenceReport, _Trainer
 from pstrain.paramserver.ledger import Ledger
 from pstrain.paramserver.requests import Call
 from pstrain.trainer import decisions
@@ -65,7 +65,7 @@ def what_comes_twice_is_applied_twice(patch: Patch) -> None:
 
 @mutant("I7", "I1")
 def fences_let_everything_through(patch: Patch) -> None:
-    def fence(self: Any, trainer: str) -> Report:
+    def fence(self: Any, trainer: str) -> FenceReport:
         left = self._fenced.setdefault(trainer, self._live(trainer))
         return left.report()
 
@@ -123,7 +123,7 @@ def commits_are_left_to_chance(patch: Patch) -> None:
 def a_trainer_that_cannot_know_goes_on(patch: Patch) -> None:
     patch.setattr(Committer, "_check_open", lambda _self: None)
 
-    patch.setattr(Committer, "_leave", lambda _self, _error: None)
+    patch.setattr(Committer, "_hand_over", lambda _self, _error: None)
 
 
 @mutant("I7", "I1")
@@ -281,8 +281,8 @@ def what_is_being_committed_is_let_go_of(patch: Patch) -> None:
 def what_a_lost_trainer_decided_can_be_cancelled(patch: Patch) -> None:
     original = decide.lose_trainer
 
-    def lose(state: Any, trainer: int, left: Any = None, *, attempts_max: int | None) -> Any:
-        known = {c: found for c, found in (left or {}).items() if c not in state.cancelling}
+    def lose(state: Any, trainer: int, decided: Any = None, *, attempts_max: int | None) -> Any:
+        known = {c: found for c, found in (decided or {}).items() if c not in state.cancelling}
         return original(state, trainer, known, attempts_max=attempts_max)
 
     patch.setattr(decide, "lose_trainer", lose)
@@ -302,7 +302,7 @@ def closures_do_not_wait_for_their_inputs(patch: Patch) -> None:
 
 @mutant("I10")
 def who_needs_what_was_cancelled_waits_on(patch: Patch) -> None:
-    patch.setattr(Inputs, "needing", lambda _self, _closures: iter(()))
+    patch.setattr(Dependencies, "dependants_of", lambda _self, _closures: iter(()))
 
 
 @mutant("I15")
@@ -329,14 +329,16 @@ def what_was_made_in_part_can_be_cancelled(patch: Patch) -> None:
 
 @mutant("I7", "I8", "I1")
 def what_lost_trainers_decided_is_not_asked_for(patch: Patch) -> None:
-    patch.setattr(link, "settle_servers", lambda _servers, _name: recovery.Legacy({}, {}, {}))
+    patch.setattr(
+        link, "settle_servers", lambda _servers, _name: lost_trainers.Settlement({}, {}, {})
+    )
 
 
 @mutant("I16")
 def what_a_lost_trainers_closure_noted_is_not_heard(patch: Patch) -> None:
-    original = recovery._end_of
+    original = lost_trainers._end_of
     patch.setattr(
-        recovery,
+        lost_trainers,
         "_end_of",
         lambda parts: None if parts[-1][3] is None else original(parts),
     )
@@ -344,8 +346,8 @@ def what_a_lost_trainers_closure_noted_is_not_heard(patch: Patch) -> None:
 
 @mutant("I16")
 def only_what_was_noted_last_is_heard(patch: Patch) -> None:
-    original = recovery._end_of
-    patch.setattr(recovery, "_end_of", lambda parts: original(parts[-1:]))
+    original = lost_trainers._end_of
+    patch.setattr(lost_trainers, "_end_of", lambda parts: original(parts[-1:]))
 
 
 @mutant("I8", "I7", "I12")
@@ -362,7 +364,7 @@ def what_was_decided_is_not_completed(patch: Patch) -> None:
 def closures_that_ended_at_servers_run_again(patch: Patch) -> None:
     original = decide.lose_trainer
 
-    def lose(state: Any, trainer: int, _left: Any = None, *, attempts_max: int | None) -> Any:
+    def lose(state: Any, trainer: int, _decided: Any = None, *, attempts_max: int | None) -> Any:
         return original(state, trainer, attempts_max=attempts_max)
 
     patch.setattr(decide, "lose_trainer", lose)

@@ -19,9 +19,9 @@ from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator.applying import RoundApplier
 from pstrain.coordinator.functions import PickledFunction
 from pstrain.coordinator.link import TrainerLink
-from pstrain.coordinator.recovering import RecoverySwitch
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.coordinator.restoring import Restorer
+from pstrain.coordinator.server_recovery import RecoverySwitch
 from pstrain.errors import (
     CancelledError,
     DataServiceError,
@@ -185,7 +185,7 @@ class CoordinatorNode(Process):
         gives_up = self._after_a_loss == "goes back"
         self.checkpoints = self.world.checkpoints(self, gives_up=gives_up)
         if not gives_up:
-            self.scheduler.redoing.keep_ended()
+            self.scheduler.rollback.keep_ended()
 
         def leave() -> None:
             for link in self.links:
@@ -195,7 +195,7 @@ class CoordinatorNode(Process):
             Restorer(
                 self.checkpoints,
                 Strategy(self),
-                self.scheduler.redoing,
+                self.scheduler.rollback,
                 Iterators(),
                 leave,
                 gives_up=gives_up,
@@ -234,7 +234,7 @@ class CoordinatorNode(Process):
             restores = self.recovery.restores
             try:
                 self._train()
-                executor.confirm()
+                executor.check_intact()
                 # The data may seem used up only by the state before a restore that began meanwhile.
                 is_back = self.recovery.is_restoring or self.recovery.restores > restores
                 if self.world.data.is_over and not is_back:
@@ -242,7 +242,7 @@ class CoordinatorNode(Process):
             except DataServiceError as error:
                 # A request made during the restore fails, as its session is over.
                 is_back = self.recovery.restores > restores
-                if not is_back and not executor.went_back(error):
+                if not is_back and not executor.wait_rolled_back(error):
                     raise
 
     def _save(self) -> None:

@@ -63,10 +63,10 @@ class Checkpoints:
         """Captures a checkpoint and begins to write it; raises an error if a server is lost."""
         self.wait()
         node, world = self._node, self._node.world
-        with self._lock, node.scheduler.holding.held(_HOLD_TIMEOUT_S):
+        with self._lock, node.scheduler.barrier.held(_HOLD_TIMEOUT_S):
             node.parameters.check_current()
             world.checker.saved()
-            marks = [(follower, follower.held()) for follower in self.followers]
+            marks = [(follower, follower.mark_moment()) for follower in self.followers]
             books, session = world.checker.books(), node.parameters.session
             values = [values_of(server.store) for server in world.servers]
             saved = copy.deepcopy(books), world.checker.rows_used(), values
@@ -133,7 +133,7 @@ class Strategy:
 class Iterators:
     """Stands for the program's iterators: one, in every checkpoint; rewinding takes a while."""
 
-    def made(self) -> int:
+    def made_count(self) -> int:
         return 1
 
     def rewind_since(self, made: int) -> None:
@@ -161,21 +161,21 @@ class Executor:
     def __init__(self, node: Any) -> None:
         self._node = node
 
-    def went_back(self, error: Exception) -> bool:
-        """Stands for `ServerRecovery.went_back`."""
-        if not self._node.recovery.outlast(error):
+    def wait_rolled_back(self, error: Exception) -> bool:
+        """Stands for `ServerRecovery.wait_rolled_back`."""
+        if not self._node.recovery.wait_restored(error):
             return False
-        self._node.scheduler.redoing.forget_given_up()
+        self._node.scheduler.rollback.forget_given_up()
         return True
 
-    def confirm(self) -> None:
-        """Stands for `ServerRecovery.confirm`."""
+    def check_intact(self) -> None:
+        """Stands for `ServerRecovery.check_intact`."""
         self._node.parameters.check_current()
         if self._node.recovery.is_restoring:
             raise ServerLostError("is being restored")
         # A real thread may be preempted anywhere; at this place a loss meanwhile matters.
         wait(self._node.world.dice.choice((0.0, 0.01, 1.0)))
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """Stands for `ServerRecovery.retire`."""
-        return bool(self._node.recovery.retire(is_behind))
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
+        """Stands for `ServerRecovery.end_restoring`."""
+        return bool(self._node.recovery.end_restoring(is_behind))

@@ -16,18 +16,18 @@ import pytest
 from pstrain.consistency import ASYNC, Consistency
 from pstrain.coordinator import (
     applying,
+    barrier,
     core,
     deadlines,
-    hearing,
-    holding,
     link,
-    recovery,
-    redoing,
+    lost_trainers,
     remote_value,
     restoring,
+    rollback,
     scheduler,
+    scheduler_stats,
+    trainer_interface,
     waiting,
-    watching,
 )
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.remote_value import RemoteValue
@@ -38,12 +38,12 @@ from pstrain.trainer import cancelling as trainer_cancelling
 from pstrain.trainer import (
     closure_stream,
     committing,
-    deciding,
-    overdue,
-    reports,
+    flush_timer,
     resources,
+    result_queue,
     server_session,
     trainer_session,
+    two_phase_commit,
 )
 from pstrain.trainer import rounds as trainer_rounds
 from pstrain.trainer import service as trainer_service
@@ -385,11 +385,11 @@ def staged() -> Iterator[None]:
             core,
             applying,
             deadlines,
-            hearing,
-            holding,
-            redoing,
+            trainer_interface,
+            barrier,
+            rollback,
             waiting,
-            watching,
+            scheduler_stats,
             restoring,
             link,
             remote_value,
@@ -398,8 +398,8 @@ def staged() -> Iterator[None]:
             closure_stream,
             committing,
             trainer_cancelling,
-            overdue,
-            reports,
+            flush_timer,
+            result_queue,
             resources,
         )
         for module in modules:
@@ -408,20 +408,20 @@ def staged() -> Iterator[None]:
             patch.setattr(module, "time", TIME, raising=False)
             if hasattr(module, "logger"):
                 patch.setattr(module.logger, "disabled", True)
-        patch.setattr(recovery.logger, "disabled", True)
+        patch.setattr(lost_trainers.logger, "disabled", True)
         patch.setattr(trainer_rounds.logger, "disabled", True)
         patch.setattr(resumption.logger, "disabled", True)
         patch.setattr(link, "Outbox", SimpleQueue)
         patch.setattr(link, "RpcClient", RpcClient)
         patch.setattr(
-            recovery,
+            lost_trainers,
             "dataservice",
             SimpleNamespace(release_readers=training_program.release_readers),
         )
         patch.setattr(server_session, "Connections", Connections)
         patch.setattr(requests, "read_changes", _read_changes)
         patch.setattr(trainer_session, "open_dataset", training_program.open_dataset)
-        for module in (deciding, trainer_rounds):
+        for module in (two_phase_commit, trainer_rounds):
             patch.setattr(module, "reached", _reached)
         patch.setattr(RemoteValue, "_set", set_and_tell)
         patch.setattr(Committer, "commit_held", commit_and_note)

@@ -12,8 +12,8 @@ from pstrain.consistency import ASYNC, Consistency, Ssp
 from pstrain.coordinator import assigning, decide, waiting
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.invariants import check_invariants
-from pstrain.coordinator.orders import Ended, Outbox, Run
-from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, UnavailableError
@@ -166,8 +166,8 @@ def test_the_queue_of_a_trainer_that_is_away_takes_no_room_of_others() -> None:
     for _ in range(5):
         value = made.submit("f", b"", None)
         run = items.get_nowait()
-        assert isinstance(run, Run)
-        made.results(0, [Ended(run.closure.id, run.attempt, "done", None)])
+        assert isinstance(run, StartRun)
+        made.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
         assert value.fetch(0) == "done"
     made.stop()
 
@@ -175,12 +175,12 @@ def test_the_queue_of_a_trainer_that_is_away_takes_no_room_of_others() -> None:
 def test_a_trainer_that_stays_away_fails_what_is_bound_to_it(clock: list[float]) -> None:
     made, _ = scheduler()
     value, other = made.submit("f", b"", None, 1), made.submit("f", b"", None, 1)
-    made.waiting.give_up_if_alone()
+    made.waiting.check_absent_trainers()
     clock[0] = 29.0
-    made.waiting.give_up_if_alone()
+    made.waiting.check_absent_trainers()
     assert not value.is_ready()
     clock[0] = 31.0
-    made.waiting.give_up_if_alone()
+    made.waiting.check_absent_trainers()
     with pytest.raises(UnavailableError, match="trainer 1 could not be reached for 31 s"):
         value.fetch(0)
     with pytest.raises(CancelledError):
@@ -194,15 +194,15 @@ def test_a_trainer_that_stays_away_fails_what_is_bound_to_it(clock: list[float])
 def test_a_trainer_that_came_meanwhile_has_its_full_time_again(clock: list[float]) -> None:
     made, _ = scheduler()
     made.submit("f", b"", None, 1)
-    made.waiting.give_up_if_alone()
+    made.waiting.check_absent_trainers()
     clock[0] = 20.0
     made.trainer_joined(1, 1, Outbox())
-    made.waiting.give_up_if_alone()
+    made.waiting.check_absent_trainers()
     made.trainer_silenced(1)
-    made.trainer_lost(1, Legacy({}, {}, {}))
-    made.waiting.give_up_if_alone()
+    made.trainer_lost(1, Settlement({}, {}, {}))
+    made.waiting.check_absent_trainers()
     clock[0] = 40.0
-    made.waiting.give_up_if_alone()
+    made.waiting.check_absent_trainers()
     assert made.counts()["waiting"] == 1
     made.stop()
 
@@ -213,15 +213,15 @@ def test_who_is_missing_is_named_whatever_the_program_waits_for(
     made, _ = scheduler()
     made.submit("f", b"", None, 1)
     for clock[0] in (0.0, 9.0, 11.0, 12.0, 22.0):
-        made.waiting.give_up_if_alone()
+        made.waiting.check_absent_trainers()
     made.trainer_joined(1, 1, Outbox())
     for clock[0] in (23.0, 40.0):
-        made.waiting.give_up_if_alone()
+        made.waiting.check_absent_trainers()
     for trainer in (0, 1):
         made.trainer_silenced(trainer)
-        made.trainer_lost(trainer, Legacy({}, {}, {}))
+        made.trainer_lost(trainer, Settlement({}, {}, {}))
     for clock[0] in (41.0, 52.0):
-        made.waiting.give_up_if_alone()
+        made.waiting.check_absent_trainers()
     bound = "waiting for trainers [1], which closures are bound to, to connect"
     told = [text for text in caplog.messages if "to connect" in text]
     assert told == [bound, bound, "waiting for a trainer to connect"]

@@ -8,7 +8,7 @@ import pytest
 
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import CancelledError
-from pstrain.execution.ahead import Ahead
+from pstrain.execution.in_flight import InFlightCalls
 
 
 class Owner:
@@ -31,20 +31,20 @@ class Owner:
 
 
 class Run:
-    """An ``Ahead`` with room for two closures, and the values of the closures added to it."""
+    """``InFlightCalls`` with room for two closures, and the values of the closures added to it."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self.is_ready = False
-        self.ahead: Ahead[int] = Ahead(2, lambda: self.is_ready)
+        self.in_flight: InFlightCalls[int] = InFlightCalls(2, lambda: self.is_ready)
         self.values: list[RemoteValue] = []
         self.owner = Owner(self.values)
 
     def fill(self, most: int = 32) -> None:
-        while self.ahead.has_room and len(self.values) < most:
+        while self.in_flight.has_room and len(self.values) < most:
             number = len(self.values)
             self.values.append(RemoteValue(number, self.changed, self.owner))
-            self.ahead.add(self.values[-1], number)
+            self.in_flight.add(self.values[-1], number)
 
     def end(self, *numbers: int) -> None:
         for number in numbers:
@@ -53,7 +53,7 @@ class Run:
                 self.changed.notify_all()
 
     def heard(self) -> int:
-        ended = self.ahead.next_ended(or_room=False)
+        ended = self.in_flight.next_ended(or_room=False)
         assert ended is not None
         value, number = ended
         assert value is self.values[number]
@@ -69,31 +69,31 @@ def test_those_that_end_before_an_old_one_are_heard_and_make_room() -> None:
         assert run.heard() == number
     run.end(0)
     assert run.heard() == 0
-    assert not run.ahead
+    assert not run.in_flight
 
 
 def test_the_first_to_end_is_the_first_that_is_heard() -> None:
     run = Run()
     run.fill()
     run.end(1, 0)
-    assert [report["steps"] for report in run.ahead.unheard()] == [0, 1]
+    assert [report["steps"] for report in run.in_flight.unreturned()] == [0, 1]
     assert [run.heard(), run.heard()] == [1, 0]
-    assert not run.ahead.unheard()
+    assert not run.in_flight.unreturned()
 
 
 def test_where_all_room_is_taken_by_who_is_late_others_who_are_ready_get_more() -> None:
     run = Run()
     run.fill()
     run.is_ready = True
-    assert run.ahead.has_room
+    assert run.in_flight.has_room
     run.end(0)  # its report has to be read first
-    assert not run.ahead.has_room
+    assert not run.in_flight.has_room
 
 
 def test_who_joins_while_others_are_late_is_given_work_at_once() -> None:
     run = Run()
     run.fill()
-    assert not run.ahead.has_room
+    assert not run.in_flight.has_room
 
     def join() -> None:
         with run.changed:
@@ -101,8 +101,8 @@ def test_who_joins_while_others_are_late_is_given_work_at_once() -> None:
             run.changed.notify_all()
 
     threading.Timer(0.01, join).start()
-    assert run.ahead.next_ended(or_room=True) is None
-    assert run.ahead.has_room
+    assert run.in_flight.next_ended(or_room=True) is None
+    assert run.in_flight.has_room
 
 
 def test_who_finds_nothing_is_not_asked_again_and_again_while_others_run() -> None:
@@ -111,12 +111,12 @@ def test_who_finds_nothing_is_not_asked_again_and_again_while_others_run() -> No
     run.end(1)
     run.heard()
     run.is_ready = True
-    run.ahead.note_idle(is_idle=True)
-    assert not run.ahead.has_room
+    run.in_flight.note_idle(is_idle=True)
+    assert not run.in_flight.has_room
     threading.Timer(0.01, run.end, (0,)).start()
-    assert run.ahead.next_ended(or_room=True) is not None  # waits for the closure that runs
-    run.ahead.note_idle(is_idle=True)
-    assert run.ahead.has_room  # no closure runs
+    assert run.in_flight.next_ended(or_room=True) is not None  # waits for the closure that runs
+    run.in_flight.note_idle(is_idle=True)
+    assert run.in_flight.has_room  # no closure runs
 
 
 @pytest.mark.parametrize("is_idle", [False, True])
@@ -125,9 +125,9 @@ def test_who_finds_something_makes_room(is_idle: bool) -> None:
     run.fill()
     run.end(1)
     run.heard()
-    run.ahead.note_idle(is_idle=True)
-    run.ahead.note_idle(is_idle=is_idle)
-    assert run.ahead.has_room is not is_idle
+    run.in_flight.note_idle(is_idle=True)
+    run.in_flight.note_idle(is_idle=is_idle)
+    assert run.in_flight.has_room is not is_idle
 
 
 def test_an_end_asks_nothing_of_those_that_still_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_of_those_that_nobody_wants_any_more_the_rest_ends_first() -> None:
     run = Run()
     run.is_ready = True
     run.fill(3)
-    assert not run.ahead.give_up(0.01)
+    assert not run.in_flight.give_up(0.01)
     assert run.owner.asked == [2, 1, 0]  # newest first: else a queued one would begin meanwhile
     assert [value.cancelled() for value in run.values] == [False, True, True]
     threading.Timer(0.01, run.end, (0,)).start()
-    assert run.ahead.give_up(60.0)
+    assert run.in_flight.give_up(60.0)
     assert run.values[0].has_value

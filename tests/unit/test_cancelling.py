@@ -16,8 +16,8 @@ from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
 from pstrain.coordinator.deadlines import DeadlineHeap, Deadlines
 from pstrain.coordinator.events import Reason
-from pstrain.coordinator.orders import Cancel, Ended, Outbox, Run
-from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import CancelRun, Outbox, RunResult, StartRun
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import (
@@ -95,8 +95,8 @@ def test_a_closure_lost_while_it_is_cancelled_does_not_run_again() -> None:
     state = running_state(closures=4, trainers=1, slots=3)
     for closure in range(3):
         cancel(state, closure)
-    left = {0: decide.Left(0, 0, has_ended=True), 1: decide.Left(0, 0)}
-    events = apply(state, decide.lose_trainer(state, 0, left, attempts_max=1))
+    decided = {0: decide.DecidedClosure(0, 0, has_ended=True), 1: decide.DecidedClosure(0, 0)}
+    events = apply(state, decide.lose_trainer(state, 0, decided, attempts_max=1))
     assert ev.ClosureFinished(closure=0) in events
     assert cancelled(2) in events
     assert ev.ClosureFailed(closure=1) in events, "it has lost a trainer once too often"
@@ -105,8 +105,8 @@ def test_a_closure_lost_while_it_is_cancelled_does_not_run_again() -> None:
 def test_a_closure_that_has_made_a_part_is_not_cancelled() -> None:
     state = running_state(closures=1, trainers=1)
     cancel(state, 0)
-    left = {0: decide.Left(attempt=0, parts=0)}
-    apply(state, decide.lose_trainer(state, 0, left, attempts_max=3))
+    decided = {0: decide.DecidedClosure(attempt=0, parts=0)}
+    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=3))
     assert state.parts == {0: 0}
     assert cancel(state, 0) == ()
     assert list(state.waiting) == [0]
@@ -201,14 +201,14 @@ class Cluster:
         return items
 
     def ends(self, closure: int, error: Exception | None = None) -> None:
-        self.scheduler.results(0, [Ended(closure, 0, f"value {closure}", error)])
+        self.scheduler.results(0, [RunResult(closure, 0, f"value {closure}", error)])
 
     def cancels(self, value: Any) -> tuple[threading.Thread, list[bool]]:
         """Cancels ``value`` in a thread; returns once the trainer has been asked to cancel it."""
         said: list[bool] = []
         thread = threading.Thread(target=lambda: said.append(value.cancel(DEADLINE_S)))
         thread.start()
-        assert isinstance(self._items.get(timeout=DEADLINE_S), Cancel)
+        assert isinstance(self._items.get(timeout=DEADLINE_S), CancelRun)
         return thread, said
 
 
@@ -238,7 +238,7 @@ def test_a_queued_closure_never_runs(cluster: Cluster) -> None:
     for closure in range(3):
         cluster.ends(closure)
     cluster.scheduler.wait_idle(0)
-    runs = [item.closure.id for item in cluster.orders() if isinstance(item, Run)]
+    runs = [item.closure.id for item in cluster.orders() if isinstance(item, StartRun)]
     assert runs == [0, 1, 2]
     assert not values[0].cancel()
     assert not values[0].cancelled()
@@ -281,7 +281,7 @@ def test_a_trainer_that_is_lost_needs_no_word(cluster: Cluster) -> None:
     cluster.orders()
     thread, said = cluster.cancels(value)
     cluster.scheduler.trainer_silenced(0)
-    cluster.scheduler.trainer_lost(0, Legacy({}, {}, {}))
+    cluster.scheduler.trainer_lost(0, Settlement({}, {}, {}))
     thread.join(DEADLINE_S)
     assert said == [True]
     assert cluster.scheduler.counts()["waiting"] == 0
@@ -347,8 +347,8 @@ def test_a_closure_that_is_too_late_ends_alone(cluster: Cluster) -> None:
 
 def test_a_closure_that_runs_too_long_is_refused_at_its_commit(cluster: Cluster) -> None:
     late = cluster.scheduler.submit("f", b"", None, deadline_s=0.001)
-    assert isinstance(cluster._items.get(timeout=DEADLINE_S), Run)
-    assert cluster._items.get(timeout=DEADLINE_S) == Cancel(0, 0)
+    assert isinstance(cluster._items.get(timeout=DEADLINE_S), StartRun)
+    assert cluster._items.get(timeout=DEADLINE_S) == CancelRun(0, 0)
     cluster.ends(0, CancelledError("not committed"))
     with pytest.raises(DeadlineExceededError, match="nothing of it is applied"):
         late.fetch(0)
@@ -362,7 +362,7 @@ def test_errors_that_are_alike_are_told_once_with_their_number(cluster: Cluster)
     mine = [order.closure.id for order in cluster.orders()]
     for closure in (*mine, *({0, 1, 2, 3} - {*mine})):
         trainer, text = int(closure not in mine), "first" if closure == mine[0] else "same"
-        cluster.scheduler.results(trainer, [Ended(closure, 0, None, ValueError(text))])
+        cluster.scheduler.results(trainer, [RunResult(closure, 0, None, ValueError(text))])
     with pytest.raises(ValueError, match="first") as raised:
         cluster.scheduler.wait_idle(0)
     assert raised.value.__notes__ == ["Also failed, 3 times: ValueError: same"]

@@ -130,7 +130,7 @@ def test_who_follows_hears_which_checkpoint_it_is(tmp_path: pathlib.Path) -> Non
     saved, told = Checkpoint(step=Variable(7)), list[Any]()
     saved.follow(
         types.SimpleNamespace(
-            held=lambda: "moment",
+            mark_moment=lambda: "moment",
             committed=lambda mark, path: told.append((mark, path)),
             restored=told.append,
         )

@@ -12,8 +12,8 @@ from pstrain.consistency import ASYNC, Consistency, Sync
 from pstrain.coordinator import assigning, decide, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.inputs import Inputs
-from pstrain.coordinator.orders import Ended, Outbox, Run
+from pstrain.coordinator.dependencies import Dependencies
+from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.remote_value import InputValues
 from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
@@ -22,7 +22,7 @@ from tests.unit.test_coordinator_decide import apply, running_state, started
 
 
 def test_closures_are_released_by_the_last_of_their_inputs() -> None:
-    inputs = Inputs()
+    inputs = Dependencies()
     inputs.add(3, (0, 1))
     inputs.add(4, (0,))
     inputs.add(5, (4, 3))
@@ -36,11 +36,11 @@ def test_closures_are_released_by_the_last_of_their_inputs() -> None:
 
 
 def test_who_needs_one_that_is_over_is_found_through_others() -> None:
-    inputs = Inputs()
+    inputs = Dependencies()
     for closure, needed in ((2, (0,)), (3, (2, 1)), (4, (3, 0)), (5, (1,))):
         inputs.add(closure, needed)
-    assert dict(inputs.needing([0])) == {2: 0, 4: 0, 3: 2}
-    assert dict(inputs.needing([2, 3])) == {4: 3}
+    assert dict(inputs.dependants_of([0])) == {2: 0, 4: 0, 3: 2}
+    assert dict(inputs.dependants_of([2, 3])) == {4: 3}
     for closure in (4, 3, 2, 5):
         inputs.drop(closure)
         inputs.check_invariants()
@@ -102,8 +102,8 @@ def test_who_needs_what_a_lost_trainer_ran_ends_once(fails: bool) -> None:
     apply(state, decide.join_trainer(state, 0, 2))
     apply(state, assigning.assign(state))
     apply(state, decide.cancel(state, 0, ev.Reason.ASKED))
-    left = {1: decide.Left(0, 0, has_ended=True, is_error=fails)}
-    events = apply(state, decide.lose_trainer(state, 0, left, attempts_max=3))
+    decided = {1: decide.DecidedClosure(0, 0, has_ended=True, is_error=fails)}
+    events = apply(state, decide.lose_trainer(state, 0, decided, attempts_max=3))
     assert state.is_idle
     assert (ev.ClosureFailed(closure=2, input=1) in events) == fails
     assert bool(state.failed) == fails
@@ -177,10 +177,10 @@ class Cluster:
     def run(self, error: Exception | None = None) -> int:
         """Ends the next closure, with its number as value or with ``error``; returns the number."""
         run = self.outbox.get_nowait()
-        assert isinstance(run, Run)
+        assert isinstance(run, StartRun)
         assert all(value.has_value for value in run.closure.inputs)
         number = run.closure.id
-        self.scheduler.results(0, [Ended(number, run.attempt, number, error)])
+        self.scheduler.results(0, [RunResult(number, run.attempt, number, error)])
         return number
 
 

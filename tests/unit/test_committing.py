@@ -14,7 +14,7 @@ from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableErro
 from pstrain.trainer import committing, staging
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
-from pstrain.trainer.staging import ClosureRun, Held, note
+from pstrain.trainer.staging import ClosureRun, HeldEnd, note
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
@@ -76,13 +76,13 @@ class Trainer:
         parameters: Any = self.servers
         self.committer = Committer(parameters, "t", self._send, self.lost.append, self._fail)
 
-    def run(self, closure: int, held: Held | None = None) -> ClosureRun:
+    def run(self, closure: int, held: HeldEnd | None = None) -> ClosureRun:
         return self.committer.new_run(StepToken("s", closure, 0), 0, held)
 
     def take(self, run: ClosureRun) -> None:
         self.committer.take(run, 0, Receipt(self))
 
-    def end(self, run: ClosureRun, *servers: int) -> Held | None:
+    def end(self, run: ClosureRun, *servers: int) -> HeldEnd | None:
         for ps in servers:
             run.touch([VARIABLE])
             run.add(ps, {"kind": "push"}, None)
@@ -101,14 +101,14 @@ def trainer(monkeypatch: pytest.MonkeyPatch) -> Trainer:
     """Returns a trainer that commits overdue parts only when the test asks for it."""
 
     class Nobody:
-        def __init__(self, _look: Callable[[], bool], _period_s: float) -> None:
+        def __init__(self, _flush: Callable[[], bool], _period_s: float) -> None:
             self.waits_s: list[float] = []
 
-        def note(self) -> None: ...
+        def arm(self) -> None: ...
         def close(self, timeout_s: float) -> None:
             self.waits_s.append(timeout_s)
 
-    monkeypatch.setattr(committing, "Overdue", Nobody)
+    monkeypatch.setattr(committing, "FlushTimer", Nobody)
     return Trainer()
 
 
@@ -322,8 +322,8 @@ def test_what_is_being_committed_at_the_end_is_waited_for_once(
     held: Any = trainer.end(trainer.run(2), 0)
     held.is_busy = True
     trainer.committer.close()
-    overdue: Any = trainer.committer._overdue
-    assert overdue.waits_s == [0.0]
+    flush_timer: Any = trainer.committer._flush_timer
+    assert flush_timer.waits_s == [0.0]
 
 
 def test_what_is_overdue_is_committed_when_its_turn_has_come(
@@ -352,7 +352,7 @@ def test_what_a_thread_does_without_elements_stays_in_its_order(
     held = trainer.end(first, 0)
     flush = trainer.committer.flush
 
-    def look_meanwhile(held: Held) -> None:
+    def look_meanwhile(held: HeldEnd) -> None:
         # The held part has to wait until the coordinator has settled the evaluation, closure 2.
         trainer.committer._commit_overdue()
         trainer.committer.settle([2])

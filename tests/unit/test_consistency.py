@@ -341,7 +341,7 @@ def test_the_program_alone_decides_which_closures_make_a_round(
             apply(state, decide.hold(state).events)
             _play(state, made, chance, until_quiet=True)
             assert state.is_quiet
-            apply(state, decide.let_go(state).events)
+            apply(state, decide.resume(state).events)
         if expected[-1] and (action == "wait" or len(expected[-1]) == trainers):
             expected.append([])
         _play(state, made, chance, until_quiet=False)
@@ -400,7 +400,7 @@ def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() 
     for trainer in (0, 1):
         apply(state, decide.lose_trainer(state, trainer, attempts_max=3).events)
     apply(state, decide.reopen(state, ended).events)
-    apply(state, decide.let_go(state).events)
+    apply(state, decide.resume(state).events)
     assert list(state.waiting) == [0, 1, 2, 3, 4, 5]
     apply(state, decide.join_trainer(state, 1, 1).events)
     assert started(state) == []
@@ -414,7 +414,7 @@ def test_rounds_that_are_made_anew_have_the_closures_and_places_that_they_had() 
         prepare(state, expected[0][0])
         assert sorted(state.round.decided) == [closure for closure, _ in expected]
         apply(state, rounds.end_round(state))
-    assert not state.round.again
+    assert not state.round.old_rounds
 
 
 def test_a_round_that_is_undone_shares_its_number_with_none_that_is_made_before_it_anew() -> None:
@@ -432,7 +432,7 @@ def test_a_round_that_is_undone_shares_its_number_with_none_that_is_made_before_
     _go_back(state, first)
     assert [list(_make_round(state)) for _ in range(2)] == [[0, 1], [2, 3]]
     assert state.is_idle
-    assert not state.round.again
+    assert not state.round.old_rounds
     assert state.rounds_count == 4
 
 
@@ -476,7 +476,7 @@ def _go_back(state: CoordinatorState, ended: dict[int, int]) -> None:
     for trainer in trainers:
         apply(state, decide.lose_trainer(state, trainer, attempts_max=None).events)
     apply(state, decide.reopen(state, ended).events)
-    apply(state, decide.let_go(state).events)
+    apply(state, decide.resume(state).events)
     for trainer in trainers:
         apply(state, decide.join_trainer(state, trainer, 1).events)
 

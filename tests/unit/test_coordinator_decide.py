@@ -186,11 +186,11 @@ def test_a_closure_that_loses_every_trainer_is_given_up() -> None:
 
 def test_what_servers_had_decided_of_a_lost_trainers_closures_has_ended() -> None:
     state = running_state(closures=4, trainers=1, slots=3)
-    left = {0: decide.Left(0, 1, has_ended=True), 1: decide.Left(0, 2)}
+    decided = {0: decide.DecidedClosure(0, 1, has_ended=True), 1: decide.DecidedClosure(0, 2)}
     apply(state, decide.silence_trainer(state, 0))
     assert decide.finish(state, 2, 0, 0).events == ()
     assert assigning.assign(state).events == ()
-    apply(state, decide.lose_trainer(state, 0, left, attempts_max=ATTEMPTS_MAX))
+    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
     assert list(state.waiting) == [1, 2, 3]
     assert (state.finished_count, state.lost_count) == (1, 1)
     assert state.parts == {1: 2}
@@ -202,9 +202,9 @@ def test_what_servers_had_decided_of_a_lost_trainers_closures_has_ended() -> Non
 
 def test_an_error_that_servers_had_decided_fails_the_closure() -> None:
     state = running_state(closures=3, trainers=1, slots=2)
-    left = {0: decide.Left(0, 1, has_ended=True, is_error=True)}
+    decided = {0: decide.DecidedClosure(0, 1, has_ended=True, is_error=True)}
     apply(state, decide.silence_trainer(state, 0))
-    events = apply(state, decide.lose_trainer(state, 0, left, attempts_max=ATTEMPTS_MAX))
+    events = apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
     assert ev.ClosureFailed(closure=0) in events
     assert {e.closure for e in events if isinstance(e, ev.ClosureCancelled)} == {1, 2}
     assert state.is_idle
@@ -217,11 +217,11 @@ def test_nothing_starts_while_somebody_holds() -> None:
     apply(state, decide.finish(state, closure=0, trainer=0, attempt=0))
     assert state.is_settled
     assert apply(state, assigning.assign(state)) == ()
-    apply(state, decide.let_go(state))
+    apply(state, decide.resume(state))
     assert apply(state, assigning.assign(state)) == ()
-    apply(state, decide.let_go(state))
+    apply(state, decide.resume(state))
     assert started(apply(state, assigning.assign(state))) == [(1, 0, 0)]
-    assert apply(state, decide.let_go(state)) == ()
+    assert apply(state, decide.resume(state)) == ()
 
 
 def test_a_silenced_trainer_is_not_quiet() -> None:
@@ -274,7 +274,7 @@ def test_what_the_program_was_told_is_made_again_whatever_fails_meanwhile() -> N
     apply(state, decide.finish(state, closure=4, trainer=2, attempt=0))
     apply(state, decide.report_errors(state))
     assert state.is_idle
-    assert not state.told
+    assert not state.reported
     check_invariants(state)
 
 
@@ -289,12 +289,12 @@ def test_what_was_told_is_made_again_also_after_an_error_that_nobody_has_seen() 
 
 def test_a_closure_of_which_a_part_is_made_goes_on_whatever_fails() -> None:
     state = running_state(closures=4, trainers=3)
-    left = {0: decide.Left(attempt=0, parts=1)}
-    apply(state, decide.lose_trainer(state, 0, left, attempts_max=ATTEMPTS_MAX))
+    decided = {0: decide.DecidedClosure(attempt=0, parts=1)}
+    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=ATTEMPTS_MAX))
     assert cancelled(apply(state, decide.fail(state, closure=1, trainer=1, attempt=0))) == [3]
     assert started(apply(state, assigning.assign(state))) == [(0, 1, 1)]
-    left = {2: decide.Left(attempt=0, parts=0)}
-    lost = apply(state, decide.lose_trainer(state, 2, left, attempts_max=ATTEMPTS_MAX))
+    decided = {2: decide.DecidedClosure(attempt=0, parts=0)}
+    lost = apply(state, decide.lose_trainer(state, 2, decided, attempts_max=ATTEMPTS_MAX))
     assert cancelled(lost) == []
     assert list(state.waiting) == [2]
     assert cancelled(apply(state, decide.lose_trainer(state, 1, attempts_max=ATTEMPTS_MAX))) == []
@@ -302,8 +302,8 @@ def test_a_closure_of_which_a_part_is_made_goes_on_whatever_fails() -> None:
 
 def test_a_closure_without_its_input_ends_none_that_was_told() -> None:
     state = made_again(2, trainers=1)
-    without = ev.ClosureFailed(closure=9, input=8)
-    assert cancelled(apply(state, decide.schedule(state, 9, without=without))) == [2, 3]
+    immediate_end = ev.ClosureFailed(closure=9, input=8)
+    assert cancelled(apply(state, decide.schedule(state, 9, immediate_end=immediate_end))) == [2, 3]
     assert list(state.waiting) == [1]
 
 
@@ -311,13 +311,13 @@ def test_the_end_of_all_work_is_that_of_what_was_told_too() -> None:
     state = made_again(2, trainers=1)
     apply(state, decide.cancel_all(state))
     assert state.is_idle
-    assert not state.told
+    assert not state.reported
 
 
 def test_parts_that_were_undone_are_made_again() -> None:
     state = running_state(closures=1, trainers=1)
-    left = {0: decide.Left(attempt=0, parts=1)}
-    apply(state, decide.lose_trainer(state, 0, left, attempts_max=None))
+    decided = {0: decide.DecidedClosure(attempt=0, parts=1)}
+    apply(state, decide.lose_trainer(state, 0, decided, attempts_max=None))
     assert state.parts == {0: 1}
     apply(state, decide.reopen(state, {}))
     assert state.parts == {}
@@ -385,8 +385,8 @@ class Coordinator(RuleBasedStateMachine):
         self.note(decide.answer_cancel(self.state, *run, is_granted=is_granted))
 
     @rule(trainer=st.integers(0, 3))
-    def give_up_on(self, trainer: int) -> None:
-        self.note(decide.give_up_on(self.state, trainer))
+    def fail_bound_to(self, trainer: int) -> None:
+        self.note(decide.fail_bound_to(self.state, trainer))
 
     @rule(trainer=st.integers(0, 2), slots=st.integers(1, 3))
     def join(self, trainer: int, slots: int) -> None:
@@ -400,14 +400,14 @@ class Coordinator(RuleBasedStateMachine):
     @rule(trainer=st.integers(0, 2), data=st.data())
     def lose(self, trainer: int, data: st.DataObject) -> None:
         running = self.state.trainers[trainer].running if trainer in self.state.trainers else {}
-        left = {
-            closure: decide.Left(
+        decided = {
+            closure: decide.DecidedClosure(
                 self.state.running[closure].attempt, 1, data.draw(st.booleans()), is_error=False
             )
             for closure in running
             if data.draw(st.booleans())
         }
-        self.note(decide.lose_trainer(self.state, trainer, left, attempts_max=ATTEMPTS_MAX))
+        self.note(decide.lose_trainer(self.state, trainer, decided, attempts_max=ATTEMPTS_MAX))
         self.note(assigning.assign(self.state))
 
     @precondition(lambda self: self.said)
@@ -433,7 +433,7 @@ class Coordinator(RuleBasedStateMachine):
     def no_closure_ends_twice_or_is_forgotten(self) -> None:
         assert all(count == 1 for count in self.ended.values())
         lines = self.state.bound_waiting.values()
-        alive = {*self.state.waiting, *self.state.inputs}.union(self.state.running, *lines)
+        alive = {*self.state.waiting, *self.state.dependencies}.union(self.state.running, *lines)
         assert alive | set(self.ended) == set(range(self.next_closure))
         assert not alive & set(self.ended)
 

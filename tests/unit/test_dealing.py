@@ -71,7 +71,7 @@ def test_what_was_out_comes_first_after_a_resume_and_what_had_ended_does_not() -
     elements = new_pass()
     closures = [Closure() for _ in range(4)]
     for closure in closures:
-        elements.note_out(elements.deal(8), closure)
+        elements.note_scheduled(elements.deal(8), closure)
     elements.note_done(Range(0, 8))
     closures[2].has_value = True  # its report has not been read yet
     elements.deal(8)  # no closure has this range yet
@@ -121,7 +121,7 @@ def test_batches_of_another_size_are_another_dataset() -> None:
 def test_rewound_it_begins_again_and_trainers_close_what_they_read() -> None:
     trainers = Trainers()
     elements = iter(DealtDataset(DATA, trainers))
-    elements.note_out(elements.deal(4), Closure())
+    elements.note_scheduled(elements.deal(4), Closure())
     elements.rewind()
     assert len(trainers.open) == 1
     assert {"next": 0, "again": []}.items() <= elements.state_dict().items()
@@ -143,7 +143,7 @@ def test_each_element_is_done_once_over_any_number_of_resumes(seed: int) -> None
                 elements, out = resumed(elements.state_dict()), {}
                 continue
             out[dealt] = Closure()
-            elements.note_out(dealt, out[dealt])
+            elements.note_scheduled(dealt, out[dealt])
         elif event < 0.8:
             dealt = choose.choice(running)
             out[dealt].has_value = True
@@ -161,7 +161,7 @@ def test_a_range_is_dealt_with_the_nearest_bookmark_and_a_position_keeps_what_it
     elements = new_pass()
     ranges = [elements.deal(8) for _ in range(4)]
     for dealt in ranges:
-        elements.note_out(dealt, Closure())
+        elements.note_scheduled(dealt, Closure())
     assert elements.bookmark_before(ranges[3]) is None
     for at in (24, 8, 12, 30, 12):
         elements.note_bookmark({"bookmark": Bookmark(at, str(at))})
@@ -229,7 +229,7 @@ def test_a_position_can_be_asked_for_by_another_thread() -> None:
     try:
         for _ in range(2_000):
             dealt = elements.deal(1)
-            elements.note_out(dealt, Closure())
+            elements.note_scheduled(dealt, Closure())
             if dealt.start >= 8:
                 elements.note_done(Range(dealt.start - 8, 1))
     finally:

@@ -9,7 +9,7 @@ import pytest
 
 from pstrain import remote_errors, results
 from pstrain.consistency import ASYNC, Consistency, Ssp, Sync
-from pstrain.coordinator import assigning, decide, exhausted, recovery, rounds
+from pstrain.coordinator import assigning, decide, exhausted, lost_trainers, rounds
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
@@ -82,9 +82,9 @@ def test_what_a_lost_trainer_had_not_used_is_there_for_those_at_their_end_too() 
     apply(state, decide.lose_trainer(state, 1, attempts_max=9))
     assert go_on(state) == [(1, 0)]
     assert meet_end(state, 2) == [(0, 2)]
-    assert not state.ends  # closure 2 began before the loss
+    assert not state.exhausted_on  # closure 2 began before the loss
     assert meet_end(state, 1) == []
-    assert state.ends == {1: {0}}
+    assert state.exhausted_on == {1: {0}}
 
 
 def test_those_that_follow_do_not_try_where_the_first_of_them_met_the_end() -> None:
@@ -203,5 +203,5 @@ class Servers:
 
 
 def test_one_that_did_nothing_and_met_the_end_runs_again_when_its_trainer_is_lost() -> None:
-    legacy = recovery.settle_servers(Servers(), "t")
-    assert set(legacy.left) == set(legacy.outcomes) == {1, 3}
+    settlement = lost_trainers.settle_servers(Servers(), "t")
+    assert set(settlement.decided) == set(settlement.outcomes) == {1, 3}

@@ -13,11 +13,11 @@ import pytest
 from pstrain import remote_errors, results
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.lost_servers import is_server_loss
-from pstrain.coordinator.orders import Ended, Outbox, Run
-from pstrain.coordinator.recovering import RecoverySwitch, ServerRecovery
-from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.restoring import Restorer
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.server_recovery import RecoverySwitch, ServerRecovery
 from pstrain.errors import (
     AbortedError,
     DataServiceError,
@@ -26,7 +26,7 @@ from pstrain.errors import (
     ServerLostError,
 )
 from pstrain.execution.resumption import Recovery
-from pstrain.trainer.outlasting import outlasting
+from pstrain.trainer.consistent_reads import consistent_read
 from pstrain.wire import trainer_pb2 as pb
 from tests.unit.test_affinity import scheduler
 
@@ -45,7 +45,7 @@ class Link(TrainerLink):
         self._functions: Any = {}
         self._scheduler: Any = SimpleNamespace(
             trainer_joined=lambda *_: None,
-            reads_services=lambda _: (frozenset(), ()),
+            services_read=lambda _: (frozenset(), ()),
             results=lambda _, ended: self.heard.extend(end.closure for end in ended),
         )
         self._replies = [
@@ -86,19 +86,19 @@ class OpenLater:
 
     def stop(self) -> None: ...
 
-    def wait_open(self) -> None:
+    def wait_while_restoring(self) -> None:
         self.is_restoring = False
 
-    def outlast(self, _error: Exception) -> bool:
+    def wait_restored(self, _error: Exception) -> bool:
         return False
 
 
 def test_who_is_rolled_back_waits_until_all_the_rest_is_back() -> None:
     switch, restorer = RecoverySwitch(), OpenLater()
     switch.use(restorer)  # type: ignore[arg-type]
-    assert switch.outlast(RolledBackError("back"))
+    assert switch.wait_restored(RolledBackError("back"))
     assert not restorer.is_restoring
-    assert not switch.outlast(AbortedError("another coordinator"))
+    assert not switch.wait_restored(AbortedError("another coordinator"))
 
 
 def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
@@ -112,12 +112,12 @@ def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
 def test_nothing_goes_back_after_the_last_word() -> None:
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
     restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
-    assert not restorer.retire(lambda: True), "all went back since it was looked at"
-    assert restorer.retire(lambda: False)
+    assert not restorer.end_restoring(lambda: True), "all went back since it was looked at"
+    assert restorer.end_restoring(lambda: False)
     # A restore would call methods that `parts` does not have.
     restorer._restore("a server was lost after the last look")
     assert not restorer.is_restoring
-    assert RecoverySwitch().retire(lambda: False)
+    assert RecoverySwitch().end_restoring(lambda: False)
 
 
 def test_what_no_checkpoint_holds_is_told_once_and_shortly(
@@ -142,7 +142,7 @@ def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
         may_end.wait(30)
         raise RuntimeError("the end of this test")
 
-    work: Any = SimpleNamespace(hold=lambda: None, let_go=lambda: None)
+    work: Any = SimpleNamespace(hold=lambda: None, resume=lambda: None)
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
     restorer = Restorer(parts, parts, work, parts, leave)
 
@@ -153,43 +153,43 @@ def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
     thread = threading.Thread(target=restore)
     thread.start()
     assert begun.wait(30)
-    assert not restorer.retire(lambda: False)
+    assert not restorer.end_restoring(lambda: False)
     with pytest.raises(DeadlineExceededError, match="values can be read when that is over"):
-        restorer.wait_over(0.01)
+        restorer.wait_caught_up(0.01)
     may_end.set()
     thread.join(30)
 
 
 def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
     work, items = scheduler()
-    work.redoing.keep_ended()
+    work.rollback.keep_ended()
     restorer = _restorer_of(work)
     work.submit("f", b"", None)
     _end(work, items)
-    restorer.wait_over(0)
-    work.redoing.hold()
+    restorer.wait_caught_up(0)
+    work.rollback.hold()
     assert work.trainer_silenced(0)
-    work.trainer_lost(0, Legacy({}, {}, {}))
-    assert work.redoing.redo({}) == 1
-    work.redoing.let_go()
+    work.trainer_lost(0, Settlement({}, {}, {}))
+    assert work.rollback.requeue({}) == 1
+    work.rollback.resume()
     with pytest.raises(DeadlineExceededError, match="closures to run again after a restore"):
-        restorer.wait_over(0)
+        restorer.wait_caught_up(0)
     outbox = Outbox()
     work.trainer_joined(0, 1, outbox)
     _end(work, outbox)
-    restorer.wait_over(0)
+    restorer.wait_caught_up(0)
     work.stop()
 
 
 def _restorer_of(work: Scheduler) -> Restorer:
     parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
-    return Restorer(parts, parts, work.redoing, parts, leave=lambda: None)
+    return Restorer(parts, parts, work.rollback, parts, leave=lambda: None)
 
 
 def _end(work: Scheduler, items: Any) -> None:
     run = items.get_nowait()
-    assert isinstance(run, Run)
-    work.results(0, [Ended(run.closure.id, run.attempt, "done", None)])
+    assert isinstance(run, StartRun)
+    work.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
 
 
 class Values:
@@ -199,14 +199,14 @@ class Values:
         self.session, self.waits = "s1", 0
         self._error, self._is_restored = error, is_restored
 
-    def outlast(self, error: Exception | None) -> bool:
+    def wait_restored(self, error: Exception | None) -> bool:
         self.waits += 1
         if error is None or not self._is_restored:
             return False
         self.session = "s2"
         return True
 
-    @outlasting
+    @consistent_read
     def read(self, row: int) -> str:
         if self.session == "s2":
             return f"row {row} of the checkpoint"
@@ -240,16 +240,16 @@ class Restored:
         self.config: Any = SimpleNamespace(transfer_timeout_s=30.0)
         self._begun, self._may_end = threading.Event(), threading.Event()
         work: Any = SimpleNamespace(
-            **dict.fromkeys(("hold", "let_go", "undo_round"), lambda: None),
-            **dict.fromkeys(("wait_alone", "wait_redone"), lambda _timeout_s: None),
-            redo=lambda _parts: 0,
+            **dict.fromkeys(("hold", "resume", "undo_round"), lambda: None),
+            **dict.fromkeys(("wait_disconnected", "wait_rerun"), lambda _timeout_s: None),
+            requeue=lambda _parts: 0,
         )
         iterators: Any = SimpleNamespace(rewind_since=lambda _made: None)
         self.restorer = Restorer(self, self, work, iterators, self._leave, newest="ckpt-1")
         self.thread = threading.Thread(target=self.restorer._restore, args=("a server is gone",))
         switch = RecoverySwitch()
         switch._restorer = self.restorer
-        scheduler: Any = SimpleNamespace(holding=SimpleNamespace(is_held_here=lambda: False))
+        scheduler: Any = SimpleNamespace(barrier=SimpleNamespace(is_held_here=lambda: False))
         itself: Any = self
         self._recovery = ServerRecovery(itself, scheduler, iterators, switch, self._leave)
 
@@ -267,12 +267,12 @@ class Restored:
     def begin_anew(self) -> None:
         self.session = "s2"
 
-    def outlast(self, error: Exception | None) -> bool:
+    def wait_restored(self, error: Exception | None) -> bool:
         if self._begun.is_set():
             self._may_end.set()
-        return self._recovery.outlast(error)
+        return self._recovery.wait_restored(error)
 
-    @outlasting
+    @consistent_read
     def read(self) -> str:
         if self.session == "s1":
             self.thread.start()
@@ -306,15 +306,15 @@ class Fit:
     def go_back(self) -> None:
         self.is_behind = False
 
-    def confirm(self) -> None:
+    def check_intact(self) -> None:
         if self.runs == 1 and not self.late:
             raise AbortedError("session s1 is over")
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
         self.late -= 1
         return self.late < 0 and not is_behind()
 
-    def went_back(self, error: Exception) -> bool:
+    def wait_rolled_back(self, error: Exception) -> bool:
         self.is_behind = self.is_behind or self._ends_meanwhile
         return isinstance(error, RolledBackError)
 

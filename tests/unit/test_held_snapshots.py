@@ -113,7 +113,7 @@ class Network:
     addresses = ("a:1", "b:1")
 
     def __init__(self, stores: list[Store]) -> None:
-        self.untold: list[str] = []
+        self.undropped_snapshots: list[str] = []
         self.key_maps = KeyMaps()
         self.before_each: Callable[[], None] = lambda: None
         self.is_broken: Callable[[int, dict[str, Any]], bool] = lambda _ps, _header: False
@@ -148,7 +148,7 @@ def test_the_next_snapshot_tells_of_ends_that_were_not_heard(store: Store) -> No
     network.is_broken = lambda _ps, _header: False
     second = RemoteSnapshot(network, {"v": SPEC}, None)
     assert [store.snapshots, other.snapshots] == [1, 1]
-    assert network.untold == []
+    assert network.undropped_snapshots == []
     second.close()
     assert [store.snapshots, other.snapshots] == [0, 0]
 
@@ -158,7 +158,7 @@ def test_ends_that_cannot_be_told_are_not_collected_for_ever(store: Store) -> No
     network.is_broken = lambda _ps, header: header["kind"] == "drop"
     for _ in range(100):
         RemoteSnapshot(network, {"v": SPEC}, None).close()
-    assert 0 < len(network.untold) < 100
+    assert 0 < len(network.undropped_snapshots) < 100
     assert store.snapshots == 1
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import pstrain as ps
 from pstrain.errors import DataLossError, ResourceExhaustedError
 from pstrain.kernels import marks
-from pstrain.paramserver import checkpoint, increments, keeping, loading
+from pstrain.paramserver import checkpoint, increments, kept_rows, loading
 from pstrain.paramserver import snapshot as module
 from pstrain.paramserver.changed_rows import ChangedRows
 from pstrain.paramserver.increments import Base
@@ -35,7 +35,7 @@ def _small_tables_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "SMALL_BYTES", 0)
     monkeypatch.setattr(module, "_BLOCK_BYTES", 512)
     monkeypatch.setattr(module, "_LIST_BYTES", 256)
-    monkeypatch.setattr(keeping, "_CHUNK_BYTES", 512)
+    monkeypatch.setattr(kept_rows, "_CHUNK_BYTES", 512)
 
 
 def change(shard: Shard, kind: str, chance: np.random.Generator) -> np.ndarray:

@@ -11,8 +11,8 @@ import pytest
 
 from pstrain import initializers
 from pstrain.errors import DataLossError, NotFoundError
-from pstrain.paramserver import checkpoint, loading, output, safetensors
-from pstrain.paramserver.input import InputFile
+from pstrain.paramserver import checkpoint, loading, output_file, safetensors
+from pstrain.paramserver.input_file import InputFile
 from pstrain.paramserver.requests import Call, answer
 from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.shard import Shard
@@ -27,7 +27,7 @@ NAME = "m/table"
 @pytest.fixture(autouse=True)
 def _tables_of_many_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint, "SMALL_BYTES", 0)
-    monkeypatch.setattr(output, "PIECE_BYTES", 8192)
+    monkeypatch.setattr(output_file, "PIECE_BYTES", 8192)
 
 
 def trained(cuts: tuple[int, ...] = ()) -> list[Shard]:
@@ -88,7 +88,7 @@ def test_each_byte_is_read_once(tmp_path: pathlib.Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "preadv", preadv)
     loading.stage(str(tmp_path), targets(fresh()), [part])
     # Arrow reads the end of a file first, and may read its first bytes separately.
-    assert part.size_bytes <= count <= part.size_bytes + 4 * output.PIECE_BYTES
+    assert part.size_bytes <= count <= part.size_bytes + 4 * output_file.PIECE_BYTES
 
 
 def test_rows_that_changed_since_they_were_staged_are_read_again(tmp_path: pathlib.Path) -> None:

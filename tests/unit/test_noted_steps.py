@@ -13,12 +13,12 @@ import pytest
 import dataservice as ds
 import pstrain as ps
 from pstrain import results
-from pstrain.coordinator.decide import Left
+from pstrain.coordinator.decide import DecidedClosure
+from pstrain.coordinator.lost_trainers import LostRunNotes, settle_servers
 from pstrain.coordinator.per_worker import PerWorkerDataset
-from pstrain.coordinator.recovery import Noted, settle_servers
 from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.execution.cluster import ClusterExecutor
-from pstrain.execution.executor import Note, Noting, take
+from pstrain.execution.executor import Note, NotingFunction, take
 from pstrain.execution.on_trainers import OnRange, OnTrainer
 from pstrain.trainer.context import trainer_scope
 from pstrain.trainer.staging import ClosureRun
@@ -59,11 +59,16 @@ def test_notes_of_all_servers_are_put_together_in_order_each_once() -> None:
         [part(1, 1, "b", "c"), part(2, 0, "x", attempt=0)],
         [part(1, 0, "a"), part(1, 2), part(2, 0, "y", attempt=1), part(3, 0), part(1, 1, "b", "c")],
     )
-    legacy = settle_servers(servers, "t")
-    assert legacy.outcomes == {1: (Noted(["a", "b", "c"]), None), 2: (Noted(["y"]), None)}
-    assert legacy.left == {
-        1: Left(0, 0, has_ended=True), 2: Left(1, 0, has_ended=True), 3: Left(0, 0)
-    }  # fmt: skip
+    settlement = settle_servers(servers, "t")
+    assert settlement.outcomes == {
+        1: (LostRunNotes(["a", "b", "c"]), None),
+        2: (LostRunNotes(["y"]), None),
+    }
+    assert settlement.decided == {
+        1: DecidedClosure(0, 0, has_ended=True),
+        2: DecidedClosure(1, 0, has_ended=True),
+        3: DecidedClosure(0, 0),
+    }
     assert servers.completed == {0: [[1, 0, 1]], 1: [[1, 0, 1]]}
 
 
@@ -134,7 +139,7 @@ def test_a_closure_ends_early_where_there_is_no_room_for_notes() -> None:
     assert len(list(rows)) == 3
 
 
-class Numbers(Noting):
+class Numbers(NotingFunction):
     """A noting function whose steps are numbers; a report has their sum."""
 
     def run(self, iterator: Any, steps: int, note: Note) -> dict[str, Any]:
@@ -182,7 +187,9 @@ class Coordinator:
         value = RemoteValue(number, self._changed, self)  # type: ignore[arg-type]
         self.scheduled.append(args[1])
         if number in self._lost:
-            value._set(Noted([next(self._elements) for _ in range(self._lost[number])]), None)
+            value._set(
+                LostRunNotes([next(self._elements) for _ in range(self._lost[number])]), None
+            )
         else:
             with trainer_scope(0):
                 value._set(function(self._elements, args[1]), None)

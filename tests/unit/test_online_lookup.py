@@ -343,7 +343,7 @@ class Counted(KeyClaims):
     session = "before"
     config = ParameterConfig()
 
-    def outlast(self, _error: Exception | None) -> bool:
+    def wait_restored(self, _error: Exception | None) -> bool:
         return False
 
     def _answers(self, _messages: Any) -> Any:

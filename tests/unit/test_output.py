@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pstrain.paramserver import output as module
-from pstrain.paramserver.output import OutputFile, size_and_checksum
+from pstrain.paramserver import output_file as module
+from pstrain.paramserver.output_file import OutputFile, size_and_checksum
 
 DIRECT = getattr(os, "O_DIRECT", 0)
 

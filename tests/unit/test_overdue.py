@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from pstrain.trainer.overdue import Overdue
+from pstrain.trainer.flush_timer import FlushTimer
 
 DEADLINE_S = 30.0
 
@@ -13,28 +13,28 @@ def test_it_looks_until_nothing_is_left_and_again_once_something_is_noted() -> N
     looks = threading.Semaphore(0)
     left = [True, True, False]
 
-    def look() -> bool:
+    def flush() -> bool:
         looks.release()
         return left.pop(0) if left else False
 
-    overdue = Overdue(look, period_s=0.001)
-    assert overdue._thread is None
-    overdue.note()
+    flush_timer = FlushTimer(flush, period_s=0.001)
+    assert flush_timer._thread is None
+    flush_timer.arm()
     for _ in range(3):
         assert looks.acquire(timeout=DEADLINE_S)
-    while not overdue._is_idle:
+    while not flush_timer._is_idle:
         threading.Event().wait(0.001)
     assert not looks.acquire(blocking=False)
-    overdue.note()
+    flush_timer.arm()
     assert looks.acquire(timeout=DEADLINE_S)
-    overdue.close(DEADLINE_S)
-    assert not overdue._thread.is_alive()
-    overdue.note()
-    overdue.close(DEADLINE_S)
+    flush_timer.close(DEADLINE_S)
+    assert not flush_timer._thread.is_alive()
+    flush_timer.arm()
+    flush_timer.close(DEADLINE_S)
 
 
 def test_it_ends_although_it_never_began() -> None:
-    overdue = Overdue(lambda: False, period_s=0.001)
-    overdue.close(DEADLINE_S)
-    overdue.note()
-    assert overdue._thread is None
+    flush_timer = FlushTimer(lambda: False, period_s=0.001)
+    flush_timer.close(DEADLINE_S)
+    flush_timer.arm()
+    assert flush_timer._thread is None

@@ -25,13 +25,13 @@ class Answering:
     def _answer(self) -> None:
         # Waits for the lock, which the asking thread releases while it waits.
         self._made.trainer_joined(1, 1, Outbox())
-        self._made.holding.position(0, "here")
+        self._made.barrier.position(0, "here")
 
 
 def test_nobody_waits_for_a_trainer_that_joins_when_the_others_have_been_asked() -> None:
     made, _ = scheduler()
     made.trainer_silenced(0)
     made.trainer_joined(0, 1, Answering(made))  # type: ignore[arg-type]
-    with made.holding.held(TIMEOUT_S):
-        assert made.holding.positions("data", TIMEOUT_S) == {0: "here"}
+    with made.barrier.held(TIMEOUT_S):
+        assert made.barrier.positions("data", TIMEOUT_S) == {0: "here"}
     made.stop()

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from pstrain.coordinator.paces import AHEAD_S
-from pstrain.trainer import reports
+from pstrain.coordinator.run_times import AHEAD_S
+from pstrain.trainer import result_queue
 from pstrain.trainer.committing import HELD_S
-from pstrain.trainer.reports import RESULTS_PER_MESSAGE, Reports
+from pstrain.trainer.result_queue import RESULTS_PER_MESSAGE, ResultQueue
 from pstrain.wire import trainer_pb2 as pb
 
 DEADLINE_S = 30.0
@@ -20,22 +20,22 @@ DEADLINE_S = 30.0
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes the time limits so long that only the other rules end a wait for more results."""
-    monkeypatch.setattr(reports, "HOLD_S", DEADLINE_S)
-    monkeypatch.setattr(reports, "HOLD_MAX_S", DEADLINE_S)
+    monkeypatch.setattr(result_queue, "HOLD_S", DEADLINE_S)
+    monkeypatch.setattr(result_queue, "HOLD_MAX_S", DEADLINE_S)
 
 
 def _result(closure: int, **fields: Any) -> pb.RunReply:
     return pb.RunReply(results=[pb.ClosureResult(id=closure, value=b"1", **fields)])
 
 
-def _reports(to_do: int, *ended: Any) -> Reports:
-    made = Reports(lambda: to_do)
+def _reports(to_do: int, *ended: Any) -> ResultQueue:
+    made = ResultQueue(lambda: to_do)
     for each in ended:
         made.put(each)
     return made
 
 
-def _taken(made: Reports) -> list[int]:
+def _taken(made: ResultQueue) -> list[int]:
     message = made.take()
     assert isinstance(message, pb.RunReply)
     return [result.id for result in message.results]
@@ -59,11 +59,11 @@ def test_results_wait_until_as_many_have_ended_as_are_left_to_do() -> None:
 
 
 def test_half_of_the_work_that_may_wait_here_ends_before_its_results_go_by_time() -> None:
-    assert reports.HOLD_MAX_S >= AHEAD_S / 2
+    assert result_queue.HOLD_MAX_S >= AHEAD_S / 2
 
 
 def test_an_end_is_held_as_long_as_its_result_may_lie_here_and_looked_for_no_more_often() -> None:
-    assert 2 * HELD_S == reports.HOLD_MAX_S
+    assert 2 * HELD_S == result_queue.HOLD_MAX_S
 
 
 def test_results_do_not_wait_for_long() -> None:

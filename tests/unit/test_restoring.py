@@ -36,9 +36,9 @@ class Cluster:
         self.saves_meanwhile = False
         self._losses, self._statuses = losses, statuses
         work: Any = SimpleNamespace(
-            **dict.fromkeys(("hold", "let_go", "undo_round"), lambda: None),
-            **dict.fromkeys(("wait_alone", "forget"), lambda _: None),
-            redo=lambda parts: self.done.append(parts) or 0,
+            **dict.fromkeys(("hold", "resume", "undo_round"), lambda: None),
+            **dict.fromkeys(("wait_disconnected", "forget"), lambda _: None),
+            requeue=lambda parts: self.done.append(parts) or 0,
         )
         iterators: Any = SimpleNamespace(rewind_since=self.done.append)
         self.restorer = Restorer(self, self, work, iterators, lambda: None, newest="ckpt-1")

@@ -6,8 +6,8 @@ import itertools
 
 from pstrain.consistency import Sync
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.orders import Ended, Outbox, RoundPart
-from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import Outbox, RoundPart, RunResult
 from pstrain.coordinator.scheduler import Scheduler
 
 
@@ -18,16 +18,16 @@ def scheduler() -> Scheduler:
 
 def test_a_lost_trainer_may_have_read_what_others_read() -> None:
     one = scheduler()
-    assert one.reads_services(["a:1"]) == (frozenset({"a:1"}), ())
-    services, _ = one.left_by(1, "trainer-1")
+    assert one.services_read(["a:1"]) == (frozenset({"a:1"}), ())
+    services, _ = one.record_loss(1, "trainer-1")
     assert services == {"a:1"}
 
 
 def test_a_service_that_is_named_later_is_told_of_those_lost_before() -> None:
     one = scheduler()
-    assert one.left_by(0, "trainer-0") == (frozenset(), {})
-    assert one.reads_services(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
-    assert one.reads_services(["a:1"]) == (frozenset(), ("trainer-0",))
+    assert one.record_loss(0, "trainer-0") == (frozenset(), {})
+    assert one.services_read(["a:1"]) == (frozenset({"a:1"}), ("trainer-0",))
+    assert one.services_read(["a:1"]) == (frozenset(), ("trainer-0",))
 
 
 def test_a_stand_in_that_fails_uses_up_no_rows_of_what_its_trainer_has_prepared() -> None:
@@ -38,10 +38,10 @@ def test_a_stand_in_that_fails_uses_up_no_rows_of_what_its_trainer_has_prepared(
     for _ in range(3):
         one.submit("step", b"", None)
     one.trainer_silenced(1)
-    one.trainer_lost(1, Legacy({}, {}, {}))
+    one.trainer_lost(1, Settlement({}, {}, {}))
     first, both = ({"reader": "a", "marks": [["window", rows]]} for rows in (1, 2))
     part = RoundPart("trainer-0", (0,), has_gradient=True, rows=(first,))
-    one.results(0, [Ended(0, 0, None, None, part=part)])
+    one.results(0, [RunResult(0, 0, None, None, part=part)])
     assert core.state.running[1].trainer == 0  # in place of trainer 1; 2 holds up the round
-    one.results(0, [Ended(1, 1, None, ValueError("made up"), rows=(both,))])
-    assert one.left_by(0, "trainer-0")[1] == {}
+    one.results(0, [RunResult(1, 1, None, ValueError("made up"), rows=(both,))])
+    assert one.record_loss(0, "trainer-0")[1] == {}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pstrain import pickling
-from pstrain.coordinator.sent import SentFunctions
+from pstrain.coordinator.sent_functions import SentFunctions
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.trainer_session import TrainerSession
 from pstrain.wire import trainer_pb2 as pb

@@ -18,7 +18,7 @@ from pstrain.errors import (
     NotFoundError,
     ResourceExhaustedError,
 )
-from pstrain.paramserver import checkpoint, output, safetensors
+from pstrain.paramserver import checkpoint, output_file, safetensors
 from pstrain.paramserver.loading import read_into, verify
 from pstrain.paramserver.saved import Saved, SavedShard
 from pstrain.paramserver.shard import Shard
@@ -148,7 +148,7 @@ def test_a_manifest_that_makes_no_sense_is_an_error(value: Any) -> None:
 
 def test_a_full_disk_is_told(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shard,) = _trained(())
-    monkeypatch.setattr(output, "_open", lambda _path: os.open("/dev/full", os.O_WRONLY))
+    monkeypatch.setattr(output_file, "_open", lambda _path: os.open("/dev/full", os.O_WRONLY))
     with pytest.raises(ResourceExhaustedError, match="No space left"):
         written(tmp_path, [shard])
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pstrain import initializers
 from pstrain.errors import CancelledError
-from pstrain.paramserver import keeping
+from pstrain.paramserver import kept_rows
 from pstrain.paramserver import snapshot as module
 from pstrain.paramserver.shard import Shard
 from pstrain.paramserver.snapshot import Snapshot
@@ -23,7 +23,7 @@ from tests.unit.shard_cases import ADAGRAD, ADAM, SGD, ids, make_spec, ones
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_BLOCK_BYTES", 512)
     monkeypatch.setattr(module, "_LIST_BYTES", 256)
-    monkeypatch.setattr(keeping, "_CHUNK_BYTES", 512)
+    monkeypatch.setattr(kept_rows, "_CHUNK_BYTES", 512)
 
 
 def change(shard: Shard, kind: int, chance: np.random.Generator) -> None:

@@ -21,7 +21,7 @@ def run(trace: Trace, closure: int, sent_s: float, ended_s: float, trainer: int 
     passed_s = ended_s - sent_s
     trace.note(ev.ClosureQueued(closure=closure), 10.0)
     trace.note(ev.ClosureStarted(closure=closure, trainer=trainer, attempt=0), sent_s)
-    trace.told(closure, passed_s / 2, passed_s / 4, ended_s)
+    trace.note_times(closure, passed_s / 2, passed_s / 4, ended_s)
     trace.note(ev.ClosureFinished(closure=closure), ended_s)
 
 
@@ -88,7 +88,7 @@ def test_the_latest_runs_are_kept_and_written(tmp_path: pathlib.Path) -> None:
     trace = traced(runs_max=3)
     for closure in range(10):
         run(trace, closure, 11.0, 12.0)
-    assert (len(trace.runs), trace.count, len(trace._told)) == (3, 10, 0)
+    assert (len(trace.runs), trace.count, len(trace._times)) == (3, 10, 0)
     trace.write(tmp_path / "trace.json")
     found = json.loads((tmp_path / "trace.json").read_text())
     assert found["otherData"] == {"runs": 3, "runs left out": 7}

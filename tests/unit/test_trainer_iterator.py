@@ -106,10 +106,10 @@ def test_an_end_inside_a_step_tells_of_what_the_step_took(took: int, error: Exce
     run = ClosureRun(StepToken("s", 1, 0), commits)
     with step_scope(run.token, run):
         assert list(iterator) == list(range(took))
-    run.tell_of_taken(error)
+    run.explain_taken_elements(error)
     assert not hasattr(error, "__notes__")
     end = StopIteration()
-    run.tell_of_taken(end)
+    run.explain_taken_elements(end)
     assert ["used up" in note for note in getattr(end, "__notes__", ())] == [True] * took
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pstrain.coordinator.trainer_stats import RUNS_REMEMBERED, Present, Record, TrainerTable, table
+from pstrain.coordinator.trainer_stats import RUNS_REMEMBERED, Load, Record, TrainerTable, table
 
 NOW_S = 100.0
 
@@ -10,14 +10,14 @@ NOW_S = 100.0
 def record(*seconds: float, since_s: float = 90.0) -> Record:
     """Returns a record with one report a second, each of one run."""
     made = Record()
-    made.begins(since_s)
+    made.begin_work(since_s)
     for number, each in enumerate(seconds):
-        made.reports(since_s + number, [each])
+        made.add_report(since_s + number, [each])
     return made
 
 
 def stats(records: dict[int, Record], running: int = 1, now_s: float = NOW_S) -> TrainerTable:
-    return table(records, {trainer: Present(running, trainer) for trainer in records}, now_s)
+    return table(records, {trainer: Load(running, trainer) for trainer in records}, now_s)
 
 
 def test_times_and_rates_are_those_of_the_latest_runs() -> None:
@@ -51,20 +51,20 @@ def test_a_few_runs_are_no_evidence_and_nobody_is_slower_than_himself() -> None:
 
 def test_a_trainer_that_says_nothing_while_it_has_work_is_a_straggler() -> None:
     records = {0: record(*[0.1] * 10), 1: record(*[0.1] * 10)}
-    records[0].reports(119.5, [0.1])
+    records[0].add_report(119.5, [0.1])
     made = stats(records, running=2, now_s=120.0)
     assert [each.trainer for each in made.stragglers] == [1]
     assert made[1].verdict.startswith(
         "silent for 21.0 s while it runs 2; nine of ten runs take 100"
     )
     assert (made[0].silent_s, made[1].silent_s) == (0.5, 21.0)
-    records[1].begins(119.9)
+    records[1].begin_work(119.9)
     assert not stats(records, now_s=120.0).stragglers, "it had nothing to do until now"
     assert not stats(records, running=0, now_s=300.0).stragglers
 
 
 def test_a_lost_trainer_is_away_and_no_straggler() -> None:
-    made = table({0: record(*[0.1] * 10)}, {1: Present(0, 2)}, 500.0)
+    made = table({0: record(*[0.1] * 10)}, {1: Load(0, 2)}, 500.0)
     assert [(each.trainer, each.is_live, each.staleness) for each in made] == [
         (0, False, 0),
         (1, True, 2),

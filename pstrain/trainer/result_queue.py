@@ -23,53 +23,53 @@ have ended by then as are left, which ends the delay earlier."""
 RESULTS_PER_MESSAGE: Final = 64
 _MESSAGE_BYTES: Final = 1 << 20
 
-Ended: TypeAlias = "pb.RunReply | Exception | None"
+Outgoing: TypeAlias = "pb.RunReply | Exception | None"
 """A message to send; the error that ends the stream; None for its regular end."""
 
 
-class Reports:
+class ResultQueue:
     """A queue from the threads that run closures to the one that sends results. Thread-safe.
 
-    ``to_do`` returns how many closures wait at this trainer. The sending thread is woken at most
-    twice for a message, however many results are in it.
+    ``waiting_count`` returns how many closures wait at this trainer. The sending thread is woken at
+    most twice for a message, however many results are in it.
     """
 
-    def __init__(self, to_do: Callable[[], int]) -> None:
-        self._to_do = to_do
+    def __init__(self, waiting_count: Callable[[], int]) -> None:
+        self._waiting_count = waiting_count
         # Code that does not wait takes the lock itself: a Condition takes it by Python calls.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._messages: deque[Ended] = deque()
+        self._messages: deque[Outgoing] = deque()
         self._last_bytes = 0
         self._is_urgent = False
 
-    def put(self, ended: Ended) -> None:
+    def put(self, message: Outgoing) -> None:
         """Adds a message, which may be merged into another; the caller must not use it again."""
         with self._lock:
             is_first = not self._messages
-            self._add(ended)
+            self._add(message)
             if is_first or self._is_due():
                 self._changed.notify()
 
-    def take(self) -> Ended:
+    def take(self) -> Outgoing:
         """Returns the next message; blocks until there is one, and while others may join it."""
         with self._lock:
             self._changed.wait_for(lambda: self._messages)
-            self._changed.wait_for(self._is_due, min(HOLD_S * self._to_do(), HOLD_MAX_S))
+            self._changed.wait_for(self._is_due, min(HOLD_S * self._waiting_count(), HOLD_MAX_S))
             message = self._messages.popleft()
             self._is_urgent = bool(self._messages)
             return message
 
-    def _add(self, ended: Ended) -> None:
-        size_bytes = ended.ByteSize() if isinstance(ended, pb.RunReply) else 0
+    def _add(self, message: Outgoing) -> None:
+        size_bytes = message.ByteSize() if isinstance(message, pb.RunReply) else 0
         last = self._messages[-1] if self._messages else None
-        if isinstance(last, pb.RunReply) and isinstance(ended, pb.RunReply) and self._fits(last):
-            last.MergeFrom(ended)
+        if isinstance(last, pb.RunReply) and isinstance(message, pb.RunReply) and self._fits(last):
+            last.MergeFrom(message)
             self._last_bytes += size_bytes
         else:
-            self._messages.append(ended)
+            self._messages.append(message)
             self._last_bytes = size_bytes
-        self._is_urgent = self._is_urgent or _is_urgent(ended)
+        self._is_urgent = self._is_urgent or _is_urgent(message)
 
     def _fits(self, last: pb.RunReply) -> bool:
         return len(last.results) < RESULTS_PER_MESSAGE and self._last_bytes < _MESSAGE_BYTES
@@ -78,13 +78,13 @@ class Reports:
         first = self._messages[0]
         if self._is_urgent or len(self._messages) > 1 or not isinstance(first, pb.RunReply):
             return True
-        return len(first.results) >= min(self._to_do(), RESULTS_PER_MESSAGE)
+        return len(first.results) >= min(self._waiting_count(), RESULTS_PER_MESSAGE)
 
 
-def _is_urgent(ended: Ended) -> bool:
+def _is_urgent(message: Outgoing) -> bool:
     """True if the coordinator may be waiting for it, whatever work is left here."""
-    if not isinstance(ended, pb.RunReply) or ended.services or ended.positions:
+    if not isinstance(message, pb.RunReply) or message.services or message.positions:
         return True
-    if ended.cancels:
+    if message.cancels:
         return True
-    return any(result.needs_settling or result.is_prepared for result in ended.results)
+    return any(result.needs_settling or result.is_prepared for result in message.results)

@@ -21,7 +21,7 @@ _RUNS: Final = 8
 _REMEMBERED: Final = 1024
 
 
-class Paces:
+class RunTimes:
     """The durations of the latest runs, by function. Not thread-safe.
 
     ``closures_in_flight``: how many closures a trainer runs side by side.

@@ -16,16 +16,16 @@ from pstrain.coordinator.waiting import Waiting
 from pstrain.errors import UnavailableError
 
 
-class Redoing:
+class Rollback:
     """One scheduler's part in restores. Thread-safe; only methods named ``wait_*`` block."""
 
     def __init__(self, core: Core, waiting: Waiting) -> None:
         self._core = core
         self._waiting = waiting
-        self._redone: set[int] = set()
+        self._rerunning: set[int] = set()
 
     def keep_ended(self) -> None:
-        """Keeps closures that end from now on, for :meth:`redo`."""
+        """Keeps closures that end from now on, for :meth:`requeue`."""
         with self._core.changed:
             self._core.kept = {}
 
@@ -52,18 +52,18 @@ class Redoing:
             return dict(self._core.state.parts)
 
     def hold(self) -> None:
-        """Holds scheduling until :meth:`let_go`, before trainers are disconnected."""
+        """Holds scheduling until :meth:`resume`, before trainers are disconnected."""
         core = self._core
         with core.changed:
             core.apply(decide.hold(core.state))
             core.apply(decide.await_trainers(core.state))
             core.changed.notify_all()
 
-    def wait_alone(self, timeout_s: float) -> None:
+    def wait_disconnected(self, timeout_s: float) -> None:
         """Blocks until no trainer is connected and what each left behind is settled."""
         with self._core.changed:
             deadline_s = time.monotonic() + timeout_s
-            self._waiting.note_alone()
+            self._waiting.note_no_trainers()
             self._waiting.until(
                 lambda: not self._core.state.trainers, deadline_s, "trainers to let go"
             )
@@ -75,7 +75,7 @@ class Redoing:
             core.apply(decide.Decision(rounds.undo_round(core.state)))
             core.changed.notify_all()
 
-    def redo(self, parts: Mapping[int, int]) -> int:
+    def requeue(self, parts: Mapping[int, int]) -> int:
         """Queues all kept closures again; returns how many. UnavailableError if they are too many.
 
         ``parts``: by closure, how many of its parts without elements the checkpoint contains.
@@ -91,7 +91,7 @@ class Redoing:
                 )
             again = {closure.id: closure for closure in kept.values()}
             core.closures = OrderedDict(sorted({**again, **core.closures}.items()))
-            self._redone |= again.keys()
+            self._rerunning |= again.keys()
             bound = {c.id: c.trainer for c in again.values() if c.trainer is not None}
             were_in = {c.id: c.round for c in again.values()}
             priorities = {c.id: c.priority for c in again.values() if c.priority}
@@ -119,29 +119,29 @@ class Redoing:
             if core.given_up is not None:
                 core.given_up, core.errors = None, []
                 core.apply(decide.report_errors(core.state))
-                core.go_on()
+                core.make_progress()
 
-    def let_go(self) -> None:
+    def resume(self) -> None:
         """Undoes :meth:`hold`: trainers may come back."""
         core = self._core
         with core.changed:
             self._waiting.note_joining()
-            core.apply(decide.let_go(core.state))
-            core.go_on()
+            core.apply(decide.resume(core.state))
+            core.make_progress()
 
-    def wait_redone(self, timeout_s: float) -> None:
-        """Blocks until all closures that :meth:`redo` queued have ended again."""
+    def wait_rerun(self, timeout_s: float) -> None:
+        """Blocks until all closures that :meth:`requeue` queued have ended again."""
         with self._core.changed:
-            if self._has_redone():
+            if self._has_rerun():
                 return
             deadline_s = time.monotonic() + timeout_s
             what = "closures to run again after a restore"
-            self._waiting.until(self._has_redone, deadline_s, what)
+            self._waiting.until(self._has_rerun, deadline_s, what)
 
     def stop(self, error: Exception) -> None:
         """Ends everything for good, because the restore failed with ``error``."""
         self._core.stop(error)
 
-    def _has_redone(self) -> bool:
-        self._redone &= self._core.closures.keys()
-        return not self._redone
+    def _has_rerun(self) -> bool:
+        self._rerunning &= self._core.closures.keys()
+        return not self._rerunning

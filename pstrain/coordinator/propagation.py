@@ -16,34 +16,38 @@ from pstrain.coordinator.state import CoordinatorState
 
 def failures(state: CoordinatorState, closures: Sequence[int]) -> Iterator[ev.Event]:
     """Fails ``closures`` and those that need their values; cancels all others that wait."""
-    needing = list(state.inputs.needing(closures))
+    dependants = list(state.dependencies.dependants_of(closures))
     yield from (ev.ClosureFailed(closure=closure) for closure in closures)
-    yield from (ev.ClosureFailed(closure=closure, input=each) for closure, each in needing)
-    ended = {*closures, *(closure for closure, _ in needing)}
-    yield from (event for event in others_waiting(state) if event.closure not in ended)
+    yield from (ev.ClosureFailed(closure=closure, input=each) for closure, each in dependants)
+    ended = {*closures, *(closure for closure, _ in dependants)}
+    yield from (event for event in cancellations_of_others(state) if event.closure not in ended)
 
 
-def unwanted(
+def cancellations(
     state: CoordinatorState, closures: Sequence[int], reason: ev.Reason | None = None
 ) -> Iterator[ev.Event]:
     """Cancels ``closures``, as their program asked, and the closures that need their values."""
     for closure in closures:
         yield ev.ClosureCancelled(closure=closure, reason=reason or state.cancelling[closure])
-    for closure, each in state.inputs.needing(closures):
+    for closure, each in state.dependencies.dependants_of(closures):
         yield ev.ClosureCancelled(closure=closure, reason=ev.Reason.INPUT, input=each)
 
 
-def others_waiting(state: CoordinatorState) -> Iterator[ev.ClosureCancelled]:
+def cancellations_of_others(state: CoordinatorState) -> Iterator[ev.ClosureCancelled]:
     """Cancels all closures that wait, as one has failed, except those that count already."""
-    return (event for event in all_waiting(state) if not has_counted(state, event.closure))
+    return (event for event in cancellations_of_all(state) if not has_counted(state, event.closure))
 
 
 def has_counted(state: CoordinatorState, closure: int) -> bool:
     """True if a part of the closure is committed, or the program has its value already."""
-    return closure in state.told or closure in state.parts
+    return closure in state.reported or closure in state.parts
 
 
-def all_waiting(state: CoordinatorState) -> Iterator[ev.ClosureCancelled]:
+def cancellations_of_all(state: CoordinatorState) -> Iterator[ev.ClosureCancelled]:
     """Cancels all closures that wait."""
-    queues: tuple[Iterable[int], ...] = (state.waiting, *state.bound_waiting.values(), state.inputs)
+    queues: tuple[Iterable[int], ...] = (
+        state.waiting,
+        *state.bound_waiting.values(),
+        state.dependencies,
+    )
     return (ev.ClosureCancelled(closure=closure) for queue in queues for closure in queue)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from dataservice.runtime.checksum import checksum
 from pstrain.errors import DataLossError
-from pstrain.paramserver import output
+from pstrain.paramserver import output_file
 from pstrain.paramserver.messages import bytes_of, reused_buffer
 from pstrain.paramserver.saved import SavedShard
 
@@ -35,17 +35,17 @@ class InputFile:
     def __init__(self, directory: str, part: SavedShard) -> None:
         self._path = os.path.join(directory, part.file)
         self._part = part
-        self._sums = output.sums_of(part.sums)
+        self._sums = output_file.sums_of(part.sums)
         self._at = 0
         self._coming: dict[int, tuple[Future[Piece], Piece]] = {}
         self._spare: list[Piece] = []
         self._handle = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint-input")
         found = os.fstat(self._handle).st_size
-        if found != part.size_bytes or len(self._sums) != -(-found // output.PIECE_BYTES):
+        if found != part.size_bytes or len(self._sums) != -(-found // output_file.PIECE_BYTES):
             self.close()
             raise self._damaged(f"{found} bytes of {part.size_bytes}")
-        if output.joined(self._sums) != part.checksum:
+        if output_file.joined(self._sums) != part.checksum:
             self.close()
             raise self._damaged("the manifest's checksums are not one another's")
 
@@ -55,7 +55,7 @@ class InputFile:
         out = reused_buffer(left if size < 0 else min(size, left))
         target = bytes_of(out)
         while len(target):
-            index, start = divmod(self._at, output.PIECE_BYTES)
+            index, start = divmod(self._at, output_file.PIECE_BYTES)
             some = self._piece(index)[start : start + len(target)]
             target[: len(some)] = some
             self._at, target = self._at + len(some), target[len(some) :]
@@ -73,8 +73,8 @@ class InputFile:
         return self._coming[index][0].result()
 
     def _read(self, index: int, memory: Piece) -> Piece:
-        start = index * output.PIECE_BYTES
-        piece = memory[: min(output.PIECE_BYTES, self._part.size_bytes - start)]
+        start = index * output_file.PIECE_BYTES
+        piece = memory[: min(output_file.PIECE_BYTES, self._part.size_bytes - start)]
         done = 0
         while done < len(piece):
             count = os.preadv(self._handle, [piece[done:].data], start + done)
@@ -132,4 +132,4 @@ class InputFile:
 
 
 def _memory() -> Piece:
-    return np.frombuffer(mmap.mmap(-1, output.PIECE_BYTES, mmap.MAP_PRIVATE), np.uint8)
+    return np.frombuffer(mmap.mmap(-1, output_file.PIECE_BYTES, mmap.MAP_PRIVATE), np.uint8)

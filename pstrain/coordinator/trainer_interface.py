@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 
 from pstrain.coordinator import decide, rounds
 from pstrain.coordinator.core import Core
-from pstrain.coordinator.orders import Closure, Ended, Outbox, RoundOrder
-from pstrain.coordinator.recovery import Legacy
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import Closure, Outbox, RoundOrder, RunResult
 from pstrain.coordinator.waiting import Waiting
 from pstrain.reader_marks import Marks
 
 logger = logging.getLogger(__name__)
 
 
-class Hearing:
-    """The side of a scheduler that serves trainers.
+class TrainerInterface:
+    """The interface of a scheduler to trainers.
 
     Thread-safe; ``next_order`` and ``wait_for_round`` block, nothing else does.
     """
@@ -36,8 +36,8 @@ class Hearing:
         with core.changed:
             core.outboxes.open(trainer, outbox)
             core.apply(decide.join_trainer(core.state, trainer, slots))
-            core.watch.note_idle(trainer, core.state.trainers)
-            core.go_on()
+            core.stats.note_idle(trainer, core.state.trainers)
+            core.make_progress()
 
     def trainer_silenced(self, trainer: int) -> bool:
         """Takes a trainer for lost; False if it was not connected. `trainer_lost` must follow."""
@@ -48,43 +48,43 @@ class Hearing:
             core.apply(decide.silence_trainer(core.state, trainer))
             return True
 
-    def left_by(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
+    def record_loss(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
         """Returns the data services that a lost trainer may have read, and its marks that count.
 
-        The marks are those of reported ends. From now on :meth:`reads_services` returns ``name``,
+        The marks are those of reported ends. From now on :meth:`services_read` returns ``name``,
         the trainer's, among the lost ones.
         """
         with self._core.changed:
-            return self._core.readings.left_by(trainer, name)
+            return self._core.trainer_marks.record_loss(trainer, name)
 
-    def trainer_lost(self, trainer: int, legacy: Legacy) -> None:
-        """Ends what a silenced trainer had decided, as ``legacy`` says; its others run again."""
+    def trainer_lost(self, trainer: int, settlement: Settlement) -> None:
+        """Ends what a lost trainer had decided, as ``settlement`` says; its others run again."""
         core = self._core
         with core.changed:
-            core.readings.forget(trainer)
-            for closure_id, (value, error) in legacy.outcomes.items():
+            core.trainer_marks.forget(trainer)
+            for closure_id, (value, error) in settlement.outcomes.items():
                 run = core.state.running.get(closure_id)
                 if run is not None and run.trainer == trainer:
                     closure = core.closures[closure_id]
                     closure.result, closure.error = value, error
             core.apply(
                 decide.lose_trainer(
-                    core.state, trainer, legacy.left, attempts_max=core.attempts_max
+                    core.state, trainer, settlement.decided, attempts_max=core.attempts_max
                 )
             )
-            core.go_on()
+            core.make_progress()
             if not core.outboxes:
-                self.waiting.note_alone()
+                self.waiting.note_no_trainers()
             core.changed.notify_all()
 
-    def reads_services(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    def services_read(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
         """Notes which data services a trainer reads from now on.
 
         Returns the services that were not known, and the names of all trainers lost so far, which
         may have read them.
         """
         with self._core.changed:
-            return self._core.readings.begin(services)
+            return self._core.trainer_marks.add_services(services)
 
     def low_water(self) -> int:
         """Returns the low-water mark: all closures below it have ended for good."""
@@ -92,17 +92,19 @@ class Hearing:
         with core.changed:
             return next(iter(core.closures), core.next_id)
 
-    def results(self, trainer: int, ended: Sequence[Ended]) -> None:
+    def results(self, trainer: int, ended: Sequence[RunResult]) -> None:
         """Takes in ends of runs that a trainer reports, in the order in which they ended."""
         core = self._core
         with core.changed:
-            core.watch.note_results(trainer, ended)
-            core.settle(trainer, [end.closure for end in ended if self._take_in(trainer, end)])
-            core.go_on()
-            core.watch.note_idle(trainer, core.state.trainers)
+            core.stats.note_results(trainer, ended)
+            core.settle(
+                trainer, [end.closure for end in ended if self._handle_result(trainer, end)]
+            )
+            core.make_progress()
+            core.stats.note_idle(trainer, core.state.trainers)
             core.changed.notify_all()
 
-    def _take_in(self, trainer: int, end: Ended) -> bool:
+    def _handle_result(self, trainer: int, end: RunResult) -> bool:
         """Takes in how a run ended; True if its trainer has to be told that the end arrived."""
         core, run = self._core, (end.closure, trainer, end.attempt)
         if end.was_dropped:
@@ -120,14 +122,14 @@ class Hearing:
         if end.met_end and (decision := decide.meet_end(core.state, *run)).events:
             # In rounds its marks may cover rows of closures that wait to be decided.
             if not core.in_rounds:
-                core.readings.note(trainer, end.rows)
+                core.trainer_marks.note(trainer, end.rows)
             core.apply(decision)
             return end.needs_settling
-        core.paces.note(closure.function_id, end.seconds)
+        core.run_times.note(closure.function_id, end.seconds)
         closure.error = _error_that_counts(closure)
         # A failed closure's marks may cover rows of prepared ones; they count with these.
         if not core.state.has_prepared(trainer):
-            core.readings.note(trainer, end.rows)
+            core.trainer_marks.note(trainer, end.rows)
         settle = decide.finish if closure.error is None else decide.fail
         core.apply(settle(core.state, *run))
         return end.needs_settling
@@ -166,14 +168,14 @@ class Hearing:
             for trainer, closures in settled.items():
                 core.settle(trainer, closures)
             core.apply(decide.Decision(rounds.end_round(core.state)))
-            core.go_on()
+            core.make_progress()
             core.changed.notify_all()
 
     def wait_for_round(self, timeout_s: float, is_undone: Callable[[], bool]) -> None:
         """Blocks until no round is being applied, so that a lost trainer's part in it is settled.
 
         Returns as well once the scheduler has stopped, ``timeout_s`` has passed, or ``is_undone``
-        says, after :meth:`Redoing.hold`, that the round will be undone.
+        says, after :meth:`Rollback.hold`, that the round will be undone.
         """
         core = self._core
         with core.changed:

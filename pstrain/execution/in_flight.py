@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from pstrain.coordinator.remote_value import Ends, RemoteValue
+from pstrain.coordinator.remote_value import CompletionQueue, RemoteValue
 from pstrain.execution.executor import Report, never
 
-Asked = TypeVar("Asked")
+Request = TypeVar("Request")
 """What is known of a closure besides its value."""
 
 
-class Ahead(Generic[Asked]):
+class InFlightCalls(Generic[Request]):
     """A window of closures in flight, which gives ready trainers work while others are slow.
 
     ``room``: how many closures may run, be queued, or have ended unreturned at a time. There may be
@@ -27,36 +27,36 @@ class Ahead(Generic[Asked]):
 
     def __init__(self, room: int, is_ready: Callable[[], bool]) -> None:
         self._room, self._is_ready = room, is_ready
-        self._out: dict[RemoteValue, Asked] = {}
-        self._ends = Ends()
+        self._calls: dict[RemoteValue, Request] = {}
+        self._ended = CompletionQueue()
         self._idle = 0
 
     def __bool__(self) -> bool:
         """True if any closure is in flight."""
-        return bool(self._out)
+        return bool(self._calls)
 
     @property
     def has_room(self) -> bool:
         """True if one more closure may be added."""
-        if len(self._out) + self._idle < self._room:
+        if len(self._calls) + self._idle < self._room:
             return True
-        return not self._ends and not self._idle and self._is_ready()
+        return not self._ended and not self._idle and self._is_ready()
 
-    def add(self, value: RemoteValue, asked: Asked) -> None:
+    def add(self, value: RemoteValue, request: Request) -> None:
         """Adds a closure."""
-        self._out[value] = asked
-        self._ends.add(value)
+        self._calls[value] = request
+        self._ended.add(value)
 
-    def next_ended(self, *, or_room: bool) -> tuple[RemoteValue, Asked] | None:
+    def next_ended(self, *, or_room: bool) -> tuple[RemoteValue, Request] | None:
         """Removes and returns the first closure that has ended.
 
         Blocks until there is one; with ``or_room``, returns None as soon as there is room for more.
         """
-        if not self._ends:
+        if not self._ended:
             is_enough = self._is_ready if or_room and not self._idle else never
-            self._ends.wait(next(iter(self._out)), is_enough)
-        for value in self._ends.take():
-            return value, self._out.pop(value)
+            self._ended.wait(next(iter(self._calls)), is_enough)
+        for value in self._ended.take():
+            return value, self._calls.pop(value)
         return None
 
     def note_idle(self, is_idle: bool) -> None:
@@ -65,7 +65,7 @@ class Ahead(Generic[Asked]):
         Idle closures take room until one finds work or none is in flight, because it is useless to
         ask again while others hold what is left.
         """
-        self._idle = self._idle + 1 if is_idle and self._out else 0
+        self._idle = self._idle + 1 if is_idle and self._calls else 0
 
     def give_up(self, timeout_s: float) -> bool:
         """Cancels all closures in flight; True if all have ended.
@@ -74,10 +74,12 @@ class Ahead(Generic[Asked]):
         does not answer in time whether it cancels one.
         """
         until_s = time.monotonic() + timeout_s
-        for value in reversed(list(self._out)):  # last first, or waiting ones would begin meanwhile
+        for value in reversed(
+            list(self._calls)
+        ):  # last first, or waiting ones would begin meanwhile
             value.cancel(max(0.0, until_s - time.monotonic()))
-        return self._ends.wait_all(list(self._out), max(0.0, until_s - time.monotonic()))
+        return self._ended.wait_all(list(self._calls), max(0.0, until_s - time.monotonic()))
 
-    def unheard(self) -> list[Report]:
+    def unreturned(self) -> list[Report]:
         """Returns the reports of closures that have ended and were not returned; in any thread."""
-        return [value.peek() for value in list(self._out) if value.has_value]
+        return [value.peek() for value in list(self._calls) if value.has_value]

@@ -23,7 +23,7 @@ from pstrain.errors import (
     UnavailableError,
 )
 from pstrain.failpoints import reached
-from pstrain.trainer.cancelling import Cancelling, Fail, Pending, Send
+from pstrain.trainer.cancelling import Cancelling, Fail, PendingPart, Send
 from pstrain.trainer.client import RemoteParameters
 from pstrain.trainer.decisions import by_server, decision, encoded_marks, tickets_of, with_changes
 from pstrain.trainer.outgoing import Answers, Header, Message, Pulls
@@ -41,17 +41,17 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 class _OnError(AbstractContextManager[None]):
-    """A scope that calls ``tell`` with the error if it fails; ``tell`` may raise another."""
+    """A scope that calls ``on_error`` with the error if it fails, which may raise another."""
 
-    def __init__(self, tell: Callable[[BaseException], None]) -> None:
-        self._tell = tell
+    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
+        self._on_error = on_error
 
     def __exit__(self, _kind: object, error: BaseException | None, _where: object) -> None:
         if error is not None:
-            self._tell(error)
+            self._on_error(error)
 
 
-class Deciding(Cancelling):
+class TwoPhaseCommit(Cancelling):
     """The part of a committer that talks to servers and decides. Thread-safe.
 
     ``trainer`` names this incarnation, by which servers fence it. ``give_up`` ends the stream to
@@ -71,7 +71,7 @@ class Deciding(Cancelling):
         self.low_water = 0
         self._parameters = parameters
         self._give_up = give_up
-        self._giving_up = _OnError(self._leave)
+        self._giving_up = _OnError(self._hand_over)
         self._turns = Turns()
         self._sent: dict[int, list[Ticket]] = {}
         self._tries = 0
@@ -87,14 +87,16 @@ class Deciding(Cancelling):
         if self._closed:
             raise CancelledError("this trainer's coordinator left, or took it for lost")
 
-    def _failed_members(self, group: list[Pending], error: Exception) -> dict[Pending, Exception]:
+    def _failed_members(
+        self, group: list[PendingPart], error: Exception
+    ) -> dict[PendingPart, Exception]:
         """Returns members that fail by ``error``: those whose changes are refused, or all."""
         changing = [member for member in group if member.run.has_changes]
         if not changing or not _is_refusal(error):
             return dict.fromkeys(group, error)
         if len(changing) == 1:
             return {changing[0]: error}
-        refused: dict[Pending, Exception] = {}
+        refused: dict[PendingPart, Exception] = {}
         for member in changing:
             try:
                 self._check(member)
@@ -104,23 +106,23 @@ class Deciding(Cancelling):
                 refused[member] = raised
         return refused or dict.fromkeys(group, error)
 
-    def _check(self, member: Pending) -> None:
+    def _check(self, member: PendingPart) -> None:
         """Raises the servers' refusal of a member's changes, if any; nothing is kept there."""
         check: Header = {"kind": "check"}
         changes = by_server([member])
         with self._giving_up:
             self._parameters.exchange({ps: with_changes(check, changes[ps]) for ps in changes})
 
-    def _perform(self, group: list[Pending], pulls: Pulls, answers: Answers) -> None:
+    def _perform(self, group: list[PendingPart], pulls: Pulls, answers: Answers) -> None:
         ended = [member.result for member in group if member.result is not None]
         if any(member.run.has_changes for member in group):
             self._decide(group, pulls, answers)
         else:
-            self._leave_decision(group, ended)
+            self._defer_decision(group, ended)
         if ended:
-            self._tell(ended)
+            self._report(ended)
 
-    def _leave_decision(self, group: list[Pending], ended: list[pb.ClosureResult]) -> None:
+    def _defer_decision(self, group: list[PendingPart], ended: list[pb.ClosureResult]) -> None:
         """Leaves the decision to the arrival of the ends at the coordinator.
 
         The elements are used up once :meth:`settle` confirms the arrival.
@@ -135,7 +137,7 @@ class Deciding(Cancelling):
             for ticket in tickets:
                 ticket.phase = Phase.SENT
 
-    def _decide(self, group: list[Pending], pulls: Pulls, answers: Answers) -> None:
+    def _decide(self, group: list[PendingPart], pulls: Pulls, answers: Answers) -> None:
         """Commits a group in two phases; adds replies to pulls that went along to ``answers``."""
         tickets = tickets_of(group)
         messages = by_server(group)
@@ -165,7 +167,7 @@ class Deciding(Cancelling):
             with self._giving_up:
                 answers |= self._parameters.exchange_with(dict.fromkeys(others, commit), pulls)
 
-    def _leave(self, error: BaseException) -> None:
+    def _hand_over(self, error: BaseException) -> None:
         """Leaves the group to the coordinator if a server cannot be reached.
 
         This trainer cannot know then what was decided, or cannot complete it. It reports no more

@@ -1,7 +1,7 @@
 """A timer thread, which wakes periodically while something is held back.
 
 Knows nothing of what is held back. Invariant: while nothing is left and nothing was held back since
-the last look, the thread sleeps and costs nothing; otherwise it wakes at most once a period,
+the last flush, the thread sleeps and costs nothing; otherwise it wakes at most once a period,
 however much is held back meanwhile.
 """
 
@@ -11,11 +11,11 @@ import threading
 from collections.abc import Callable
 
 
-class Overdue:
-    """Calls ``look`` every ``period_s`` after :meth:`note`, until it says that nothing is left."""
+class FlushTimer:
+    """Calls ``flush`` every ``period_s`` after :meth:`arm`, until it says that nothing is left."""
 
-    def __init__(self, look: Callable[[], bool], period_s: float) -> None:
-        self._look = look
+    def __init__(self, flush: Callable[[], bool], period_s: float) -> None:
+        self._flush = flush
         self._period_s = period_s
         # Code that does not wait takes the lock itself: a Condition takes it by Python calls.
         self._lock = threading.RLock()
@@ -24,18 +24,18 @@ class Overdue:
         self._is_idle = self._is_closed = False
         self._thread: threading.Thread | None = None
 
-    def note(self) -> None:
+    def arm(self) -> None:
         """Notes that something is held back; the first call starts the thread."""
         with self._lock:
             self._noted += 1
             if self._is_idle:
                 self._changed.notify_all()
             elif self._thread is None and not self._is_closed:
-                self._thread = threading.Thread(target=self._run, name="overdue", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="flush-timer", daemon=True)
                 self._thread.start()
 
     def close(self, timeout_s: float) -> None:
-        """Ends the thread; waits at most ``timeout_s`` for a look under way. Idempotent."""
+        """Ends the thread; waits at most ``timeout_s`` for a flush under way. Idempotent."""
         with self._lock:
             self._is_closed = True
             self._changed.notify_all()
@@ -46,10 +46,10 @@ class Overdue:
     def _run(self) -> None:
         is_left = False
         while not self._is_over(is_left):
-            is_left = self._look()
+            is_left = self._flush()
 
     def _is_over(self, is_left: bool) -> bool:
-        """Waits until it is time to look again; True once closed."""
+        """Waits until it is time for the next flush; True once closed."""
         with self._lock:
             self._is_idle = not is_left and self._noted == self._seen
             if self._is_idle:

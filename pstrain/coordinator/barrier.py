@@ -20,7 +20,7 @@ from pstrain.coordinator.waiting import Waiting
 from pstrain.errors import FailedPreconditionError
 
 
-class Holding:
+class Barrier:
     """The barrier of one scheduler. Thread-safe."""
 
     def __init__(self, core: Core, waiting: Waiting) -> None:
@@ -44,39 +44,39 @@ class Holding:
             with core.changed:
                 deadline_s = time.monotonic() + timeout_s
                 # Decides a round that waits for closures not scheduled yet: none come meanwhile.
-                core.go_on()
+                core.make_progress()
                 self._wait_settled(deadline_s, "closures to end, to save")
                 # If a restore runs closures again, the save records how many parts each has made.
-                while is_outermost and core.kept is None and core.state.has_half_made:
-                    self._let_run_again(deadline_s)
+                while is_outermost and core.kept is None and core.state.has_partly_committed:
+                    self._finish_partly_committed(deadline_s)
             self._holders.add(threading.current_thread())
             yield
         finally:
             if is_outermost:
                 self._holders.discard(threading.current_thread())
             with core.changed:
-                core.apply(decide.let_go(core.state))
-                core.go_on()
+                core.apply(decide.resume(core.state))
+                core.make_progress()
                 core.changed.notify_all()
 
-    def _let_run_again(self, deadline_s: float) -> None:
+    def _finish_partly_committed(self, deadline_s: float) -> None:
         """Lets closures run until those that a lost trainer has committed in part have ended.
 
         A save then contains every closure as a whole or not at all.
         """
         core = self._core
-        core.apply(decide.let_go(core.state))
+        core.apply(decide.resume(core.state))
         try:
-            core.go_on()
+            core.make_progress()
             core.changed.notify_all()
             self._waiting.until(
-                lambda: not core.state.has_half_made,
+                lambda: not core.state.has_partly_committed,
                 deadline_s,
                 "closures that a lost trainer has made in part to run again, to save",
             )
         finally:
             core.apply(decide.hold(core.state))
-        core.go_on()
+        core.make_progress()
         self._wait_settled(deadline_s, "closures to end, to save")
 
     def is_held_here(self) -> bool:
@@ -103,7 +103,7 @@ class Holding:
                 asked = set(core.outboxes.trainers)
                 core.outboxes.put_all(AskPosition(resource_id))
                 self._waiting.until(
-                    functools.partial(self._is_told_or_unsettled, asked),
+                    functools.partial(self._is_answered_or_unsettled, asked),
                     deadline_s,
                     "trainers to say how far their data is",
                 )
@@ -117,7 +117,7 @@ class Holding:
             self._positions[trainer] = position
             self._core.changed.notify_all()
 
-    def _is_told_or_unsettled(self, asked: set[int]) -> bool:
+    def _is_answered_or_unsettled(self, asked: set[int]) -> bool:
         core = self._core
         return not core.state.is_settled or self._positions.keys() >= asked & core.outboxes.trainers
 

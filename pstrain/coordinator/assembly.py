@@ -17,8 +17,8 @@ from pstrain.coordinator.core import Core
 from pstrain.coordinator.functions import PickledFunctions
 from pstrain.coordinator.link import TrainerLink
 from pstrain.coordinator.options import CoordinatorOptions
-from pstrain.coordinator.recovering import RecoverySwitch
 from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.server_recovery import RecoverySwitch
 from pstrain.strategy import ParameterServerStrategy
 from pstrain.wire import trainer_pb2 as pb
 
@@ -29,7 +29,7 @@ _STOP_TIMEOUT_S: Final = 2.0
 _SLOTS_PER_RUNNER: Final = 3
 
 
-class Parts(NamedTuple):
+class Assembly(NamedTuple):
     """The parts of one coordinator. ``recovery``: links ask it about lost parameter servers."""
 
     scheduler: Scheduler
@@ -51,9 +51,9 @@ class Parts(NamedTuple):
             link.stop()
 
 
-def make_parts(
+def assemble(
     strategy: ParameterServerStrategy, options: CoordinatorOptions, functions: PickledFunctions
-) -> Parts:
+) -> Assembly:
     """Makes all parts, and starts none."""
     scheduler = Scheduler(
         Core(
@@ -69,7 +69,9 @@ def make_parts(
     )
     recovery = RecoverySwitch()
     links = _make_links(strategy, scheduler, functions, recovery, options.closures_in_flight)
-    return Parts(scheduler, links, recovery, RoundApplier(scheduler, strategy.parameters, recovery))
+    return Assembly(
+        scheduler, links, recovery, RoundApplier(scheduler, strategy.parameters, recovery)
+    )
 
 
 def _make_links(

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 
-class Inputs:
+class Dependencies:
     """The graph of dependencies. Not thread-safe.
 
     ``missing``: by waiting closure, its inputs that have not ended; ``dependants``: the reverse.
@@ -48,7 +48,7 @@ class Inputs:
         """Returns the inputs that ``closure`` waits for."""
         return tuple(sorted(self.missing.get(closure, ())))
 
-    def needing(self, closures: Iterable[int]) -> Iterator[tuple[int, int]]:
+    def dependants_of(self, closures: Iterable[int]) -> Iterator[tuple[int, int]]:
         """Yields (closure, missing input) of all that need ``closures``, after the input's pair."""
         ended = deque(closures)
         known = set(ended)

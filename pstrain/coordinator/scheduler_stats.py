@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.orders import Ended
+from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.state import CoordinatorState, Trainer
 from pstrain.coordinator.tracing import Trace
-from pstrain.coordinator.trainer_stats import Present, Record, TrainerTable, table
+from pstrain.coordinator.trainer_stats import Load, Record, TrainerTable, table
 from pstrain.errors import FailedPreconditionError
 
 
-class Watch:
+class SchedulerStats:
     """The statistics of one scheduler, guarded by its lock. ``retries``: runs that were lost."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Watch:
         """Returns the performance of each trainer."""
         slowest = state.slowest
         live = {
-            index: Present(len(trainer.running), trainer.clock - slowest)
+            index: Load(len(trainer.running), trainer.clock - slowest)
             for index, trainer in state.trainers.items()
             if not trainer.is_silenced
         }
@@ -65,14 +65,14 @@ class Watch:
         if self.trace is not None:
             self.trace.note(event, time.monotonic())
 
-    def note_results(self, trainer: int, ended: Iterable[Ended]) -> None:
+    def note_results(self, trainer: int, ended: Iterable[RunResult]) -> None:
         """Notes ends of runs that a trainer reports."""
         now_s = time.monotonic()
         runs = [end for end in ended if not end.was_dropped]
-        self._record(trainer).reports(now_s, [end.seconds for end in runs])
+        self._record(trainer).add_report(now_s, [end.seconds for end in runs])
         if self.trace is not None:
             for end in runs:
-                self.trace.told(end.closure, end.seconds, end.commit_s, now_s)
+                self.trace.note_times(end.closure, end.seconds, end.commit_s, now_s)
 
     def note_idle(self, index: int, trainers: Mapping[int, Trainer]) -> None:
         """Notes that a trainer may be idle, because it joined or a run of it has ended."""
@@ -85,7 +85,7 @@ class Watch:
             return
         busy = [index for index in self._idle if _has_work(index, trainers)]
         for index in busy:
-            self._record(index).begins(time.monotonic())
+            self._record(index).begin_work(time.monotonic())
         self._idle.difference_update(busy)
 
     def _record(self, trainer: int) -> Record:

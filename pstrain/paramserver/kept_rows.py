@@ -21,7 +21,7 @@ _MAPPED_BYTES: Final = 4 << 20
 _CHUNK_BYTES: Final = 16 << 20
 
 
-class Keeping:
+class KeptRows:
     """The kept groups, each of ``group`` rows, in one list per block of ``block`` groups."""
 
     def __init__(self, rows: snapshots.Words, group: int, block: int) -> None:

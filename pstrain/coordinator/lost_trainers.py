@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import dataservice
 from dataservice.errors import DataServiceError
 from pstrain import remote_errors, results
-from pstrain.coordinator.decide import Left
+from pstrain.coordinator.decide import DecidedClosure
 from pstrain.errors import DataLossError
 from pstrain.features.key_map import KeyMaps
 from pstrain.reader_marks import Marks
@@ -39,41 +39,41 @@ class Servers(Protocol):
         """Has servers apply the parts ``keys`` of those that they hold, and drop the others."""
 
 
-class Noted(NamedTuple):
+class LostRunNotes(NamedTuple):
     """The value of a closure that ended with the loss of its trainer: the notes it had made."""
 
     notes: list[Any]
 
 
-class Legacy(NamedTuple):
-    """What a lost trainer left: decided closures, their outcomes (value, error), reader marks."""
+class Settlement(NamedTuple):
+    """The result of settling a lost trainer: decided closures, outcomes (value, error), marks."""
 
-    left: dict[int, Left]
+    decided: dict[int, DecidedClosure]
     outcomes: dict[int, tuple[Any, Exception | None]]
     rows: Marks
 
 
-def settle_servers(servers: Servers, trainer: str) -> Legacy:
+def settle_servers(servers: Servers, trainer: str) -> Settlement:
     """Fences the trainer and completes what it had decided; may raise UnavailableError."""
     reports = servers.fence(trainer)
-    decided = {tuple(entry[:3]): entry for each in reports.values() for entry in each["decided"]}
+    entries = {tuple(entry[:3]): entry for each in reports.values() for entry in each["decided"]}
     rows: Marks = {}
     for report in reports.values():
         rows = merged(rows, report["rows"].values())
     keys = {
-        ps: [key for key in report["held"] if tuple(key) in decided]
+        ps: [key for key in report["held"] if tuple(key) in entries]
         for ps, report in reports.items()
     }
     servers.complete(trainer, keys)
     parts: dict[int, list[list[Any]]] = {}
-    for key in sorted(decided):
-        parts.setdefault(key[0], []).append(decided[key])
+    for key in sorted(entries):
+        parts.setdefault(key[0], []).append(entries[key])
     # A closure that only met the end of its data did nothing: it runs again.
     parts = {c: each for c, each in parts.items() if not (each[-1][3] or {}).get("met_end")}
     outcomes = {closure: _end_of(each) for closure, each in parts.items()}
     ended = {closure: end for closure, end in outcomes.items() if end is not None}
-    left = {
-        closure: Left(
+    decided = {
+        closure: DecidedClosure(
             attempt=attempt,
             parts=plain,
             has_ended=closure in ended,
@@ -81,7 +81,7 @@ def settle_servers(servers: Servers, trainer: str) -> Legacy:
         )
         for closure, attempt, _, outcome, plain, _ in (each[-1] for each in parts.values())
     }
-    return Legacy(left, ended, rows)
+    return Settlement(decided, ended, rows)
 
 
 def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
@@ -95,7 +95,9 @@ def _end_of(parts: list[list[Any]]) -> tuple[Any, Exception | None] | None:
     notes = [part[5] for part in parts if part[1] == attempt and part[5] is not None]
     if not notes:
         return None
-    return Noted([each for note in notes for each in results.decode(base64.b64decode(note))]), None
+    return LostRunNotes(
+        [each for note in notes for each in results.decode(base64.b64decode(note))]
+    ), None
 
 
 def settle_services(trainer: str, services: Iterable[str], rows: Marks, timeout_s: float) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from pstrain.reader_marks import Marks, note_marks
 
 
-class Readings:
+class TrainerMarks:
     """The row marks of all trainers. Not thread-safe."""
 
     def __init__(self) -> None:
@@ -28,15 +28,15 @@ class Readings:
         """Forgets a trainer whose loss is settled."""
         self._rows.pop(trainer, None)
 
-    def left_by(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
+    def record_loss(self, trainer: int, name: str) -> tuple[frozenset[str], Marks]:
         """Returns the data services that a lost trainer may have read, and its marks that count.
 
-        From now on :meth:`begin` returns ``name``, the trainer's, among the lost ones.
+        From now on :meth:`add_services` returns ``name``, the trainer's, among the lost ones.
         """
         self._lost_names.append(name)
         return frozenset(self._services), dict(self._rows.get(trainer, {}))
 
-    def begin(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
+    def add_services(self, services: Iterable[str]) -> tuple[frozenset[str], tuple[str, ...]]:
         """Notes which data services a trainer reads from now on.
 
         Returns the services that were not known, and the names of all trainers lost so far, which

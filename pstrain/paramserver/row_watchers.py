@@ -14,7 +14,7 @@ from pstrain.paramserver.slab import Slab
 from pstrain.paramserver.snapshot import Snapshot
 
 
-class Watchers:
+class RowWatchers:
     """The watchers of rows ``[row_start, row_stop)``, numbered globally.
 
     Not thread-safe: the shard's lock guards it.
@@ -26,12 +26,12 @@ class Watchers:
         self._snapshots: list[Snapshot] = []
         self._changed: ChangedRows | None = None
 
-    def tell(self, ids: NDArray[np.int64] | None) -> None:
+    def announce(self, ids: NDArray[np.int64] | None) -> None:
         """Announces that rows ``ids``, or all rows for None, are about to change."""
         if self._changed is None and not self._snapshots:
             return
         if ids is None:
-            self.tell_range(self._row_start, self._row_stop)
+            self.announce_range(self._row_start, self._row_stop)
             return
         if self._changed is not None:
             self._changed.add_rows(ids)
@@ -39,7 +39,7 @@ class Watchers:
             for snapshot in self._needing():
                 snapshot.keep_rows(ids)
 
-    def tell_range(self, start: int, stop: int) -> None:
+    def announce_range(self, start: int, stop: int) -> None:
         """Announces that rows ``[start, stop)`` are about to change."""
         if self._changed is not None:
             self._changed.add_range(start, stop)

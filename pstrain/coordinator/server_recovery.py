@@ -47,30 +47,30 @@ class RecoverySwitch:
         """The number of restores by all restorers that were used."""
         return self._earlier + (0 if self._restorer is None else self._restorer.restores)
 
-    def outlast(self, error: Exception) -> bool:
+    def wait_restored(self, error: Exception) -> bool:
         """Waits until the loss behind ``error`` is restored; False if it was not a lost server."""
         if isinstance(error, RolledBackError):
             # The error may be raised before the restore is complete.
-            self.wait_open()
+            self.wait_while_restoring()
             return True
-        return self._restorer is not None and self._restorer.outlast(error)
+        return self._restorer is not None and self._restorer.wait_restored(error)
 
     @property
     def is_restoring(self) -> bool:
         return self._restorer is not None and self._restorer.is_restoring
 
-    def wait_open(self) -> None:
+    def wait_while_restoring(self) -> None:
         if self._restorer is not None:
-            self._restorer.wait_open()
+            self._restorer.wait_while_restoring()
 
-    def wait_over(self, timeout_s: float) -> None:
+    def wait_caught_up(self, timeout_s: float) -> None:
         if self._restorer is not None:
-            self._restorer.wait_over(timeout_s)
+            self._restorer.wait_caught_up(timeout_s)
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
         if self._restorer is None:
             return not is_behind()
-        return self._restorer.retire(is_behind)
+        return self._restorer.end_restoring(is_behind)
 
     def wait_restoring(self, timeout_s: float) -> bool:
         return self._restorer is not None and self._restorer.wait_restoring(timeout_s)
@@ -109,18 +109,18 @@ class ServerRecovery:
     def recover_from(self, manager: CheckpointManager) -> None:
         """Restores lost servers, from now on, from the last save of ``manager``."""
         self._manager = manager
-        self._scheduler.redoing.keep_ended()
+        self._scheduler.rollback.keep_ended()
         self._switch.use(self._restorer(manager))
 
     @contextmanager
-    def going_back(self, manager: CheckpointManager) -> Iterator[None]:
+    def rolling_back(self, manager: CheckpointManager) -> Iterator[None]:
         """Opens a scope in which a lost server takes the program back, instead of closures.
 
         Once everything is restored from the newest checkpoint of ``manager``, all closures that
-        have not ended raise RolledBackError, and the program must call :meth:`went_back`. After the
-        scope the manager of ``recover_from`` is used again, from its next save on.
+        have not ended raise RolledBackError, and the program must call :meth:`wait_rolled_back`.
+        After the scope the manager of ``recover_from`` is used again, from its next save on.
         """
-        self._scheduler.redoing.keep_none()
+        self._scheduler.rollback.keep_none()
         self._switch.use(self._restorer(manager, gives_up=True))
         try:
             yield
@@ -130,14 +130,14 @@ class ServerRecovery:
             else:
                 self.recover_from(self._manager)
 
-    def went_back(self, error: Exception) -> bool:
+    def wait_rolled_back(self, error: Exception) -> bool:
         """Waits for the restore if a lost server caused ``error``; True if all is restored.
 
         Closures may then be scheduled again. False if ``error`` has another cause.
         """
-        if not self._switch.outlast(error):
+        if not self._switch.wait_restored(error):
             return False
-        self._scheduler.redoing.forget_given_up()
+        self._scheduler.rollback.forget_given_up()
         return True
 
     @property
@@ -145,31 +145,31 @@ class ServerRecovery:
         """The manager whose checkpoints lost servers are restored from."""
         return self._manager
 
-    def confirm(self) -> None:
+    def check_intact(self) -> None:
         """Raises an error, such as ServerLostError, if values of this session are lost."""
         self._strategy.parameters.check_current()
         if self._switch.is_restoring:
             raise ServerLostError("a parameter server was lost, and is being restored")
 
-    def retire(self, is_behind: Callable[[], bool]) -> bool:
-        """Ends restoring for good, at the end of :meth:`going_back`.
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
+        """Ends restoring for good, at the end of :meth:`rolling_back`.
 
-        False if a restore is under way or done, as ``is_behind`` says; :meth:`went_back` must be
-        called then.
+        False if a restore is under way or done, as ``is_behind`` says; :meth:`wait_rolled_back`
+        must be called then.
         """
-        return self._switch.retire(is_behind)
+        return self._switch.end_restoring(is_behind)
 
-    def outlast(self, error: Exception | None) -> bool:
+    def wait_restored(self, error: Exception | None) -> bool:
         """Waits, for a read, until a restore is over; True if it restored the loss in ``error``.
 
         Without an error, also waits until closures that had ended have run again, so that a read
         includes their changes. Does not wait inside a barrier, which a restore may wait for.
         """
-        if self._scheduler.holding.is_held_here():
+        if self._scheduler.barrier.is_held_here():
             return False
         if error is not None:
-            return is_server_loss(error) and self._switch.outlast(error)
-        self._switch.wait_over(self._strategy.parameters.config.transfer_timeout_s)
+            return is_server_loss(error) and self._switch.wait_restored(error)
+        self._switch.wait_caught_up(self._strategy.parameters.config.transfer_timeout_s)
         return False
 
     @property
@@ -187,7 +187,7 @@ class ServerRecovery:
         return Restorer(
             manager,
             self._strategy,
-            self._scheduler.redoing,
+            self._scheduler.rollback,
             self._iterators,
             self._leave,
             gives_up=gives_up,
