@@ -9,6 +9,7 @@ process was killed at whatever moment, and a checkpoint that it replaces was who
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -278,4 +279,6 @@ def _remove_partial(directory: str) -> None:
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)
             else:
-                os.unlink(path)
+                # Another thread may have just removed it, for example a sweep of old checkpoints.
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)

@@ -79,6 +79,23 @@ def test_saves_of_several_threads_remove_what_is_old_in_turn(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_save_ignores_leftovers_that_another_thread_removes_meanwhile(
+    step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leftover = tmp_path / ".partial-old-1"
+    leftover.mkdir()
+    is_folder = os.path.isdir
+
+    def removed_meanwhile(path: str) -> bool:
+        if path == str(leftover):
+            leftover.rmdir()
+        return is_folder(path)
+
+    monkeypatch.setattr(os.path, "isdir", removed_meanwhile)
+    CheckpointManager(Checkpoint(step=step), tmp_path).save()
+    assert [path.name for path in tmp_path.iterdir()] == ["ckpt-1"]
+
+
 @pytest.mark.parametrize("kept", [1, 2])
 def test_a_relative_directory_keeps_as_many(
     step: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, kept: int

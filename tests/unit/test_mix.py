@@ -164,7 +164,7 @@ def test_the_first_dataset_gives_the_schema() -> None:
         (lambda d: Dataset.sample_from_datasets([d], seed=0.5), InvalidArgumentError, "integer"),
         (lambda d: Dataset.sample_from_datasets([d, d.batch(2)]), InvalidArgumentError, "not both"),
         (lambda d: Dataset.choose_from_datasets([d], d.batch(2)), InvalidArgumentError, "of rows"),
-        (lambda d: run(Dataset.choose_from_datasets([d], d)), InvalidArgumentError, "says 1"),
+        (lambda d: run(Dataset.choose_from_datasets([d], d)), InvalidArgumentError, "yielded 1"),
         (
             lambda d: run(Dataset.choose_from_datasets([d], d.with_column("y", col("x")))),
             SchemaError,
