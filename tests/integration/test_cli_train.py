@@ -414,7 +414,7 @@ def test_a_share_that_holds_out_no_row_is_told_before_the_training(
 ) -> None:
     pq.write_table(clicks(50), tmp_path / "rows.parquet")
     wanted = local(tmp_path / "rows.parquet", tmp_path / "out", "--validation", "0.0001")
-    assert "--validation 0.0001 of the rows of" in fails(capsys, wanted)
+    assert "--validation 0.0001 leaves no rows of" in fails(capsys, wanted)
     assert not (tmp_path / "out").exists()
 
 

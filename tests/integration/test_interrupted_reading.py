@@ -160,7 +160,7 @@ def test_an_interrupt_ends_the_wait_for_a_dispatcher_that_is_away() -> None:
 
     with pytest.raises(KeyboardInterrupt) as raised:
         join_interrupted()
-    assert interrupts.let(raised.value), "only once the call had given up"
+    assert interrupts.raised(raised.value), "only once the call had given up"
 
 
 def test_an_interrupted_join_is_made_up_for_where_it_was_to_go_on(
