@@ -28,6 +28,8 @@ MAX_PAUSE_S: Final = 30.0
 # A worker that has run for this long did not die of a problem at its start.
 HEALTHY_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 10.0
+# Options with a value that are about all processes, and not about a single worker.
+_OF_ALL_PROCESSES: Final = ("--processes", "--log-dir")
 
 
 class Backoff:
@@ -89,7 +91,7 @@ def run_processes(options: argparse.Namespace) -> int:
         )
     stopping = StopSignals(once=True)
     exit_with_parent()
-    arguments = [*without_processes(options.arguments), "--ready-json"]
+    arguments = [*single_worker_arguments(options.arguments), "--ready-json"]
     slots: list[ProcessSlot] = []
     try:
         for index in range(options.processes):
@@ -138,12 +140,14 @@ def _end(processes: Sequence[ChildProcess]) -> None:
         process.terminate(_STOP_TIMEOUT_S)
 
 
-def without_processes(arguments: Sequence[str]) -> list[str]:
-    """Returns the same command line for a single worker."""
+def single_worker_arguments(arguments: Sequence[str]) -> list[str]:
+    """Returns the same command line for one of the workers."""
     kept: list[str] = []
-    skip = False
+    is_value = False
     for argument in arguments:
-        if not skip and argument not in ("--processes", "--ready-json"):
-            kept.extend([] if argument.startswith("--processes=") else [argument])
-        skip = not skip and argument == "--processes"
+        option, has_value, _ = argument.partition("=")
+        is_dropped = is_value or option in (*_OF_ALL_PROCESSES, "--ready-json")
+        if not is_dropped:
+            kept.append(argument)
+        is_value = not is_value and option in _OF_ALL_PROCESSES and not has_value
     return kept

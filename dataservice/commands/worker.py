@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dataservice.commands.processes import run_processes
 from dataservice.commands.serving import add_listener, security, serve
+from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.cores import limit_libraries
 from dataservice.vocabulary import DATA_TRANSFER_PROTOCOLS
 
@@ -46,7 +47,8 @@ def add_parser(commands: Any) -> None:
     command.add_argument(
         "--log-dir",
         metavar="DIR",
-        help="folder for the logs of the workers of --processes (default: no logs are kept)",
+        help="folder for the logs of the workers of --processes, if there are several (default: "
+        "no logs are kept)",
     )
     command.add_argument(
         "--threads",
@@ -89,6 +91,11 @@ def add_parser(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int | None:
     if options.processes > 1:
         return run_processes(options)
+    if options.log_dir is not None:
+        raise InvalidArgumentError(
+            f"--log-dir {options.log_dir} is for the logs of several workers: give --processes of "
+            "2 or more, or redirect the output of this one"
+        )
     limit_libraries()
     from dataservice.runtime.allocator import keep_freed_memory
     from dataservice.runtime.process import without_collection

@@ -6,14 +6,16 @@ from typing import Any, cast
 
 import pytest
 
+from dataservice.__main__ import main
 from dataservice.commands import processes
 from dataservice.commands.processes import (
+    EXIT_ERROR,
     FIRST_PAUSE_S,
     HEALTHY_S,
     MAX_PAUSE_S,
     Backoff,
     ProcessSlot,
-    without_processes,
+    single_worker_arguments,
 )
 from dataservice.runtime.process import ChildProcess
 
@@ -80,5 +82,14 @@ def test_a_process_that_ended_on_purpose_is_not_replaced(time_s: list[float], st
 
 def test_the_command_line_of_one_worker() -> None:
     line = ["worker", "--processes", "4", "--threads", "2", "--ready-json", "--port=0"]
-    assert without_processes(line) == ["worker", "--threads", "2", "--port=0"]
-    assert without_processes(["worker", "--processes=4"]) == ["worker"]
+    assert single_worker_arguments(line) == ["worker", "--threads", "2", "--port=0"]
+    assert single_worker_arguments(["worker", "--processes=4"]) == ["worker"]
+    line = ["worker", "--log-dir", "logs", "--processes=2", "--log-dir=logs", "--threads", "2"]
+    assert single_worker_arguments(line) == ["worker", "--threads", "2"]
+
+
+def test_a_folder_for_the_logs_of_a_single_worker_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["worker", "--dispatcher", "localhost:1", "--log-dir", "logs"]) == EXIT_ERROR
+    assert "--log-dir logs is for the logs of several workers" in capsys.readouterr().err
