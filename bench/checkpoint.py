@@ -12,7 +12,6 @@ changed (``incremental``). Prints a JSON line.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import mmap
@@ -28,6 +27,7 @@ from typing import Any
 import numpy as np
 
 import pstrain as ps
+from bench.options import new_parser
 from dataservice.runtime.process import spawn_module
 from pstrain.checkpoints.saving import SavedCheckpoint
 from pstrain.variables.rows import look_up
@@ -210,11 +210,7 @@ def _speed(saved: SavedCheckpoint, around: list[dict[str, float]]) -> dict[str, 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.checkpoint",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.checkpoint", __doc__, has_smoke=False)
     parser.add_argument(
         "--smoke",
         action="store_true",

@@ -9,12 +9,12 @@ ratio of the medians.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from typing import Any
 
 import pstrain as ps
+from bench.options import add_peer, new_parser
 from bench.peers import children
 
 _DEADLINE_S = 120.0
@@ -76,11 +76,7 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.closures",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.closures", __doc__)
     parser.add_argument(
         "--workers", type=int, default=1, help="number of trainers (default: %(default)s)"
     )
@@ -96,18 +92,7 @@ def main(argv: list[str] | None = None) -> None:
         default=1,
         help="number of times that each measurement is repeated (default: %(default)s)",
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
-    parser.add_argument(
-        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
-    )
-    parser.add_argument(
-        "--peer-python",
-        default=os.environ.get("PEER_PYTHON"),
-        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
-        "one)",
-    )
+    add_peer(parser, "TensorFlow")
     options = parser.parse_args(argv)
     children.end_with_parent()
     if options.smoke:

@@ -9,7 +9,6 @@ same rows in the same order.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import time
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bench.columns import CARDINALITIES, CATEGORICAL, DENSE
+from bench.options import new_parser
 
 CHUNK_ROWS = 65_536
 BLOCK_ROWS = 4_096
@@ -232,11 +232,7 @@ def write_files(
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line: writes one data set and prints a JSON line about it."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.data",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.data", __doc__, has_smoke=False)
     parser.add_argument("--rows", type=int, required=True, help="number of rows to write")
     parser.add_argument(
         "--out", type=Path, required=True, help="folder to write to, created if it is missing"

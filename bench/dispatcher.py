@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import dataservice as ds
+from bench.options import new_parser
 from bench.peers import children
 from dataservice.client.connection import DispatcherConnection
 from dataservice.config import DispatcherConfig, WorkerConfig
@@ -209,13 +210,8 @@ def _line_while_alive(child: children.Child, prober: Prober) -> dict[str, Any]:
     return found[0]
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {_MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(_MODULE, __doc__)
     parser.add_argument(
         "--workers",
         type=int,
@@ -249,13 +245,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--dir", help="folder to make the files and the journal in (default: a temporary one)"
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
     parser.add_argument("--role", choices=["dispatcher"], help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command line."""
+    options = _parser().parse_args(argv)
     if options.role:
         children.end_with_parent()
         _serve(options)

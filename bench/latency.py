@@ -10,7 +10,6 @@ line each, with medians of `--rounds` runs.
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ import time
 
 import dataservice as ds
 from bench import systems
+from bench.options import add_peer, new_parser
 from bench.peers import children
 
 _BATCH = 1_024
@@ -78,11 +78,7 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.latency",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.latency", __doc__)
     parser.add_argument(
         "--rows", type=int, default=100_000, help="rows of the dataset (default: %(default)s)"
     )
@@ -95,16 +91,7 @@ def main(argv: list[str] | None = None) -> None:
         default=7,
         help="number of times that each measurement is repeated (default: %(default)s)",
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
-    parser.add_argument("--peer", action="store_true", help="also measure tf.data service")
-    parser.add_argument(
-        "--peer-python",
-        default=os.environ.get("PEER_PYTHON"),
-        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
-        "one)",
-    )
+    add_peer(parser, "tf.data service")
     options = parser.parse_args(argv)
     if options.smoke:
         options.rounds, options.rows = 1, 10_000

@@ -21,7 +21,6 @@ Prints JSON lines: one per run, and with `--peer` one per ratio.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import threading
 import time
@@ -30,6 +29,7 @@ from typing import Any
 
 import dataservice as ds
 from bench import systems
+from bench.options import add_peer, new_parser
 from bench.peers import children
 from bench.peers.tfdata_splits import BATCH
 from dataservice.client.connection import DispatcherConnection
@@ -242,13 +242,8 @@ def run(options: argparse.Namespace) -> None:
             )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {_MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(_MODULE, __doc__)
     parser.add_argument(
         "--splits",
         type=int,
@@ -269,9 +264,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--program", action="store_true", help="also run the peer's program on our service"
     )
-    parser.add_argument(
-        "--peer", action="store_true", help="also measure tf.data service, and print the ratios"
-    )
+    add_peer(parser, "tf.data service")
     parser.add_argument(
         "--peer-most",
         type=int,
@@ -279,18 +272,14 @@ def main(argv: list[str] | None = None) -> None:
         help="largest number of splits to measure tf.data service with, which is slow (default: "
         "%(default)s)",
     )
-    parser.add_argument(
-        "--peer-python",
-        default=os.environ.get("PEER_PYTHON"),
-        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
-        "one)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
     parser.add_argument("--role", choices=["dispatcher"], help=argparse.SUPPRESS)
     parser.add_argument("--work-dir", help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command line."""
+    options = _parser().parse_args(argv)
     if options.role:
         children.end_with_parent()
         options.forms, options.splits = options.forms[0], options.splits[0]

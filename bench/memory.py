@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 import dataservice as ds
 from bench import systems
+from bench.options import new_parser
 from bench.peers import children
 from dataservice.client.read_spec import DEFAULT_BUFFERED_ELEMENTS
 from dataservice.config import DEFAULT_BUFFER_BYTES
@@ -163,11 +164,7 @@ def be_reader(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.memory",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.memory", __doc__, has_smoke=False)
     parser.add_argument(
         "--batch",
         type=int,

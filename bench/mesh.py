@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 import dataservice as ds
+from bench.options import new_parser
 from bench.peers import children
 from dataservice import stream_counts
 
@@ -107,11 +108,7 @@ def _dealt(count: int, processes: int) -> list[int]:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.mesh",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.mesh", __doc__)
     parser.add_argument("role", nargs="*", help=argparse.SUPPRESS)
     parser.add_argument(
         "--workers", type=int, default=30, help="number of data workers (default: %(default)s)"
@@ -136,9 +133,6 @@ def main(argv: list[str] | None = None) -> None:
         default=["some", "all"],
         help="whether each reader reads from some of the workers or from all (default: "
         "%(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
     )
     options = parser.parse_args(argv)
     if options.role:

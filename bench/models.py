@@ -18,6 +18,7 @@ from typing import Any
 import pstrain as ps
 from bench import model_batches as work
 from bench.columns import CATEGORICAL, DENSE
+from bench.options import add_peer, add_peer_forms, new_parser
 from bench.peers import children, turns
 from pstrain.features.schema import Category, Features, FeatureSchema
 from pstrain.models.base import Model
@@ -90,13 +91,8 @@ def summary(rounds: list[dict[str, float]]) -> dict[str, Any]:
     return found
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.models",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser("bench.models", __doc__)
     parser.add_argument(
         "--models",
         nargs="+",
@@ -148,28 +144,21 @@ def main(argv: list[str] | None = None) -> None:
         default=600.0,
         help="seconds after which one model and batch size is given up (default: %(default)s)",
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
     parser.add_argument("--serve", choices=work.KINDS, help=argparse.SUPPRESS)
     parser.add_argument("--batch", type=int, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
+    add_peer(parser, "TensorFlow")
+    add_peer_forms(
+        parser,
+        _PEER_FORMS,
+        _PEER_FORMS,
+        "ways in which the TensorFlow program is written",
     )
-    parser.add_argument(
-        "--peer-forms",
-        nargs="+",
-        choices=_PEER_FORMS,
-        default=_PEER_FORMS,
-        help="ways in which the TensorFlow program is written (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--peer-python",
-        default=os.environ.get("PEER_PYTHON"),
-        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
-        "one)",
-    )
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command line."""
+    options = _parser().parse_args(argv)
     if options.serve:
         serve(options.serve, options.batch, options.ids[0], options.width)
         return

@@ -10,7 +10,6 @@ up in the trainer. Prints one JSON line each, with medians over batches.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ import pyarrow as pa
 import pstrain as ps
 from bench import data
 from bench.columns import CATEGORICAL, DENSE
+from bench.options import new_parser
 from bench.peers import children
 from pstrain.features.online_columns import OnlineColumns
 
@@ -100,11 +100,7 @@ def measure(what: str, forms: dict[str, Work], table: list[pa.RecordBatch], roun
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.online_lookup",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.online_lookup", __doc__)
     parser.add_argument(
         "--rows", type=int, default=262_144, help="number of rows (default: %(default)s)"
     )
@@ -116,9 +112,6 @@ def main(argv: list[str] | None = None) -> None:
         type=int,
         default=3,
         help="number of times that each measurement is repeated (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
     )
     options = parser.parse_args(argv)
     if options.smoke:

@@ -24,6 +24,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
+from bench.options import new_parser
 from bench.peers import children
 from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.exchange import ServerChannel
@@ -260,11 +261,7 @@ def run(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.parameters",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.parameters", __doc__)
     parser.add_argument(
         "--rows",
         type=int,
@@ -285,9 +282,6 @@ def main(argv: list[str] | None = None) -> None:
         type=int,
         default=20_000_000,
         help="rows of the large table; 0 leaves it out (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
     )
     parser.add_argument("--serve-raw", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

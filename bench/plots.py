@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import dataservice as ds
 from bench import leases, stream, systems
+from bench.options import new_parser
 from bench.peers import children
 
 _MODULE = "bench.plots"
@@ -113,11 +114,7 @@ def draw_all(plots: list[Plot], out: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {_MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(_MODULE, __doc__)
     parser.add_argument(
         "--out",
         type=Path,
@@ -159,9 +156,6 @@ def main(argv: list[str] | None = None) -> None:
         type=float,
         default=1.0,
         help="seconds before each measurement that do not count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
     )
     options = parser.parse_args(argv)
     need_matplotlib(_MODULE)

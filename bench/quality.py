@@ -9,7 +9,6 @@ the planted model itself, is known. Prints a Markdown table for each task, then 
 
 from __future__ import annotations
 
-import argparse
 import math
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ import dataservice as ds
 import pstrain as ps
 from bench import data
 from bench.columns import CARDINALITIES, CATEGORICAL, DENSE
+from bench.options import new_parser
 from bench.peers import children
 from pstrain.demo import features, flights
 
@@ -186,11 +186,7 @@ def measure(task: Task, trainers: Sequence[int], transport_dtype: str) -> dict[s
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.quality",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.quality", __doc__, has_smoke=False)
     parser.add_argument(
         "--tasks",
         nargs="+",

@@ -21,6 +21,7 @@ from typing import Any
 import grpc
 import numpy as np
 
+from bench.options import new_parser
 from bench.peers import children
 from dataservice.client.pacing import GROUP_S
 from dataservice.config import DEFAULT_HEARTBEAT_INTERVAL_MS
@@ -291,11 +292,7 @@ async def play(options: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line of the process that `bench.dispatcher` starts."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.simulated_clients",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.simulated_clients", __doc__, has_smoke=False)
     parser.add_argument("--target", required=True, help="address of the dispatcher, host:port")
     parser.add_argument("--dataset-id", required=True, help="id of the dataset that the job reads")
     parser.add_argument(

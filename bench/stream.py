@@ -18,13 +18,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import itertools
-import os
 import statistics
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from bench import data, transform
+from bench.options import add_peer, add_peer_forms, new_parser
 from bench.peers import children
 from bench.systems import ALONE, SERVED, System, open_systems
 
@@ -147,13 +147,8 @@ def say_ratio(name: str, form: str, workers: int, ratios: list[float]) -> None:
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.stream",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser("bench.stream", __doc__)
     parser.add_argument(
         "--rows", type=int, default=1 << 21, help="rows in the files (default: %(default)s)"
     )
@@ -214,27 +209,19 @@ def main(argv: list[str] | None = None) -> None:
         default=3.0,
         help="seconds before each measurement that do not count (default: %(default)s)",
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
+    add_peer(parser, "tf.data service")
+    add_peer_forms(
+        parser,
+        sorted(_PEER_FORMS),
+        ["example", "packed"],
+        "forms of the rows that tf.data service reads: tf.train.Example, or rows packed by hand",
     )
-    parser.add_argument(
-        "--peer", action="store_true", help="also measure tf.data service, and print the ratios"
-    )
-    parser.add_argument(
-        "--peer-forms",
-        nargs="+",
-        choices=sorted(_PEER_FORMS),
-        default=["example", "packed"],
-        help="forms of the rows that tf.data service reads: tf.train.Example, or rows packed by "
-        "hand (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--peer-python",
-        default=os.environ.get("PEER_PYTHON"),
-        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
-        "one)",
-    )
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command line."""
+    options = _parser().parse_args(argv)
     if options.smoke:
         options.rows, options.seconds, options.warm_up_s = 1 << 15, 0.3, 0.1
     if options.peer:

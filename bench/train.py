@@ -22,6 +22,7 @@ from typing import Any
 
 import pstrain as ps
 from bench import click_model
+from bench.options import add_peer, add_peer_forms, new_parser
 from bench.peers import children
 from pstrain.config import ParameterConfig
 from pstrain.partition import MinSizePartitioner
@@ -213,13 +214,8 @@ def say_ratio(form: str, processes: int, batch: int, ours: list[int], theirs: li
     )
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.train",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser("bench.train", __doc__)
     parser.add_argument(
         "--processes",
         type=int,
@@ -271,9 +267,6 @@ def main(argv: list[str] | None = None) -> None:
         default=120.0,
         help="seconds after which a run is given up (default: %(default)s)",
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
     parser.add_argument(
         "--network", action="store_true", help="use TCP with the servers instead of shared memory"
@@ -284,23 +277,19 @@ def main(argv: list[str] | None = None) -> None:
         default=1,
         help="training steps in each closure (default: %(default)s)",
     )
-    parser.add_argument(
-        "--peer", action="store_true", help="also measure TensorFlow, and print the ratios"
+    add_peer(parser, "TensorFlow")
+    add_peer_forms(
+        parser,
+        _PEER_FORMS,
+        ["tuned"],
+        "ways in which the TensorFlow program is written",
     )
-    parser.add_argument(
-        "--peer-forms",
-        nargs="+",
-        choices=_PEER_FORMS,
-        default=["tuned"],
-        help="ways in which the TensorFlow program is written (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--peer-python",
-        default=os.environ.get("PEER_PYTHON"),
-        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
-        "one)",
-    )
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command line."""
+    options = _parser().parse_args(argv)
     children.end_with_parent()
     if options.alone:
         examples, seconds, cpu_s = _train_alone(options.alone, options)

@@ -18,6 +18,7 @@ import time
 from typing import Any
 
 from bench import click_model, train
+from bench.options import new_parser
 from bench.peers import children
 
 # The resolution of CPU time in /proc.
@@ -91,13 +92,8 @@ def per_cpu_s(result: tuple[int, float, float]) -> float:
     return examples / max(cpu_s, _TICK_S)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.train_cores",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser("bench.train_cores", __doc__)
     parser.add_argument(
         "--processes",
         type=int,
@@ -149,11 +145,13 @@ def main(argv: list[str] | None = None) -> None:
         default=1,
         help="training steps in each closure (default: %(default)s)",
     )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
-    )
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
-    options = parser.parse_args(argv)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command line."""
+    options = _parser().parse_args(argv)
     options.width = click_model.WIDTH
     if options.alone:
         serve_turns(options.alone, options.rows)

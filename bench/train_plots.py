@@ -13,6 +13,7 @@ import os
 from pathlib import Path
 
 from bench import click_model, plots, train
+from bench.options import new_parser
 from bench.peers import children
 
 _MODULE = "bench.train_plots"
@@ -59,11 +60,7 @@ def plots_of(options: argparse.Namespace) -> list[plots.Plot]:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {_MODULE}",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(_MODULE, __doc__)
     parser.add_argument(
         "--out",
         type=Path,
@@ -115,9 +112,6 @@ def main(argv: list[str] | None = None) -> None:
         type=float,
         default=120.0,
         help="seconds after which a run is given up (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
     )
     options = parser.parse_args(argv)
     plots.need_matplotlib(_MODULE)

@@ -21,6 +21,7 @@ import pyarrow as pa
 
 import dataservice as ds
 from bench import systems
+from bench.options import new_parser
 from bench.peers import children
 from dataservice.runtime.checksum import aligned, checksum
 from dataservice.runtime.flight import FlightServer
@@ -143,11 +144,7 @@ def run(options: argparse.Namespace, folder: Path) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.transport",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser("bench.transport", __doc__)
     parser.add_argument(
         "--batch",
         type=int,
@@ -177,9 +174,6 @@ def main(argv: list[str] | None = None) -> None:
         type=int,
         default=3,
         help="number of times that each measurement is repeated (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--smoke", action="store_true", help="make a tiny run, to check that the benchmark works"
     )
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)

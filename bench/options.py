@@ -1,0 +1,54 @@
+"""The command-line options that several benchmarks share.
+
+Knows no benchmark. Invariant: an option means the same in each of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+
+def new_parser(
+    module: str, description: str | None, *, has_smoke: bool = True
+) -> argparse.ArgumentParser:
+    """Returns the parser of ``python -m module``; adds ``--smoke`` unless the module does."""
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if has_smoke:
+        parser.add_argument(
+            "--smoke",
+            action="store_true",
+            help="make a tiny run, to check that the benchmark works",
+        )
+    return parser
+
+
+def add_peer(parser: argparse.ArgumentParser, peer: str) -> None:
+    """Adds ``--peer``, which measures ``peer`` too, and ``--peer-python``."""
+    parser.add_argument(
+        "--peer", action="store_true", help=f"also measure {peer}, and print the ratios"
+    )
+    parser.add_argument(
+        "--peer-python",
+        default=os.environ.get("PEER_PYTHON"),
+        help="Python interpreter that has TensorFlow, for --peer (default: $PEER_PYTHON, or this "
+        "one)",
+    )
+
+
+def add_peer_forms(
+    parser: argparse.ArgumentParser, forms: Sequence[str], default: Sequence[str], meaning: str
+) -> None:
+    """Adds ``--peer-forms``, which chooses among the ``forms`` of the peer's program or data."""
+    parser.add_argument(
+        "--peer-forms",
+        nargs="+",
+        choices=forms,
+        default=default,
+        help=f"{meaning} (default: %(default)s)",
+    )
