@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 import pstrain as ps
-from bench.options import add_peer, new_parser
+from bench.options import add_common, add_peer, new_parser
 from bench.peers import children
 
 _DEADLINE_S = 120.0
@@ -86,12 +86,7 @@ def main(argv: list[str] | None = None) -> None:
         default=5.0,
         help="approximate seconds of each run (default: %(default)s)",
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=1,
-        help="number of times that each measurement is repeated (default: %(default)s)",
-    )
+    add_common(parser, rounds=1)
     add_peer(parser, "TensorFlow")
     options = parser.parse_args(argv)
     children.end_with_parent()

@@ -17,7 +17,7 @@ import time
 
 import dataservice as ds
 from bench import systems
-from bench.options import add_peer, new_parser
+from bench.options import add_common, add_peer, new_parser
 from bench.peers import children
 
 _BATCH = 1_024
@@ -85,12 +85,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--workers", type=int, default=1, help="number of data workers (default: %(default)s)"
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=7,
-        help="number of times that each measurement is repeated (default: %(default)s)",
-    )
+    add_common(parser, rounds=7)
     add_peer(parser, "tf.data service")
     options = parser.parse_args(argv)
     if options.smoke:

@@ -18,7 +18,7 @@ from typing import Any
 import pstrain as ps
 from bench import model_batches as work
 from bench.columns import CATEGORICAL, DENSE
-from bench.options import add_peer, add_peer_forms, new_parser
+from bench.options import add_common, add_peer, add_peer_forms, new_parser
 from bench.peers import children, turns
 from pstrain.features.schema import Category, Features, FeatureSchema
 from pstrain.models.base import Model
@@ -100,13 +100,7 @@ def _parser() -> argparse.ArgumentParser:
         default=work.KINDS,
         help="models to measure (default: %(default)s)",
     )
-    parser.add_argument(
-        "--batches",
-        type=int,
-        nargs="+",
-        default=[1_024, 4_096],
-        help="batch sizes to measure, in rows (default: %(default)s)",
-    )
+    add_common(parser, batches=[1_024, 4_096])
     parser.add_argument(
         "--ids",
         nargs="+",

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pstrain as ps
 from bench import data
 from bench.columns import CATEGORICAL, DENSE
-from bench.options import new_parser
+from bench.options import add_common, new_parser
 from bench.peers import children
 from pstrain.features.online_columns import OnlineColumns
 
@@ -107,12 +107,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--batch", type=int, default=4_096, help="rows in each batch (default: %(default)s)"
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=3,
-        help="number of times that each measurement is repeated (default: %(default)s)",
-    )
+    add_common(parser, rounds=3)
     options = parser.parse_args(argv)
     if options.smoke:
         options.rows, options.batch, options.rounds = 2_048, 512, 1

@@ -8,6 +8,16 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from typing import Any, Final
+
+# What each option means: its type, its number of values, and its help.
+_COMMON: Final[dict[str, tuple[type, str | None, str]]] = {
+    "batches": (int, "+", "batch sizes to measure, in rows"),
+    "rounds": (int, None, "number of times that each measurement is repeated"),
+    "seconds": (float, None, "seconds of each run that count, about"),
+    "warm_up_s": (float, None, "seconds before each measurement that do not count"),
+    "deadline_s": (float, None, "seconds after which a run is given up"),
+}
 
 
 def new_parser(
@@ -52,3 +62,16 @@ def add_peer_forms(
         default=default,
         help=f"{meaning} (default: %(default)s)",
     )
+
+
+def add_common(parser: argparse.ArgumentParser, **defaults: Any) -> None:
+    """Adds options that mean the same in each benchmark, by their names, with these defaults."""
+    for name, default in defaults.items():
+        kind, nargs, meaning = _COMMON[name]
+        parser.add_argument(
+            "--" + name.replace("_", "-"),
+            type=kind,
+            nargs=nargs,
+            default=default,
+            help=f"{meaning} (default: %(default)s)",
+        )

@@ -24,7 +24,7 @@ import numpy as np
 import psutil
 import pyarrow as pa
 
-from bench.options import new_parser
+from bench.options import add_common, new_parser
 from bench.peers import children
 from dataservice.runtime.allocator import keep_freed_memory
 from dataservice.runtime.exchange import ServerChannel
@@ -271,12 +271,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--seconds", type=float, default=4.0, help="seconds of each run (default: %(default)s)"
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=2,
-        help="number of times that each measurement is repeated (default: %(default)s)",
-    )
+    add_common(parser, rounds=2)
     parser.add_argument(
         "--table-rows",
         type=int,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import dataservice as ds
 from bench import leases, stream, systems
-from bench.options import new_parser
+from bench.options import add_common, new_parser
 from bench.peers import children
 
 _MODULE = "bench.plots"
@@ -124,13 +124,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--rows", type=int, default=1 << 21, help="rows in the files (default: %(default)s)"
     )
-    parser.add_argument(
-        "--batches",
-        type=int,
-        nargs="+",
-        default=[256, 1_024, 4_096, 16_384],
-        help="batch sizes to measure, in rows (default: %(default)s)",
-    )
+    add_common(parser, batches=[256, 1_024, 4_096, 16_384], seconds=3.0, warm_up_s=1.0)
     parser.add_argument(
         "--workers",
         type=int,
@@ -144,18 +138,6 @@ def main(argv: list[str] | None = None) -> None:
         nargs="+",
         default=[1_000, 10_000, 50_000, 200_000],
         help="numbers of splits to measure (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=3.0,
-        help="seconds of each run that count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--warm-up-s",
-        type=float,
-        default=1.0,
-        help="seconds before each measurement that do not count (default: %(default)s)",
     )
     options = parser.parse_args(argv)
     need_matplotlib(_MODULE)

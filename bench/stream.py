@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import data, transform
-from bench.options import add_peer, add_peer_forms, new_parser
+from bench.options import add_common, add_peer, add_peer_forms, new_parser
 from bench.peers import children
 from bench.systems import ALONE, SERVED, System, open_systems
 
@@ -191,24 +191,7 @@ def _parser() -> argparse.ArgumentParser:
         default="parquet",
         help="format of the files (default: %(default)s)",
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=1,
-        help="number of times that each measurement is repeated (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=8.0,
-        help="seconds of each run that count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--warm-up-s",
-        type=float,
-        default=3.0,
-        help="seconds before each measurement that do not count (default: %(default)s)",
-    )
+    add_common(parser, rounds=1, seconds=8.0, warm_up_s=3.0)
     add_peer(parser, "tf.data service")
     add_peer_forms(
         parser,

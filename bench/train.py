@@ -22,7 +22,7 @@ from typing import Any
 
 import pstrain as ps
 from bench import click_model
-from bench.options import add_peer, add_peer_forms, new_parser
+from bench.options import add_common, add_peer, add_peer_forms, new_parser
 from bench.peers import children
 from pstrain.config import ParameterConfig
 from pstrain.partition import MinSizePartitioner
@@ -214,6 +214,25 @@ def say_ratio(form: str, processes: int, batch: int, ours: list[int], theirs: li
     )
 
 
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Adds the options of :func:`cluster_training` that are about its data and its closures."""
+    parser.add_argument(
+        "--rows",
+        type=int,
+        default=click_model.ROWS_IN_MEMORY,
+        help="rows in memory (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--network", action="store_true", help="use TCP with the servers instead of shared memory"
+    )
+    parser.add_argument(
+        "--steps-per-execution",
+        type=int,
+        default=1,
+        help="training steps in each closure (default: %(default)s)",
+    )
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = new_parser("bench.train", __doc__)
     parser.add_argument(
@@ -224,59 +243,17 @@ def _parser() -> argparse.ArgumentParser:
         help="numbers of trainers to measure, each with as many parameter servers; 0 is one "
         "process without servers (default: %(default)s)",
     )
-    parser.add_argument(
-        "--batches",
-        type=int,
-        nargs="+",
-        default=[1_024, 4_096],
-        help="batch sizes to measure, in rows (default: %(default)s)",
+    add_common(
+        parser, batches=[1_024, 4_096], rounds=1, seconds=8.0, warm_up_s=2.0, deadline_s=120.0
     )
-    parser.add_argument(
-        "--rows",
-        type=int,
-        default=click_model.ROWS_IN_MEMORY,
-        help="rows in memory (default: %(default)s)",
-    )
+    add_cluster_options(parser)
     parser.add_argument(
         "--width",
         type=int,
         default=click_model.WIDTH,
         help="size of an embedding (default: %(default)s)",
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=1,
-        help="number of times that each measurement is repeated (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=8.0,
-        help="approximate seconds of each run that count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--warm-up-s",
-        type=float,
-        default=2.0,
-        help="seconds before each measurement that do not count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--deadline-s",
-        type=float,
-        default=120.0,
-        help="seconds after which a run is given up (default: %(default)s)",
-    )
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--network", action="store_true", help="use TCP with the servers instead of shared memory"
-    )
-    parser.add_argument(
-        "--steps-per-execution",
-        type=int,
-        default=1,
-        help="training steps in each closure (default: %(default)s)",
-    )
     add_peer(parser, "TensorFlow")
     add_peer_forms(
         parser,

@@ -18,7 +18,7 @@ import time
 from typing import Any
 
 from bench import click_model, train
-from bench.options import new_parser
+from bench.options import add_common, new_parser
 from bench.peers import children
 
 # The resolution of CPU time in /proc.
@@ -102,19 +102,8 @@ def _parser() -> argparse.ArgumentParser:
         help="numbers of trainers to measure, each with as many parameter servers (default: "
         "%(default)s)",
     )
-    parser.add_argument(
-        "--batches",
-        type=int,
-        nargs="+",
-        default=[1_024, 4_096],
-        help="batch sizes to measure, in rows (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--rows",
-        type=int,
-        default=click_model.ROWS_IN_MEMORY,
-        help="rows in memory (default: %(default)s)",
-    )
+    add_common(parser, batches=[1_024, 4_096], warm_up_s=2.0, deadline_s=120.0)
+    train.add_cluster_options(parser)
     parser.add_argument(
         "--turns",
         type=int,
@@ -123,27 +112,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--turn-s", type=float, default=1.0, help="seconds of each turn (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--warm-up-s",
-        type=float,
-        default=2.0,
-        help="seconds before each measurement that do not count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--deadline-s",
-        type=float,
-        default=120.0,
-        help="seconds after which a run is given up (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--network", action="store_true", help="use TCP with the servers instead of shared memory"
-    )
-    parser.add_argument(
-        "--steps-per-execution",
-        type=int,
-        default=1,
-        help="training steps in each closure (default: %(default)s)",
     )
     parser.add_argument("--alone", type=int, metavar="BATCH", help=argparse.SUPPRESS)
     return parser

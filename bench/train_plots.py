@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from bench import click_model, plots, train
-from bench.options import new_parser
+from bench.options import add_common, new_parser
 from bench.peers import children
 
 _MODULE = "bench.train_plots"
@@ -73,12 +73,8 @@ def main(argv: list[str] | None = None) -> None:
         default=click_model.ROWS_IN_MEMORY,
         help="rows in memory (default: %(default)s)",
     )
-    parser.add_argument(
-        "--batches",
-        type=int,
-        nargs="+",
-        default=[256, 1_024, 4_096, 16_384],
-        help="batch sizes to measure, in rows (default: %(default)s)",
+    add_common(
+        parser, batches=[256, 1_024, 4_096, 16_384], seconds=3.0, warm_up_s=1.0, deadline_s=120.0
     )
     parser.add_argument(
         "--trainers",
@@ -94,24 +90,6 @@ def main(argv: list[str] | None = None) -> None:
         nargs="+",
         default=[8, 16, 32, 64],
         help="sizes of an embedding to measure (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=float,
-        default=3.0,
-        help="approximate seconds of each run that count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--warm-up-s",
-        type=float,
-        default=1.0,
-        help="seconds before each measurement that do not count (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--deadline-s",
-        type=float,
-        default=120.0,
-        help="seconds after which a run is given up (default: %(default)s)",
     )
     options = parser.parse_args(argv)
     plots.need_matplotlib(_MODULE)

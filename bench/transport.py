@@ -21,7 +21,7 @@ import pyarrow as pa
 
 import dataservice as ds
 from bench import systems
-from bench.options import new_parser
+from bench.options import add_common, new_parser
 from bench.peers import children
 from dataservice.runtime.checksum import aligned, checksum
 from dataservice.runtime.flight import FlightServer
@@ -169,12 +169,7 @@ def main(argv: list[str] | None = None) -> None:
         default=1 << 19,
         help="rows in the worker's file (default: %(default)s)",
     )
-    parser.add_argument(
-        "--rounds",
-        type=int,
-        default=3,
-        help="number of times that each measurement is repeated (default: %(default)s)",
-    )
+    add_common(parser, rounds=3)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.serve:
