@@ -20,7 +20,7 @@ import pytest
 import dataservice as ds
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
 from tests.integration.service_cluster import ProcessCluster, process_cluster, read_ids
-from tests.unit.test_tfrecord_source import write as write_records
+from tests.unit.dataservice.dataset.test_tfrecord_source import write as write_records
 
 ROWS = 2_000
 FILES = 4

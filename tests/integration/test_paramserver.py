@@ -48,7 +48,7 @@ from tests.integration.parameter_servers import (
     spawn_server,
     strategy_on,
 )
-from tests.unit.checkpoint_cases import Position
+from tests.unit.pstrain.checkpoints.checkpoint_cases import Position
 
 AT_MOST_S = 25.0
 """Shorter than a request's default time-out."""

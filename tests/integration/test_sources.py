@@ -21,7 +21,7 @@ from dataservice.dataset.optimise import optimise
 from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
-from tests.unit.checkpoint_checker import check_positions, run, values
+from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
 
 ROWS = 3_000
 FILES = 3

@@ -1,0 +1,126 @@
+"""JSON lines as rows: types, positions, and every way a file can be bad."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pathlib
+
+import pyarrow as pa
+import pytest
+
+from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.node import UNKNOWN_CARDINALITY
+from dataservice.dataset.plan import decode_plan, encode_plan
+from dataservice.dataset.splits import linearise, plan_splits, plan_windows
+from dataservice.errors import InvalidArgumentError, SchemaError, SourceError, UnsplittableError
+from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
+
+
+def lines(first: int, end: int) -> str:
+    return "".join(json.dumps({"x": x, "s": f"n{x % 3}"}) + "\n" for x in range(first, end))
+
+
+def test_rows_types_and_positions(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jsonl").write_text(lines(0, 500))
+    (tmp_path / "b.ndjson.gz").write_bytes(gzip.compress(lines(500, 520).encode()))
+    (tmp_path / "c.json").write_text("\n")
+    dataset = Dataset.from_json(str(tmp_path), block_size_bytes=1_000)
+    assert dataset.schema == pa.schema([("x", pa.int64()), ("s", pa.string())])
+    assert values(run(dataset)) == list(range(520))
+    assert len(run(dataset)) > 5
+    assert dataset.cardinality() == UNKNOWN_CARDINALITY
+    check_positions(dataset)
+    check_positions(dataset.shuffle(100, seed=1).batch(64))
+    linear = linearise(decode_plan(encode_plan(dataset.node)))
+    assert [w.rows for w in plan_windows(linear, plan_splits(linear), 0)] == [None] * 3
+    with pytest.raises(UnsplittableError, match="rows in json is not known"):
+        linearise(dataset.take(3).node)
+
+
+def test_a_schema_chooses_orders_and_types(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"a": 1, "b": 2, "c": [1, 2]}\n{"c": [], "a": null}\n')
+    schema = pa.schema([("c", pa.list_(pa.int32())), ("a", pa.float32())])
+    dataset = Dataset.from_json(str(path), schema)
+    assert list(dataset.rows()) == [{"c": [1, 2], "a": 1.0}, {"c": [], "a": None}]
+    assert dataset.schema == schema
+    path.write_text("")
+    assert run(dataset) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ('{"x": 1}\n{"x": "one"}\n', SchemaError, "one schema.*Column.*schema="),
+        ('{"x": 1}\nnonsense\n', SourceError, "after row 0: .*one object"),
+        ('{"x": 1}\n{"x": ', SourceError, "cut short"),
+        ('[{"x": 1}]\n', SchemaError, "a line is an array.*each must be one object.*jq"),
+        ("", SourceError, "is empty.*schema="),
+    ],
+)
+def test_bad_files(tmp_path: pathlib.Path, text: str, error: type[Exception], message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(text)
+    with pytest.raises(error, match=message) as caught:
+        run(Dataset.from_json(str(path)))
+    assert "bad.jsonl" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"x": "café"}', '{"x": ["café"]}', '{"x": {"y": "café"}}', '{"é": 1}']
+)
+def test_text_that_is_not_utf_8(tmp_path: pathlib.Path, line: str) -> None:
+    path = tmp_path / "latin.jsonl"
+    path.write_bytes(line.encode("latin-1") + b"\n")
+    with pytest.raises(SourceError, match=r"latin\.jsonl' after row 0: .*not UTF-8.*iconv"):
+        run(Dataset.from_json(str(path)))
+
+
+def test_a_field_that_comes_later_is_an_error(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"x": 1}\n')
+    (tmp_path / "b.jsonl").write_text('{"x": 1, "y": 2}\n')
+    with pytest.raises(SchemaError, match=r"b\.jsonl' after row 0.*unexpected field.*schema="):
+        run(Dataset.from_json(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ('{"x": 1.5}', pa.int64()),
+        ('{"x": 300}', pa.int8()),
+        ('{"x": [1, 2]}', pa.list_(pa.int64(), 2)),
+        ('{"x": 1}', pa.float16()),
+    ],
+)
+def test_a_value_that_the_type_cannot_hold_is_no_damaged_file(
+    tmp_path: pathlib.Path, line: str, kind: pa.DataType
+) -> None:
+    (tmp_path / "a.jsonl").write_text(line + "\n")
+    with pytest.raises(SchemaError, match=r"a\.jsonl' after row 0: .*state columns and types"):
+        Dataset.from_json(str(tmp_path), pa.schema([("x", kind)])).to_table()
+
+
+def test_a_line_longer_than_a_block(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps({"x": "y" * 1_000}) + "\n" + json.dumps({"x": "z" * 9_000}) + "\n")
+    with pytest.raises(SourceError, match="block_size_bytes="):
+        run(Dataset.from_json(str(path), block_size_bytes=1_100))
+    assert len(values(run(Dataset.from_json(str(path), block_size_bytes=20_000)))) == 2
+
+
+def test_bad_arguments() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"pyarrow\.Schema with columns, got 3"):
+        Dataset.from_json("a", schema=3)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match=r"block_size_bytes must be an integer.*got 0"):
+        Dataset.from_json("a", block_size_bytes=0)
+    with pytest.raises(InvalidArgumentError, match="from_json takes a path"):
+        Dataset.from_json(3)  # type: ignore[arg-type]
+
+
+def test_ids_above_int64_are_read_as_they_are(tmp_path: pathlib.Path) -> None:
+    large = 2**63 + 5
+    lines = [f'{{"id": {large}, "x": 1e19}}', '{"id": 3, "x": 0.5}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    table = Dataset.from_json(str(tmp_path / "a.jsonl")).to_table()
+    assert table.to_pydict() == {"id": [large, 3], "x": [1e19, 0.5]}

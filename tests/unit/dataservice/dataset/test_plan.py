@@ -1,0 +1,220 @@
+"""Plans on the wire: round trips, hostile bytes, fingerprints, pushed-down reads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.dataset import function as function_module
+from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.expressions import col
+from dataservice.dataset.node import Node, freeze_schemas, register_node, walk
+from dataservice.dataset.operators import Map
+from dataservice.dataset.optimise import optimise
+from dataservice.dataset.plan import decode_plan, encode_plan, fingerprint
+from dataservice.dataset.sources import ParquetSource
+from dataservice.errors import DataServiceError, InvalidArgumentError
+from tests.unit.dataservice.dataset.checkpoint_checker import numbers, run
+
+SCHEMA = pa.schema([("x", pa.int64()), ("y", pa.float64())])
+
+
+def add_y(columns: dict[str, Any]) -> dict[str, Any]:
+    return {"x": columns["x"], "y": columns["x"] + 0.5}
+
+
+def every_operator() -> Dataset:
+    """Returns a plan with every kind of node that runs without files."""
+    return (
+        Dataset.range(50)
+        .rename({"id": "x"})
+        .concatenate(numbers(20))
+        .filter(col("x") % 3 != 1)
+        .filter(lambda c: c["x"] > 2)
+        .with_column("h", col("x").hash(10))
+        .with_column("k", lambda c: c["x"] * 2)
+        .flat_map(lambda c: {name: v[::2] for name, v in c.items()})
+        .map(add_y, schema=SCHEMA)
+        .map(lambda row: {"x": row["x"], "y": row["y"]}, format="rows")
+        .skip(1)
+        .take(25)
+        .shuffle(7, seed=3)
+        .shuffle(4)
+        .enumerate()
+        .select(["y", "x", "index"])
+        .repeat(2)
+        .prefetch(2)
+        .batch(4, drop_remainder=True)
+    )
+
+
+def test_every_operator_survives_and_means_the_same() -> None:
+    dataset = every_operator()
+    decoded = decode_plan(encode_plan(dataset.node))
+    assert [node.kind for node in walk(decoded)] == [node.kind for node in walk(dataset.node)]
+    assert run(decoded) == run(dataset)
+    assert len(run(dataset)) > 3
+    assert encode_plan(decoded) == encode_plan(dataset.node)
+    assert fingerprint(decoded) == fingerprint(dataset.node)
+
+
+def test_file_sources_survive() -> None:
+    nodes = [
+        Dataset.from_parquet(["a", "b*"], ["x"], col("x") > 1, {"key": "k", "n": 3}).node,
+        Dataset.from_csv("c.csv", SCHEMA, delimiter=";", header=False, null_values=["NA"]).node,
+    ]
+    for node in nodes:
+        again = decode_plan(encode_plan(node))
+        assert encode_plan(again) == encode_plan(node)
+        assert again.kind == node.kind
+
+
+def test_a_shared_input_is_sent_once() -> None:
+    shared = numbers(5)
+    both = shared.concatenate(shared)
+    decoded = decode_plan(encode_plan(both.node))
+    assert len(walk(decoded)) == 2
+    assert run(decoded) == run(both)
+
+
+def test_decoding_unpickles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = encode_plan(numbers(3).map(lambda c: c).node)
+
+    def refuse(_data: bytes) -> None:
+        pytest.fail("decode_plan unpickled a function")
+
+    monkeypatch.setattr(function_module.pickle, "loads", refuse)
+    node = decode_plan(encoded)
+    assert isinstance(node, Map)
+
+
+def test_a_bad_pickle_is_found_where_it_runs_only() -> None:
+    encoded = encode_plan(numbers(3).map(lambda c: c).node)
+    node = decode_plan(encoded)
+    assert isinstance(node, Map)
+    node.function._blob = b"not a pickle"
+    with pytest.raises(DataServiceError, match="cannot be loaded here"):
+        run(node)
+
+
+ENCODED = encode_plan(every_operator().node)
+
+
+@given(st.integers(0, len(ENCODED) - 1), st.integers(1, 255))
+def test_damaged_bytes_are_refused_or_decode(position: int, flip: int) -> None:
+    damaged = bytearray(ENCODED)
+    damaged[position] ^= flip
+    with contextlib.suppress(InvalidArgumentError):
+        assert isinstance(decode_plan(bytes(damaged)), Node)
+
+
+@given(st.integers(0, len(ENCODED) - 1))
+def test_cut_plans_are_refused(length: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="malformed plan"):
+        decode_plan(ENCODED[:length])
+
+
+def packed(tree: Any, magic: bytes = b"DSPLAN01") -> bytes:
+    body = json.dumps(tree).encode()
+    return magic + len(body).to_bytes(4, "little") + (0).to_bytes(4, "little") + body
+
+
+RANGE = {"kind": "range", "inputs": [], "with": {"start": 0, "stop": 3, "step": 1}}
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        [],
+        {},
+        None,
+        [RANGE, 7],
+        [{**RANGE, "kind": "os.system"}],
+        [{**RANGE, "kind": {}}],
+        [{**RANGE, "inputs": [0]}],
+        [{**RANGE, "inputs": [-1]}],
+        [{**RANGE, "inputs": 5}],
+        [{**RANGE, "with": {"start": 0, "stop": 3, "step": 0}}],
+        [{**RANGE, "with": {"start": 0, "stop": 3, "step": 1, "more": 1}}],
+        [{**RANGE, "with": []}],
+        [RANGE, {"kind": "batch", "inputs": [0], "with": {"rows": -1, "drop_remainder": False}}],
+        [RANGE, {"kind": "batch", "inputs": [], "with": {"input": 3, "rows": 1}}],
+        [RANGE, {"kind": "filter", "inputs": [0], "with": {"function": {"blob": 0}}}],
+        [
+            RANGE,
+            {
+                "kind": "filter",
+                "inputs": [0],
+                "with": {"function": {"function": {"blob": 9, "python": "3.11", "name": "f"}}},
+            },
+        ],
+        [{"kind": "table", "inputs": [], "with": {"table": {"table": 0}}}],
+        [{"kind": "table", "inputs": [], "with": {"table": 5}}],
+        [RANGE, {"kind": "select", "inputs": [0], "with": {"columns": {"list": ["id"]}}}],
+    ],
+)
+def test_malformed_trees_are_refused(tree: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        decode_plan(packed(tree))
+
+
+def test_a_well_formed_tree_of_hand_is_accepted() -> None:
+    assert decode_plan(packed([RANGE])).cardinality() == 3
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="same version"):
+        decode_plan(packed([RANGE], magic=b"DSPLAN99"))
+
+
+def test_a_table_that_is_too_large_to_send() -> None:
+    table = pa.table({"x": pa.nulls(9_000_000, pa.int64())})
+    with pytest.raises(InvalidArgumentError, match="from_parquet"):
+        encode_plan(Dataset.from_table(table).node)
+
+
+def test_fingerprints_tell_plans_apart_but_not_drawn_seeds() -> None:
+    def plan(size: int, seed: int | None) -> str:
+        return fingerprint(Dataset.range(10).shuffle(5, seed).batch(size).node)
+
+    assert plan(2, None) == plan(2, None)
+    assert plan(2, 1) == plan(2, 1)
+    assert len({plan(2, 1), plan(3, 1), plan(2, 2), plan(2, None)}) == 4
+
+
+def test_a_kind_is_taken_once() -> None:
+    with pytest.raises(InvalidArgumentError, match="'range' is taken by RangeSource"):
+
+        @register_node
+        class Other(Map):
+            kind = "range"
+
+
+def test_freeze_fills_in_what_would_be_inferred() -> None:
+    plan = Dataset.range(5).map(lambda c: {"x": c["id"], "y": c["id"] * 0.5}).batch(2)
+    frozen = freeze_schemas(plan.node)
+    assert [node.schema for node in walk(frozen) if isinstance(node, Map)] == [SCHEMA]
+    assert run(frozen) == run(plan)
+
+
+def test_selects_and_filters_reach_the_files() -> None:
+    plan = Dataset.from_parquet("p").select(["a", "b"]).filter(col("a") > 1).filter(col("b") < 2)
+    source = optimise(plan.node)
+    assert isinstance(source, ParquetSource)
+    assert source.columns == ("a", "b")
+    assert repr(source.filter) == "((col('a') > lit(1)) & (col('b') < lit(2)))"
+
+
+def test_a_filter_of_an_unread_column_stays_an_error() -> None:
+    plan = Dataset.from_parquet("p", columns=["a"]).filter(col("b") < 2)
+    assert optimise(plan.node).kind == "filter"
+    plan = Dataset.from_parquet("p", columns=["a"]).select("b")
+    assert optimise(plan.node).kind == "select"
+    plan = Dataset.from_parquet("p").filter(lambda c: c["a"] > 0)
+    assert optimise(plan.node).kind == "filter"

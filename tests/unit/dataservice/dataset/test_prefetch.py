@@ -1,0 +1,136 @@
+"""Prefetch: the same elements, positions untouched by read-ahead, no thread left behind."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import dataservice as ds
+from dataservice.errors import CancelledError, UserFunctionError
+from tests.unit.dataservice.dataset.checkpoint_checker import (
+    check_positions,
+    numbers,
+    open_stream,
+    run,
+    values,
+)
+
+DEADLINE_S = 60.0
+
+
+def prefetching() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if "prefetch" in t.name]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_stays() -> Iterator[None]:
+    yield
+    for thread in prefetching():
+        thread.join(DEADLINE_S)
+    assert not prefetching()
+
+
+def test_the_elements_and_positions_are_those_below() -> None:
+    dataset = numbers(40).shuffle(6, seed=1).prefetch(3)
+    assert values(run(dataset)) == values(run(numbers(40).shuffle(6, seed=1)))
+    assert dataset.cardinality() == 40
+    check_positions(dataset)
+    check_positions(numbers(40).prefetch(1).batch(7).prefetch(2))
+
+
+def test_autotune_reads_ahead_without_a_number() -> None:
+    assert numbers(3).prefetch(0).to_table() == numbers(3).prefetch(None).to_table()
+    dataset = numbers(20, [3, 4]).prefetch(ds.AUTOTUNE)
+    assert values(run(dataset)) == list(range(20))
+    check_positions(dataset)
+
+
+def test_positions_of_concatenated_datasets_survive_it() -> None:
+    check_positions(numbers(9).concatenate(numbers(5)).prefetch(2))
+    check_positions(numbers(9).batch(2).unbatch().concatenate(numbers(5)).prefetch(2))
+
+
+def test_a_restored_position_leaves_no_cache_of_the_rest() -> None:
+    dataset = numbers(40, [10, 10, 10]).cache().prefetch(1)
+    with iter(dataset) as begun:
+        next(begun)
+        state = begun.state_dict()
+    with iter(dataset) as resumed:
+        resumed.load_state_dict(state)
+        assert values(list(resumed)) == list(range(10, 40))
+    assert values(list(dataset)) == list(range(40))
+    assert values(list(dataset)) == list(range(40))
+
+
+def test_an_error_arrives_at_its_place_and_ends_the_stream() -> None:
+    def fail(columns: dict[str, Any]) -> Any:
+        assert columns["x"][0] < 4, "boom"
+        return columns
+
+    with open_stream(numbers(20).map(fail).prefetch(4)) as stream:
+        assert len([next(stream), next(stream)]) == 2
+        with pytest.raises(UserFunctionError, match="boom"):
+            next(stream)
+        with pytest.raises(StopIteration):
+            next(stream)
+
+
+def test_closing_early_stops_the_thread() -> None:
+    stream = open_stream(numbers(20).repeat().prefetch(2))
+    next(stream)
+    assert prefetching()
+    stream.close()
+    assert not prefetching()
+    stream.close()
+    with pytest.raises(StopIteration):
+        next(stream)
+
+
+def test_a_stream_that_is_dropped_stops_its_thread() -> None:
+    stream = open_stream(numbers(20).repeat().prefetch(2))
+    next(stream)
+    del stream
+    gc.collect()
+
+
+def test_a_stream_that_was_never_read_closes() -> None:
+    open_stream(numbers(20).prefetch(2)).close()
+    assert not prefetching()
+
+
+def test_cancelling_a_run_reaches_the_reader() -> None:
+    cancelled = threading.Event()
+    with open_stream(numbers(20).repeat().prefetch(1), cancelled=cancelled.is_set) as stream:
+        next(stream)
+        cancelled.set()
+        with pytest.raises(CancelledError):
+            list(stream)
+
+
+def test_it_reads_ahead_no_further_than_asked() -> None:
+    seen: list[int] = []
+    reached = threading.Event()
+
+    def note(columns: dict[str, Any]) -> Any:
+        seen.append(int(columns["x"][0]))
+        if len(seen) == 4:
+            reached.set()
+        return columns
+
+    with open_stream(numbers(8, [1] * 7).map(note).prefetch(2)) as stream:
+        next(stream)
+        # One element was handed out, two are queued, one waits for room.
+        assert reached.wait(DEADLINE_S)
+        assert seen == [0, 1, 2, 3]
+
+
+def test_a_buffer_of_none_reads_nothing_ahead() -> None:
+    dataset = numbers(9).prefetch(0)
+    with open_stream(dataset) as stream:
+        next(stream)
+        assert not prefetching()
+    check_positions(dataset)

@@ -1,0 +1,130 @@
+"""Datasets in PyTorch: tensors, shares of loader workers, positions. Skipped without torch."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.util
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.expressions import col
+from dataservice.errors import FailedPreconditionError, SchemaError
+from tests.unit.dataservice.dataset.checkpoint_checker import numbers
+
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+if HAS_TORCH:
+    # On import, CUDA builds look for libraries in a child process, which unit tests must not start.
+    importlib.import_module("torch")
+needs_torch = pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+
+
+@pytest.mark.skipif(HAS_TORCH, reason="torch is installed")
+def test_without_torch_the_error_says_what_to_install() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"install pstrain\[torch\]"):
+        numbers(3).torch()
+
+
+@needs_torch
+def test_tensors_that_may_be_written_to() -> None:
+    dataset = Dataset.from_numpy(
+        {"x": np.arange(6), "v": np.ones((6, 2), np.float32), "s": np.array(list("abcdef"))}
+    )
+    first, second = list(dataset.batch(3).torch())
+    assert first["x"].tolist() == [0, 1, 2]
+    assert tuple(second["v"].shape) == (3, 2)
+    assert list(second["s"]) == ["d", "e", "f"]
+    first["x"][0] = 99
+    assert next(iter(dataset.numpy()))["x"][0] == 0
+
+
+@needs_torch
+def test_times_are_counted_in_their_unit() -> None:
+    from torch.utils.data import DataLoader
+
+    days = pa.array([datetime.date(1970, 1, 2), datetime.date(1970, 1, 4)])
+    times = pa.table(
+        {
+            "day": days,
+            "at": days.cast(pa.timestamp("ms")),
+            "long": pa.array([5, 7], pa.duration("us")),
+            "vector": pa.FixedSizeListArray.from_arrays(days.cast(pa.timestamp("s")), 1),
+        }
+    )
+    batches = Dataset.from_table(times).batch(2).torch()
+    (batch,) = DataLoader(batches, batch_size=None)
+    assert {name: values.tolist() for name, values in batch.items()} == {
+        "day": [1, 3],
+        "at": [86_400_000, 3 * 86_400_000],
+        "long": [5, 7],
+        "vector": [[86_400], [3 * 86_400]],
+    }
+
+
+@needs_torch
+def test_times_with_nulls_are_an_error_that_says_what_to_do() -> None:
+    times = pa.table({"at": pa.array([0, None], pa.timestamp("us"))})
+    with pytest.raises(SchemaError, match=r"'at' of datetime64\[us\] has nulls.*filter\(~col"):
+        list(Dataset.from_table(times).batch(2).torch())
+    kept = Dataset.from_table(times).filter(~col("at").is_null()).batch(2)
+    assert next(iter(kept.torch()))["at"].tolist() == [0]
+
+
+@needs_torch
+def test_positions() -> None:
+    dataset = numbers(20).shuffle(9, seed=1).batch(3)
+    wanted = [batch["x"].tolist() for batch in dataset.torch()]
+    source = numbers(20).shuffle(9, seed=1).batch(3).torch()
+    assert source.state_dict() == {}
+    iterator = iter(source)
+    next(iterator)
+    next(iterator)
+    for state in (source.state_dict(), iterator.state_dict()):
+        other = numbers(20).shuffle(9, seed=1).batch(3).torch()
+        other.load_state_dict(state)
+        assert other.state_dict() == state
+        assert [batch["x"].tolist() for batch in other] == wanted[2:]
+    assert [b["x"].tolist() for b in pickle.loads(pickle.dumps(source))] == wanted
+
+
+@needs_torch
+def test_loader_workers_share_the_elements(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataservice.dataset import torch_dataset
+
+    found = []
+    for index in range(3):
+        worker: Any = type("Worker", (), {"num_workers": 3, "id": index})
+        monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
+        found += [batch["x"].tolist() for batch in numbers(20).batch(4).torch()]
+    assert sorted(found) == [list(range(i, i + 4)) for i in range(0, 20, 4)]
+
+
+@needs_torch
+def test_each_pass_of_loader_workers_is_the_next_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    from dataservice.dataset import torch_dataset
+
+    shuffled = numbers(20).shuffle(20, seed=1).batch(4)
+    source = shuffled.torch()
+
+    def one_pass() -> list[int]:
+        found = []
+        for index in range(2):
+            worker: Any = type("Worker", (), {"num_workers": 2, "id": index})
+            monkeypatch.setattr(torch_dataset, "get_worker_info", lambda worker=worker: worker)
+            found += [x for batch in source for x in batch["x"].tolist()]
+        return found
+
+    passes = [one_pass() for _ in range(3)]
+    assert all(sorted(rows) == list(range(20)) for rows in passes)
+    assert len({tuple(rows) for rows in passes}) == 3
+    # A worker that resumes from a position counts passes from there.
+    resumed = shuffled.torch()
+    resumed.load_state_dict(source.state_dict())
+    assert list(resumed) == []
+    resumed.load_state_dict(dict(iter(shuffled.shard(2, 1)).state_dict()))
+    again = [[x for batch in resumed for x in batch["x"].tolist()] for _ in range(2)]
+    assert again == [rows[-len(again[0]) :] for rows in passes[:2]]

@@ -1,0 +1,94 @@
+"""Requests to a dispatcher with thousands of jobs and workers that must not walk all of them."""
+
+from __future__ import annotations
+
+from collections.abc import ValuesView
+from dataclasses import replace
+
+import pytest
+
+from dataservice.dispatcher import decide, leasing, lifecycle, opening, status
+from dataservice.dispatcher.jobs import Iteration
+from dataservice.dispatcher.plans import WindowPlan
+from dataservice.dispatcher.reports import Reports
+from dataservice.dispatcher.requests import (
+    LeaseWindows,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+)
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.sharding import Split
+from dataservice.vocabulary import IterationId, ShardingPolicy
+from tests.unit.dataservice.dispatcher.dispatcher_facts import apply
+
+WORKERS = ("w1", "w2", "w3")
+PLAN = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 8, target_rows=1)
+OPEN = OpenIteration(
+    dataset_id="1000",
+    policy=ShardingPolicy.DYNAMIC,
+    job_name="a",
+    repetition=0,
+    delivery="exactly_once",
+    reader_id="r-a",
+    job_id="job-a",
+    iteration_id="a",
+)
+
+
+class Walked(dict[IterationId, Iteration]):
+    """Iterations by id; `walks` counts how often all of them were walked through."""
+
+    walks = 0
+
+    def values(self) -> ValuesView[Iteration]:
+        self.walks += 1
+        return super().values()
+
+
+@pytest.fixture
+def state() -> DispatcherState:
+    """Returns a state with two jobs and three workers, each of which holds a window of each job."""
+    state = DispatcherState()
+    dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="AUTO")
+    apply(state, decide.register_dataset(state, dataset))
+    for worker in WORKERS:
+        registered = RegisterWorker(worker_id=worker, address=f"{worker}:1")
+        apply(state, decide.register_worker(state, registered))
+    for name in ("a", "b"):
+        request = replace(
+            OPEN, job_name=name, reader_id=f"r-{name}", job_id=f"job-{name}", iteration_id=name
+        )
+        apply(state, opening.open_iteration(state, request, PLAN))
+        for worker in WORKERS:
+            lease = LeaseWindows(
+                worker_id=worker, iteration_id=name, reader_id=f"r-{name}", count=1
+            )
+            apply(state, leasing.lease_windows(state, lease))
+    state.iterations = Walked(state.iterations)
+    return state
+
+
+def test_the_status_counts_the_windows_of_all_workers_at_once(state: DispatcherState) -> None:
+    described = status.describe(state, Reports(), 0.0)
+    assert [worker["windows_leased"] for worker in described["workers"]] == [2, 2, 2]
+    assert state.iterations.walks == 1
+
+
+def test_an_iteration_is_collected_whatever_else_there_is(state: DispatcherState) -> None:
+    apply(state, decide.lose_reader(state, "r-a"))
+    state.iterations.walks = 0
+    apply(state, lifecycle.collect_iteration(state, "a"))
+    assert list(state.iterations) == ["b"]
+    assert state.iterations.walks == 0
+
+
+def test_a_lost_worker_ends_its_leases_whatever_else_there_is(state: DispatcherState) -> None:
+    apply(state, decide.lose_worker(state, "w1"))
+    tables = [state.iterations[name].windows for name in ("a", "b")]
+    assert [list(table.leases) for table in tables if table] == [["w2", "w3"]] * 2
+    apply(state, decide.delete_job(state, "a"))
+    apply(state, decide.lose_worker(state, "w2"))
+    assert state.iterations.walks == 0
+    assert state.worker_iterations.of("w1") == state.worker_iterations.of("w2") == ()
+    assert state.worker_iterations.of("w3") == ("b",)

@@ -1,0 +1,464 @@
+"""Single decisions: refused requests, requests that change nothing, and the grants of windows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dataservice.dispatcher import decide, leasing, lifecycle, opening
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.requests import (
+    Decision,
+    LeaseAnswer,
+    LeaseWindows,
+    OpenAnswer,
+    RegisterDataset,
+    RegisterWorker,
+    Sync,
+)
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnavailableError,
+)
+from dataservice.sharding import Split
+from dataservice.vocabulary import ShardingPolicy
+from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, apply, plan_of
+
+DATASET = RegisterDataset(plan=b"p", schema=b"s", cardinality=10, compression="AUTO")
+
+
+def cluster(windows: int = 4, *, workers: int = 1, rounds: int | None = 1) -> DispatcherState:
+    """Returns a state with a dataset, workers w1, w2, ... and reader r1 of iteration i1."""
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, DATASET))
+    for number in range(1, workers + 1):
+        request = RegisterWorker(worker_id=f"w{number}", address=f"a:{number}")
+        apply(state, decide.register_worker(state, request))
+    apply(state, opening.open_iteration(state, OPEN, plan_of(windows, rounds)))
+    return state
+
+
+def lease(
+    state: DispatcherState, worker: str = "w1", reader: str = "r1", count: int = 99, **more: object
+) -> LeaseAnswer:
+    request = LeaseWindows(
+        worker_id=worker, iteration_id="i1", reader_id=reader, count=count, **more
+    )
+    apply(state, leasing.open_round(state, "i1"))
+    answer = apply(state, leasing.lease_windows(state, request))
+    assert isinstance(answer, LeaseAnswer)
+    return answer
+
+
+def sync(state: DispatcherState, reader: str = "r1", **more: object) -> object:
+    request = Sync(reader_id=reader, iteration_id="i1", **more)
+    apply(state, leasing.sync(state, request))
+    return leasing.answer_sync(state, request)
+
+
+def indices(answer: LeaseAnswer) -> list[int]:
+    return [lease.window_index for lease in answer.leases]
+
+
+# Datasets
+
+
+def test_ids_count_up_from_1000_and_skip_those_taken() -> None:
+    state = DispatcherState()
+    assert apply(state, decide.register_dataset(state, DATASET)) == "1000"
+    apply(state, decide.register_dataset(state, replace(DATASET, dataset_id="1001")))
+    assert apply(state, decide.register_dataset(state, DATASET)) == "1002"
+
+
+def test_an_explicit_id_is_registered_once() -> None:
+    state = DispatcherState()
+    request = replace(DATASET, dataset_id="mine")
+    assert apply(state, decide.register_dataset(state, request)) == "mine"
+    again = decide.register_dataset(state, replace(request, plan=b"other"))
+    assert again == Decision((), "mine"), "the content is not compared, the structure is"
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"schema": b"x"}, "schema"),
+        ({"cardinality": 3}, "10, now 3"),
+        ({"compression": "LZ4"}, "LZ4"),
+    ],
+)
+def test_another_structure_under_an_id_is_refused(change: dict[str, object], named: str) -> None:
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, replace(DATASET, dataset_id="mine")))
+    request = replace(DATASET, dataset_id="mine", **change)
+    with pytest.raises(InvalidArgumentError, match="should have the same structure") as caught:
+        decide.register_dataset(state, request)
+    assert named in str(caught.value)
+
+
+def test_unknown_datasets_are_not_found() -> None:
+    with pytest.raises(NotFoundError, match="Dataset id 7 not found"):
+        decide.find_dataset(DispatcherState(), "7")
+    with pytest.raises(NotFoundError, match="Dataset id 1000"):
+        opening.open_iteration(DispatcherState(), OPEN, plan_of(1))
+
+
+def test_an_empty_dataset_id_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="empty"):
+        decide.register_dataset(DispatcherState(), replace(DATASET, dataset_id=""))
+
+
+# Workers
+
+
+def test_an_address_has_one_worker() -> None:
+    state = cluster()
+    lease(state)
+    decision = decide.register_worker(state, RegisterWorker(worker_id="w9", address="a:1"))
+    assert [type(event) for event in decision.events] == [ev.WorkerRegistered, ev.WorkerLost]
+    apply(state, decision)
+    assert list(state.workers) == ["w9"]
+    with pytest.raises(NotFoundError, match="another worker took its address"):
+        decide.check_worker(state, "w1")
+
+
+def test_a_restarted_worker_keeps_an_iteration_alive() -> None:
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w1", address="a:1")))
+    off = replace(OPEN, policy=ShardingPolicy.OFF)
+    apply(state, opening.open_iteration(state, off, None))
+    apply(state, decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:1")))
+    assert not state.iterations["i1"].finished
+    assert state.iterations["i1"].tasks == {"w1": True, "w2": False}
+    apply(state, decide.finish_task(state, "w2", "i1"))
+    assert state.iterations["i1"].finished
+    assert decide.finish_task(state, "w2", "i1") == Decision(())
+    assert decide.ended_iterations(state, ["i1", "i7"]) == ("i1", "i7")
+
+
+# Jobs and iterations
+
+
+def test_unknown_policies_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="9"):
+        opening.check_policy(9)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"job_name": ""}, "job_name"),
+        ({"repetition": -1}, "-1"),
+        ({"delivery": "twice"}, "twice"),
+    ],
+)
+def test_bad_requests_to_open_name_the_value(change: dict[str, object], named: str) -> None:
+    state = cluster()
+    with pytest.raises(InvalidArgumentError, match=named):
+        opening.open_iteration(state, replace(OPEN, reader_id="r2", **change), plan_of(1))
+
+
+def test_readers_of_a_name_share_an_iteration() -> None:
+    state = cluster()
+    second = replace(OPEN, reader_id="r2", job_id="j2", iteration_id="i2")
+    assert opening.dataset_to_plan(state, second) is None
+    answer = apply(state, opening.open_iteration(state, second, None))
+    assert answer == OpenAnswer("j1", "i1", "1000")
+    assert set(state.iterations["i1"].readers) == {"r1", "r2"}
+
+
+def test_an_id_that_stands_for_another_plan_is_not_read() -> None:
+    # As after a restart without a journal: ids begin anew.
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, replace(DATASET, fingerprint="new")))
+    stale = replace(OPEN, fingerprint="old")
+    for asked in (
+        lambda: opening.dataset_to_plan(state, stale),
+        lambda: opening.open_iteration(state, stale, plan_of(1)),
+    ):
+        with pytest.raises(NotFoundError, match="1000 stands for another dataset"):
+            asked()
+    for known in ("new", ""):
+        assert opening.open_iteration(state, replace(OPEN, fingerprint=known), plan_of(1)).events
+
+
+def test_a_repeated_open_joins_once() -> None:
+    state = cluster()
+    again = opening.open_iteration(state, replace(OPEN, job_id="j2", iteration_id="i2"), None)
+    assert again.events == ()
+    assert again.reply == OpenAnswer("j1", "i1", "1000")
+
+
+def test_a_repeated_anonymous_open_joins_its_own_job() -> None:
+    state = cluster()
+    anonymous = replace(OPEN, job_name=None, reader_id="r2", job_id="j2", iteration_id="i2")
+    apply(state, opening.open_iteration(state, anonymous, plan_of(1)))
+    again = opening.open_iteration(state, replace(anonymous, job_id="j3", iteration_id="i3"), None)
+    assert again == Decision((), OpenAnswer("j2", "i2", "1000"))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"policy": ShardingPolicy.OFF}, r"policy \(existing DYNAMIC, got OFF\)"),
+        ({"delivery": "at_most_once"}, "delivery"),
+        ({"dataset_id": "1001"}, "dataset 1000 has another cardinality"),
+    ],
+)
+def test_a_name_with_other_parameters_is_refused(change: dict[str, object], named: str) -> None:
+    state = cluster()
+    apply(state, decide.register_dataset(state, replace(DATASET, cardinality=3)))
+    request = replace(OPEN, reader_id="r2", **change)
+    with pytest.raises(InvalidArgumentError, match=named):
+        opening.open_iteration(state, request, None)
+
+
+def test_trainers_that_each_register_the_dataset_share_a_job() -> None:
+    state = cluster()
+    apply(state, decide.register_dataset(state, DATASET))
+    request = replace(OPEN, dataset_id="1001", reader_id="r2")
+    answer = apply(state, opening.open_iteration(state, request, None))
+    assert answer == OpenAnswer("j1", "i1", "1000"), "the reader learns which dataset the job reads"
+    later = replace(request, repetition=1, reader_id="r3")
+    dataset = opening.dataset_to_plan(state, later)
+    assert dataset is not None
+    assert dataset.dataset_id == "1000"
+
+
+def test_a_job_without_a_name_goes_with_its_reader() -> None:
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, opening.open_iteration(state, replace(OPEN, job_name=None), plan_of(2)))
+    apply(state, decide.release_reader(state, "r1", ()))
+    assert (state.jobs, state.iterations) == ({}, {})
+    assert decide.release_reader(state, "r1", ()) == Decision(())
+
+
+def test_a_deleted_job_frees_its_name_and_fences_its_readers() -> None:
+    state = cluster()
+    apply(state, decide.delete_job(state, "train"))
+    with pytest.raises(FailedPreconditionError, match="fenced: its job train was deleted"):
+        decide.find_reader(state, "r1", "i1")
+    apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), plan_of(1)))
+    with pytest.raises(NotFoundError, match="named jobs: train"):
+        decide.delete_job(state, "trian")
+
+
+def test_a_dataset_is_deleted_once_no_job_reads_it() -> None:
+    state = cluster()
+    with pytest.raises(FailedPreconditionError, match=r"dataset 1000 is read by train; .*delete"):
+        decide.delete_dataset(state, "1000")
+    apply(state, decide.delete_job(state, "train"))
+    apply(state, decide.delete_dataset(state, "1000"))
+    assert state.datasets == {}
+    with pytest.raises(NotFoundError, match=r"no dataset is registered as '1000'; .*list"):
+        decide.delete_dataset(state, "1000")
+    with pytest.raises(FailedPreconditionError, match="'1000' was deleted, and its id stays used"):
+        decide.register_dataset(state, replace(DATASET, dataset_id="1000"))
+    assert apply(state, decide.register_dataset(state, DATASET)) == "1001"
+
+
+def test_a_lost_reader_cannot_come_back() -> None:
+    state = cluster()
+    apply(state, decide.lose_reader(state, "r1"))
+    with pytest.raises(FailedPreconditionError, match="fenced"):
+        decide.find_reader(state, "r1", "i1")
+    with pytest.raises(FailedPreconditionError, match="fenced"):
+        opening.open_iteration(state, OPEN, None)
+    with pytest.raises(NotFoundError, match="fault_tolerant_mode"):
+        decide.find_reader(state, "r7", "i1")
+
+
+def test_only_unread_iterations_are_collected() -> None:
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
+    assert lifecycle.collect_iteration(state, "i1") == Decision(())
+    apply(state, decide.release_reader(state, "r1", ()))
+    apply(state, lifecycle.collect_iteration(state, "i1"))
+    assert state.iterations == {}
+    fresh = replace(OPEN, policy=ShardingPolicy.OFF, reader_id="r2", iteration_id="i2")
+    assert opening.open_iteration(state, fresh, None).reply == OpenAnswer("j1", "i2", "1000")
+
+
+def test_a_job_deleted_while_it_was_planned_is_tried_again() -> None:
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, DATASET))
+    with pytest.raises(UnavailableError, match="try again"):
+        opening.open_iteration(state, OPEN, None)
+
+
+# Windows
+
+
+def test_a_grant_is_a_fair_part_of_the_last_epoch() -> None:
+    state = cluster(16, workers=2)
+    apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    sizes = []
+    while answer := lease(state).leases:
+        sizes.append(len(answer))
+    assert sizes == [2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1], "16 windows, 4 streams"
+
+
+@pytest.mark.parametrize(
+    ("readers", "workers", "streams", "most_calls"),
+    [(32, 30, 8, 2_300), (4, 30, 30, 1_300), (32, 30, 30, 4_700)],
+)
+def test_grants_shrink_with_the_streams_that_there_are(
+    readers: int, workers: int, streams: int, most_calls: int
+) -> None:
+    """Each reader has so many streams; all of these ask in turn, for as much as they get."""
+    windows = 20_000
+    state = cluster(windows, workers=workers)
+    for number in range(2, readers + 1):
+        apply(state, opening.open_iteration(state, replace(OPEN, reader_id=f"r{number}"), None))
+    sizes: list[int] = []
+    while not sizes or sum(sizes) < windows:
+        for reader in range(readers):
+            for nth in range(streams):
+                worker = f"w{(reader * streams + nth) % workers + 1}"
+                answer = lease(state, worker, f"r{reader + 1}", count=1_024)
+                sizes += [len(answer.leases)] if answer.leases else []
+    assert len(sizes) <= most_calls
+    assert sizes[-readers * streams :] == [1] * readers * streams, "the last are shared by all"
+
+
+def test_more_epochs_to_come_need_no_fairness() -> None:
+    state = cluster(6, rounds=None)
+    assert indices(lease(state, count=4)) == [0, 1, 2, 3]
+    assert indices(lease(state, count=4)) == [4, 5]
+    later = lease(state, count=4)
+    assert indices(later) == [6, 7, 8, 9]
+    assert [(x.epoch, x.window.index) for x in later.leases] == [(1, 0), (1, 1), (1, 2), (1, 3)]
+
+
+def test_epochs_go_on_through_repetitions() -> None:
+    state = cluster(1, rounds=2)
+    plan = replace(plan_of(1, 2), repetition=3)
+    third = replace(OPEN, reader_id="r2", iteration_id="i2", repetition=3)
+    apply(state, opening.open_iteration(state, third, plan))
+    request = LeaseWindows(worker_id="w1", iteration_id="i2", reader_id="r2", count=1)
+    answer = apply(state, leasing.lease_windows(state, request))
+    assert isinstance(answer, LeaseAnswer)
+    assert answer.leases[0].epoch == 6
+
+
+def test_a_repeated_lease_request_gets_the_same_windows() -> None:
+    state = cluster(8)
+    first = lease(state, count=2, sequence=1)
+    assert lease(state, count=2, sequence=1) == first
+    assert indices(lease(state, count=1, sequence=2)) == [2]
+    assert indices(lease(state, count=1)) == [3], "without a number every request is new"
+    assert indices(lease(state, count=1)) == [4]
+
+
+def test_a_lease_for_a_reader_that_is_gone_ends() -> None:
+    state = cluster()
+    assert lease(state, reader="r7") == LeaseAnswer((), True)
+    apply(state, decide.delete_job(state, "train"))
+    assert lease(state) == LeaseAnswer((), True)
+
+
+def test_nothing_to_lease_now_is_not_the_end() -> None:
+    state = cluster(1)
+    lease(state)
+    apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    assert lease(state, reader="r2") == LeaseAnswer((), False)
+    assert sync(state, "r2").ended, "its reader need not wait for the other one"
+    apply(state, decide.lose_reader(state, "r1"))
+    assert not sync(state, "r2").ended, "unless what the other had comes back"
+
+
+def test_windows_are_not_leased_without_windows() -> None:
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, DATASET))
+    apply(state, opening.open_iteration(state, replace(OPEN, policy=ShardingPolicy.OFF), None))
+    with pytest.raises(FailedPreconditionError, match="no windows"):
+        lease(state)
+
+
+def test_a_broken_stream_gives_its_windows_back_at_once() -> None:
+    state = cluster(20, workers=2)
+    assert indices(lease(state, count=2)) == [0, 1]
+    received = RowMark(0, 0, 1, False)
+    answer = sync(state, broken_worker_ids=("w1",), released=(received,))
+    assert answer.fences == (RowMark(1, 0, 0, False),), "of this one nothing is known yet"
+    resumed = lease(state, "w2", count=1).leases[0]
+    assert (resumed.window_index, resumed.generation, resumed.start_row) == (0, 1, 1)
+    assert sync(state, released=(RowMark(1, 0, 0, False),)).fences == ()
+    assert indices(lease(state, "w2", count=1)) == [1]
+
+
+def test_windows_given_back_by_a_worker_are_fenced() -> None:
+    state = cluster(20)
+    lease(state, count=2)
+    for generation, fenced in ((4, ()), (0, (1,))):
+        mark = RowMark(1, generation, 0, False)
+        request = LeaseWindows(
+            worker_id="w1", iteration_id="i1", reader_id="r1", count=0, returned=(mark,)
+        )
+        apply(state, leasing.give_back(state, request))
+        assert tuple(m.window for m in sync(state).fences) == fenced
+
+
+def test_a_fence_says_where_its_lease_started() -> None:
+    state = cluster(1, workers=2)
+    lease(state, "w1")
+    sync(state, released=(RowMark(0, 0, 5, False),))
+    lease(state, "w2")
+    apply(state, decide.lose_worker(state, "w2"))
+    assert sync(state).fences == (RowMark(0, 1, 5, False),)
+
+
+def test_the_last_consumption_finishes_the_iteration() -> None:
+    state = cluster(1)
+    lease(state)
+    assert not sync(state, consumed=(RowMark(0, 0, 3, False),)).ended
+    answer = sync(state, consumed=(RowMark(0, 0, 4, True),))
+    assert (answer.ended, answer.iteration_finished) == (True, True)
+    assert lease(state) == LeaseAnswer((), True)
+
+
+def test_marks_that_are_known_already_are_no_facts() -> None:
+    state = cluster(1)
+    lease(state)
+    marks = (RowMark(0, 0, 3, False),)
+    sync(state, consumed=marks)
+    repeated = Sync(reader_id="r1", iteration_id="i1", consumed=marks)
+    assert leasing.sync(state, repeated) == Decision(())
+
+
+@pytest.mark.parametrize(
+    "mark", [RowMark(1, 0, 0, False), RowMark(-1, 0, 0, False), RowMark(0, 0, -1, False)]
+)
+@pytest.mark.parametrize("kind", ["consumed", "released"])
+def test_impossible_marks_are_refused(kind: str, mark: RowMark) -> None:
+    state = cluster(3)
+    lease(state, count=1)
+    with pytest.raises(InvalidArgumentError, match="never leased"):
+        sync(state, **{kind: (mark,)})
+
+
+def test_a_released_reader_hands_on_what_it_did_not_consume() -> None:
+    state = cluster(1)
+    apply(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    lease(state)
+    apply(state, decide.release_reader(state, "r1", (RowMark(0, 0, 2, False),)))
+    resumed = lease(state, reader="r2").leases[0]
+    assert (resumed.generation, resumed.start_row) == (1, 2)
+
+
+def test_windows_that_nobody_leased_take_no_records() -> None:
+    state = DispatcherState()
+    apply(state, decide.register_dataset(state, DATASET))
+    plan = WindowPlan(splits=(Split(stop=1, rows=1),) * 10_000, target_rows=1, rounds=None)
+    apply(state, opening.open_iteration(state, OPEN, plan))
+    table = state.iterations["i1"].windows
+    assert table is not None
+    lease(state, count=8)
+    assert (table.planned, len(table.records)) == (10_000, 8)

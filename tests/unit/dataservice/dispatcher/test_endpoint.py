@@ -1,0 +1,144 @@
+"""The endpoint speaks the wire protocol, and its reports of the state are readable."""
+
+from __future__ import annotations
+
+import json
+
+from dataservice.dispatcher.endpoint import DispatcherEndpoint
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.reports import ReaderReport, WorkerReport
+from dataservice.dispatcher.requests import Sync
+from dataservice.dispatcher.status_text import datasets_text, jobs_text, status_text
+from dataservice.omissions import Omitted
+from dataservice.wire import dispatcher_pb2 as pb
+from tests.unit.dataservice.dispatcher.dispatcher_services import (
+    add_worker,
+    lease_request,
+    open_reader,
+    register,
+    service_of,
+)
+
+
+def test_the_endpoint_speaks_the_wire() -> None:
+    endpoint = DispatcherEndpoint(service_of())
+    dataset = pb.RegisterDatasetRequest(
+        plan=b"pp", schema=b"s", cardinality=2, compression="LZ4", dataset_id="mine"
+    )
+    assert endpoint.register_dataset(dataset).dataset_id == "mine"
+    found = endpoint.get_dataset(pb.GetDatasetRequest(dataset_id="mine"))
+    assert (found.plan, found.schema, found.cardinality, found.compression) == (
+        b"pp",
+        b"s",
+        2,
+        "LZ4",
+    )
+    worker = endpoint.register_worker(pb.RegisterWorkerRequest(address="a:1", host="a", pid=4))
+    opened = endpoint.open_iteration(
+        pb.OpenIterationRequest(dataset_id="mine", policy=1, reader_id="r1")
+    )
+    assert (opened.reader_id, opened.dataset_id, opened.schema) == ("r1", "mine", b"s")
+    assert [(w.worker_id, w.address) for w in opened.workers] == [(worker.worker_id, "a:1")]
+    leased = endpoint.lease_windows(
+        pb.LeaseWindowsRequest(
+            worker_id=worker.worker_id, iteration_id=opened.iteration_id, reader_id="r1", count=1
+        )
+    )
+    (window,) = leased.windows
+    assert (window.window, window.generation, window.start_row, window.epoch) == (0, 0, 0, 0)
+    assert (window.splits[0].start, window.splits[0].stop, window.splits[0].rows) == (0, 1, 1)
+    assert not window.splits[0].HasField("path")
+    synced = endpoint.sync(
+        pb.SyncRequest(
+            reader_id="r1",
+            iteration_id=opened.iteration_id,
+            consumed=[pb.Mark(window=0, row=1, final=True)],
+            broken_worker_ids=[worker.worker_id],
+            rows_consumed=1,
+        )
+    )
+    assert (synced.ended, synced.iteration_finished, list(synced.fences)) == (False, False, [])
+    assert "mine" in endpoint.list_jobs(pb.ListJobsRequest()).json
+    endpoint.release_reader(
+        pb.ReleaseReaderRequest(reader_id="r1", iteration_id=opened.iteration_id)
+    )
+    assert endpoint.list_jobs(pb.ListJobsRequest()).json == "[]"
+
+
+def test_new_readers_are_told_the_workers_that_there_are_when_they_come() -> None:
+    service = service_of()
+    endpoint = DispatcherEndpoint(service)
+    register(service)
+
+    def opened(reader_id: str) -> list[str]:
+        request = pb.OpenIterationRequest(
+            dataset_id="1000", policy=1, job_name="j", reader_id=reader_id
+        )
+        return [worker.address for worker in endpoint.open_iteration(request).workers]
+
+    def synced(reader_id: str) -> list[str]:
+        """Returns the workers that a reader is told which knows no version of the set."""
+        (iteration_id,) = service._state.iterations
+        request = pb.SyncRequest(reader_id=reader_id, iteration_id=iteration_id)
+        return [worker.address for worker in endpoint.sync(request).workers]
+
+    assert opened("r1") == []
+    add_worker(service, "w1")
+    assert opened("r2") == opened("r3") == synced("r1") == ["w1:1"]
+    add_worker(service, "w2")
+    assert opened("r4") == synced("r4") == ["w1:1", "w2:1"]
+    service.leave("w1")
+    assert opened("r5") == synced("r1") == ["w2:1"]
+
+
+def test_the_status_reads_well() -> None:
+    endpoint = DispatcherEndpoint(service_of())
+    assert "0 workers" in status_text(endpoint.get_status(pb.GetStatusRequest()).json)
+    assert jobs_text(endpoint.list_jobs(pb.ListJobsRequest()).json) == "no jobs"
+    assert datasets_text(endpoint.list_datasets(pb.ListDatasetsRequest()).json) == "no datasets"
+    service = service_of()
+    register(service)
+    add_worker(service)
+    open_reader(service)
+    service.heartbeat("w1", (), WorkerReport(rows_sent=1_234, rate_rows_per_s=56.7))
+    service.lease_windows(lease_request())
+    request = Sync(reader_id="r1", iteration_id="i1", consumed=(RowMark(0, 0, 1, True),))
+    service.sync(request, ReaderReport(rows_consumed=1, wait_share=0.25))
+    endpoint = DispatcherEndpoint(service)
+    assert status_text(endpoint.get_status(pb.GetStatusRequest()).json).splitlines() == [
+        "1 worker, 1 job, 1 dataset",
+        "2 clients; a heartbeat of each is due every 1 s; a silent worker counts as lost after "
+        "10 s, a silent reader after 60 s",
+        "",
+        "worker  rows sent  rows/s  busy  windows  buffered",
+        "w1:1        1,234      57    0%        0   0.0 MiB",
+        "",
+        "job    state    age  dataset  policy   epoch     progress  rows  readers  waiting  enough",
+        "train  reading  0 s     1000  DYNAMIC      0  1/4 windows     1        1      25%       -",
+        "",
+        "reader         job    epoch  rows  waiting  missed",
+        "process 0 on   train      0     1      25%       0",
+    ]
+
+
+def test_datasets_whose_size_is_no_number_read_well() -> None:
+    described = {"dataset_id": "1000", "compression": "AUTO", "plan_bytes": 1_943}
+    sizes = [{**described, "cardinality": cardinality} for cardinality in (12_000, -1, -2)]
+    lines = datasets_text(json.dumps(sizes)).splitlines()[1:]
+    assert [line.split()[1] for line in lines] == ["12,000", "endless", "-"]
+
+
+def test_what_users_named_does_not_reach_the_terminal_raw() -> None:
+    service = service_of()
+    register(service)
+    add_worker(service)
+    open_reader(service, job_name="red\x1b[31m\nrow\u202e")
+    endpoint = DispatcherEndpoint(service)
+    status = status_text(endpoint.get_status(pb.GetStatusRequest()).json)
+    listing = json.loads(endpoint.list_jobs(pb.ListJobsRequest()).json)
+    listing[0]["iterations"][0]["skipped"] = Omitted.of_function(1, "line\n\x07ring").to_json()
+    listed = jobs_text(json.dumps(listing))
+    assert status.count("red\\x1b[31m\\nrow\\u202e  ") == 2
+    assert "line\n  \\x07ring" in listed
+    for text in (status, listed):
+        assert all(line.isprintable() for line in text.splitlines())

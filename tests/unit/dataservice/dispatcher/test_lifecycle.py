@@ -1,0 +1,321 @@
+"""How repetitions and jobs end, what the state keeps of them, and who may read them again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.dispatcher import decide, leasing, lifecycle, opening
+from dataservice.dispatcher.compaction import facts_of
+from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory, merged
+from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
+from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.requests import (
+    Decision,
+    LeaseWindows,
+    OpenAnswer,
+    OpenIteration,
+    RegisterDataset,
+    RegisterWorker,
+    Sync,
+)
+from dataservice.dispatcher.resumption import SavedPosition
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.errors import FailedPreconditionError
+from dataservice.ranges import Consumed, Ranges
+from dataservice.sharding import Split
+from dataservice.vocabulary import ShardingPolicy
+from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
+
+PLAN = WindowPlan(splits=(Split(start=0, stop=1, rows=1),), target_rows=1)
+TWO_WINDOWS = WindowPlan(splits=(Split(start=0, stop=1, rows=1),) * 2, target_rows=1)
+
+
+class Cluster:
+    """A state with one worker and a time of day; `thorough` checks it after every event."""
+
+    def __init__(self, *, thorough: bool = True) -> None:
+        self.thorough = thorough
+        self.state = DispatcherState()
+        self.now_s = 1_000.0
+        dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="AUTO")
+        self.commit(decide.register_dataset(self.state, dataset))
+        self.commit(
+            decide.register_worker(self.state, RegisterWorker(worker_id="w1", address="a:1"))
+        )
+
+    def commit(self, decision: Decision) -> object:
+        for event in decision.events:
+            self.state.apply(event)
+            if self.thorough:
+                assert decode_frame(encode_frame([event])) == (event,)
+                check_invariants(self.state)
+        return decision.reply
+
+    def open(
+        self,
+        reader: str,
+        repetition: int = 0,
+        *,
+        pid: int = 1,
+        started_s: float = 0.0,
+        made_s: float | None = None,
+        policy: ShardingPolicy = ShardingPolicy.DYNAMIC,
+        name: str | None = "train",
+        plan: WindowPlan = PLAN,
+        position: SavedPosition | None = None,
+        delivery: str = "exactly_once",
+        restores: bool = False,
+    ) -> OpenAnswer:
+        request = OpenIteration(
+            dataset_id="1000",
+            policy=policy,
+            job_name=name,
+            repetition=repetition,
+            delivery=delivery,
+            position=position,
+            reader_id=reader,
+            job_id=f"job-{reader}",
+            iteration_id=f"iteration-{reader}",
+            reader_host="host",
+            reader_pid=pid,
+            opened_s=self.now_s,
+            program_age_s=self.now_s - started_s,
+            dataset_age_s=0.0 if made_s is None else self.now_s - made_s,
+            restores=restores,
+        )
+        dynamic = policy is ShardingPolicy.DYNAMIC
+        answer = self.commit(opening.open_iteration(self.state, request, plan if dynamic else None))
+        assert isinstance(answer, OpenAnswer)
+        return answer
+
+    def lease(self, reader: str, iteration: str, count: int = 9) -> None:
+        request = LeaseWindows(
+            worker_id="w1", iteration_id=iteration, reader_id=reader, count=count, sequence=0
+        )
+        self.commit(leasing.lease_windows(self.state, request))
+
+    def read(self, reader: str, iteration: str, *, final: bool = True) -> None:
+        """Reports the row of the only window, as its last one unless `final` is False."""
+        self.lease(reader, iteration)
+        marks = (RowMark(0, 0, 1, final),)
+        sync = Sync(reader_id=reader, iteration_id=iteration, consumed=marks)
+        self.commit(leasing.sync(self.state, sync))
+
+    def leave(self, reader: str) -> None:
+        self.now_s += 1.0
+        job_id = lifecycle.job_of(self.state, reader)
+        self.commit(decide.release_reader(self.state, reader, ()))
+        self.commit(lifecycle.retire_finished(self.state, job_id, self.now_s))
+
+    def epoch(self, reader: str, repetition: int, **more: object) -> None:
+        """Opens a reader, which reads all rows and leaves."""
+        answer = self.open(reader, repetition, **more)
+        self.read(reader, answer.iteration_id)
+        self.leave(reader)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    made = Cluster()
+    yield made
+    assert compacted(made.state) == made.state
+
+
+def test_a_finished_repetition_shrinks_to_an_entry_once_nobody_reads_it(cluster: Cluster) -> None:
+    answer = cluster.open("r1")
+    cluster.open("r2", pid=2)
+    cluster.read("r1", answer.iteration_id)
+    cluster.leave("r1")
+    cluster.epoch("r3", 1, pid=3)
+    assert answer.iteration_id in cluster.state.iterations, "another reader is there"
+    (job,) = cluster.state.jobs.values()
+    assert job.history == JobHistory()
+    cluster.leave("r2")
+    assert list(job.iterations) == [1], "the latest stays for people to look at"
+    assert job.history.endings == {0: ("process 1 on host", "process 2 on host")}
+    assert job.history.idle_since_s == 1_003.0
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_a_new_run_learns_who_read_the_repetition(cluster: Cluster, epochs: int) -> None:
+    cluster.epoch("r1", 0)
+    if epochs == 2:
+        cluster.epoch("r2", 1)
+    cluster.now_s += 60.0
+    with pytest.raises(FailedPreconditionError) as caught:
+        cluster.open("r3", pid=2, started_s=cluster.now_s - 5.0)
+    assert str(caught.value) == (
+        "repetition 0 of job train was read to its end by process 1 on host, and a job delivers "
+        "each repetition once; its last reader left 60 s ago. Use another job_name, or "
+        "`dataservice jobs delete HOST:PORT 'train'`"
+    )
+    with pytest.raises(FailedPreconditionError, match="by process 1 on host"):
+        cluster.open("r3", pid=1, started_s=0.0)
+    assert len(cluster.state.iterations) == 1
+
+
+def test_a_late_joiner_of_a_run_gets_a_plain_end(cluster: Cluster) -> None:
+    for repetition in range(2):
+        cluster.epoch(f"r{repetition}", repetition)
+    cluster.open("r2", 2)
+    late = cluster.open("r3", 0, pid=3, started_s=cluster.now_s)
+    assert late.notice == "", "others of the run are reading"
+    iteration = cluster.state.iterations[late.iteration_id]
+    assert iteration.is_over_for("r3")
+    sync = Sync(reader_id="r3", iteration_id=late.iteration_id)
+    cluster.commit(leasing.sync(cluster.state, sync))
+    assert leasing.answer_sync(cluster.state, sync).iteration_finished
+    assert cluster.open("r4", 0, pid=4).iteration_id == late.iteration_id
+    for reader in ("r3", "r4"):
+        cluster.leave(reader)
+    (job,) = cluster.state.jobs.values()
+    assert sorted(job.iterations) == [1, 2], "recalled ones are retired again"
+    assert job.history.endings[0] == ("process 1 on host",), "who read it stays known"
+
+
+def test_a_program_that_was_there_in_time_is_no_new_run(cluster: Cluster) -> None:
+    cluster.epoch("r1", 0)
+    late = cluster.open("r2", 0, pid=2, started_s=900.0)
+    assert "was read to its end by process 1 on host while this program was running" in late.notice
+
+
+def test_a_dataset_that_was_there_while_its_program_read_the_job_is_no_new_run(
+    cluster: Cluster,
+) -> None:
+    made_s = cluster.now_s
+    cluster.epoch("r1", 0)
+    late = cluster.open("r2", 0, made_s=made_s)
+    assert "was read to its end by process 1 on host while this program was running" in late.notice
+    cluster.leave("r2")
+    with pytest.raises(FailedPreconditionError, match="by process 1 on host"):
+        cluster.open("r3", 0, made_s=cluster.now_s)
+
+
+def test_who_comes_to_go_back_to_a_position_is_not_told_of_an_end(cluster: Cluster) -> None:
+    cluster.epoch("r1", 0)
+    cluster.now_s += 100.0
+    asking = cluster.open("r2", 0, pid=2, started_s=cluster.now_s, restores=True)
+    assert (asking.notice, asking.iteration_id) == ("", "iteration-r1")
+
+
+def test_a_repetition_that_others_left_unfinished_goes_on_with_a_word(cluster: Cluster) -> None:
+    first = cluster.open("r1")
+    cluster.read("r1", first.iteration_id, final=False)
+    cluster.leave("r1")
+    second = cluster.open("r2", pid=2, started_s=cluster.now_s)
+    assert second.iteration_id == first.iteration_id
+    assert "was partly read by process 1 on host, which has ended" in second.notice
+    assert cluster.open("r3", pid=3).notice == "", "with others, that is how jobs are shared"
+
+
+def test_rows_that_left_with_a_reader_that_gets_none_twice_are_worth_a_word() -> None:
+    cluster = Cluster()
+    first = cluster.open("r1", delivery="at_most_once", plan=TWO_WINDOWS)
+    cluster.lease("r1", first.iteration_id, count=1)
+    cluster.leave("r1")
+    assert "which has ended" in cluster.open("r2", pid=2, delivery="at_most_once").notice
+
+
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_repetition_of_which_nothing_was_consumed_needs_no_word(
+    cluster: Cluster, resumed: bool
+) -> None:
+    loaded = SavedPosition(
+        consumed=Consumed(Ranges([(0, 1)])), origins=("r0",), peers=("r0",), division=""
+    )
+    first = cluster.open("r1", position=loaded if resumed else None, plan=TWO_WINDOWS)
+    cluster.leave("r1")
+    second = cluster.open("r2", pid=2, started_s=cluster.now_s)
+    assert second.iteration_id == first.iteration_id
+    assert second.notice == ""
+
+
+def test_the_next_repetition_needs_no_word(cluster: Cluster) -> None:
+    for repetition in range(3):
+        answer = cluster.open(f"r{repetition}", repetition)
+        assert answer.notice == ""
+        cluster.read(f"r{repetition}", answer.iteration_id)
+        cluster.leave(f"r{repetition}")
+
+
+def test_a_retry_of_an_opening_is_not_judged_again(cluster: Cluster) -> None:
+    answer = cluster.open("r1")
+    cluster.read("r1", answer.iteration_id)
+    assert cluster.open("r1").iteration_id == answer.iteration_id
+
+
+def test_thousands_of_repetitions_are_remembered_in_little_space() -> None:
+    cluster = Cluster(thorough=False)
+    for repetition in range(3_000):
+        cluster.epoch(f"r{repetition}", repetition)
+    (job,) = cluster.state.jobs.values()
+    assert list(job.iterations) == [2_999]
+    assert len(job.history.endings) == ENDINGS_KEPT
+    assert job.history.older == [(0, 2_999 - ENDINGS_KEPT)]
+    assert job.history.count() == 2_999
+    assert compacted(cluster.state) == cluster.state
+    cluster.state.departed.clear()
+    assert sum(len(encode_frame([fact])) for fact in facts_of(cluster.state)) < 5_000
+    with pytest.raises(FailedPreconditionError, match="by an earlier program"):
+        cluster.open("late", 7, pid=2, started_s=cluster.now_s)
+
+
+@pytest.mark.parametrize("policy", [ShardingPolicy.OFF, ShardingPolicy.DYNAMIC])
+def test_only_what_nobody_reads_is_collected(cluster: Cluster, policy: ShardingPolicy) -> None:
+    answer = cluster.open("r1", policy=policy)
+    assert lifecycle.collect_iteration(cluster.state, answer.iteration_id) == Decision(())
+    assert lifecycle.collect_job(cluster.state, answer.job_id) == Decision(())
+    cluster.leave("r1")
+    cluster.commit(lifecycle.collect_iteration(cluster.state, answer.iteration_id))
+    assert cluster.state.iterations == {}
+    fresh = cluster.open("r2", policy=policy)
+    assert (fresh.iteration_id, fresh.job_id) == ("iteration-r2", answer.job_id)
+    assert fresh.notice == ""
+    cluster.leave("r2")
+    cluster.commit(lifecycle.collect_job(cluster.state, answer.job_id))
+    assert (cluster.state.jobs, cluster.state.iterations) == ({}, {})
+    assert lifecycle.collect_job(cluster.state, answer.job_id) == Decision(())
+
+
+def test_a_collector_waits_from_when_it_first_saw_that_nobody_reads() -> None:
+    cluster = Cluster()
+    job = cluster.open("r1").job_id
+    collector = lifecycle.Collector(5.0, 2.0, 0.0)
+    assert collector.due(cluster.state, 90.0) == ((), ())
+    cluster.leave("r1")
+    assert collector.due(cluster.state, 91.0) == ((), ())
+    assert collector.due(cluster.state, 95.0) == ((), ())
+    assert collector.due(cluster.state, 96.5) == ((), ()), "it looks every two seconds"
+    assert collector.due(cluster.state, 97.0) == (("iteration-r1",), (job,))
+    cluster.open("r2")
+    assert collector.due(cluster.state, 99.0) == ((), ())
+    cluster.leave("r2")
+    assert collector.due(cluster.state, 101.0) == ((), ()), "the wait begins anew"
+    never = lifecycle.Collector(None, 0.0, 0.0)
+    assert never.due(cluster.state, 1e9) == ((), ())
+
+
+def test_a_private_job_goes_with_its_reader(cluster: Cluster) -> None:
+    for end in (decide.lose_reader, None):
+        cluster.open("r1" if end else "r2", name=None)
+        if end is None:
+            cluster.leave("r2")
+        else:
+            cluster.commit(end(cluster.state, "r1"))
+        assert (cluster.state.jobs, cluster.state.iterations) == ({}, {})
+
+
+@given(st.lists(st.integers(0, 60), max_size=150))
+def test_an_ended_repetition_stays_ended(repetitions: list[int]) -> None:
+    history = JobHistory()
+    for repetition in repetitions:
+        history.record_end(repetition, ())
+    assert {r for r in range(70) if history.has_ended(r)} == set(repetitions)
+    assert history.count() == len(set(repetitions))
+    assert history.older == merged(history.older)
+    assert len(history.endings) <= ENDINGS_KEPT

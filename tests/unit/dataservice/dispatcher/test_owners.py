@@ -1,0 +1,127 @@
+"""Readers with an owner: their windows wait a limited time for its word, even over a restart."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from dataservice.dispatcher.invariants import check_invariants
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.requests import LeaseWindows
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.errors import FailedPreconditionError
+from dataservice.runtime.clock import ManualClock
+from tests.unit.dataservice.dispatcher.dispatcher_services import (
+    ListJournal,
+    add_worker,
+    open_reader,
+    register,
+    service_of,
+    sync,
+)
+
+TIMES = {"client_timeout_s": 10.0, "worker_timeout_s": 1_000.0, "owner_timeout_s": 30.0}
+
+
+def lease(service: DispatcherService, reader: str) -> list[tuple[int, int]]:
+    request = LeaseWindows(worker_id="w1", iteration_id="i1", reader_id=reader, count=4)
+    return [(each.window_index, each.start_row) for each in service.lease_windows(request).leases]
+
+
+def begun(journal: ListJournal, clock: ManualClock) -> DispatcherService:
+    """Returns a service: reader r1 of owner "t" holds all windows, r2 without an owner none."""
+    service = service_of(journal, clock, **TIMES)
+    register(service)
+    add_worker(service)
+    open_reader(service, "r1", owner="t")
+    while lease(service, "r1"):
+        pass
+    open_reader(service, "r2")
+    return service
+
+
+def pass_time(service: DispatcherService, clock: ManualClock, seconds: int) -> None:
+    for _ in range(seconds):
+        clock.advance(1.0)
+        sync(service, "r2")
+        service.tick()
+
+
+def test_windows_wait_for_the_word_of_the_owner() -> None:
+    clock = ManualClock()
+    service = begun(ListJournal(), clock)
+    sync(service, "r1", consumed=(RowMark(0, 0, 1, True),))
+    pass_time(service, clock, 20)
+    assert lease(service, "r2") == []
+    count = service.owners.release("t", {"r1": (RowMark(0, 0, 1, True), RowMark(2, 0, 1, True))})
+    assert count == 1
+    check_invariants(service._state)
+    assert sorted(lease(service, "r2") + lease(service, "r2")) == [(1, 0), (3, 0)]
+    with pytest.raises(FailedPreconditionError, match="its process was lost"):
+        sync(service, "r1")
+    assert service.owners.release("t", {}) == 0
+
+
+def test_an_owner_that_stays_silent_is_not_waited_for_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    clock = ManualClock()
+    service = begun(ListJournal(), clock)
+    pass_time(service, clock, 39)
+    assert lease(service, "r2") == []
+    with caplog.at_level(logging.WARNING):
+        pass_time(service, clock, 3)
+    assert "r1 was lost, and its owner t did not report within 30 s" in caplog.text
+    assert lease(service, "r2")
+
+
+def test_a_reader_that_is_heard_of_again_goes_on() -> None:
+    clock = ManualClock()
+    service = begun(ListJournal(), clock)
+    for _ in range(5):
+        pass_time(service, clock, 20)
+        sync(service, "r1")
+    assert lease(service, "r2") == []
+
+
+def test_owners_survive_a_restart_and_a_shortened_journal() -> None:
+    clock, journal = ManualClock(), ListJournal()
+    before = begun(journal, clock)
+    before._store._shorten_at = 0
+    pass_time(before, clock, 1)
+    after = service_of(ListJournal(journal.frames), clock, **TIMES)
+    assert after._state == before._state
+    pass_time(after, clock, 20)
+    assert lease(after, "r2") == []
+    assert after.owners.release("t", {}) == 1
+
+
+def test_readers_of_nobody_are_nobodys() -> None:
+    service = begun(ListJournal(), ManualClock())
+    assert service.owners.release("", {}) == 0
+    sync(service, "r2")
+
+
+def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() -> None:
+    clock, journal = ManualClock(), ListJournal()
+    service = begun(journal, clock)
+    # Nothing is known of "u" yet: its reader's request is on its way.
+    assert [service.owners.release(owner, {}) for owner in ("t", "u", "u")] == [1, 0, 0]
+    service._store._shorten_at = 0
+    pass_time(service, clock, 1)
+    after = service_of(ListJournal(journal.frames), clock, **TIMES)
+    assert after._state == service._state
+    for each in (service, after):
+        with pytest.raises(FailedPreconditionError, match="readers of u were declared lost"):
+            open_reader(each, "r3", owner="u")
+    open_reader(after, "r3", owner="v")
+    assert lease(after, "r3")
+
+
+def test_released_owners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataservice.dispatcher.state.RELEASED_OWNERS_KEPT", 2)
+    service = begun(ListJournal(), ManualClock())
+    for owner in ("a", "b", "c"):
+        service.owners.release(owner, {})
+    assert list(service._state.released_owners) == ["b", "c"]

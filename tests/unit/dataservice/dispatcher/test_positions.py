@@ -1,0 +1,408 @@
+"""Saved positions at the dispatcher: their base, their loading, and who has to join for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dataservice.dispatcher import decide, leasing, lifecycle, opening, positions
+from dataservice.dispatcher import events as ev
+from dataservice.dispatcher.images import image_of
+from dataservice.dispatcher.images import table_of as table_from
+from dataservice.dispatcher.invariants import check_invariants, check_windows
+from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
+from dataservice.dispatcher.plans import RowMark, WindowPlan, with_division
+from dataservice.dispatcher.requests import LeaseWindows, OpenIteration, RegisterDataset, Sync
+from dataservice.dispatcher.resumption import SavedPosition
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.windows import WindowTable
+from dataservice.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+    UnimplementedError,
+)
+from dataservice.ranges import Consumed, Ranges
+from dataservice.sharding import Split
+from dataservice.vocabulary import ANY_DIVISION, ShardingPolicy
+from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted
+
+ROWS = 4
+DONE = 99
+
+
+def plan_of(windows: int, rounds: int | None = 1, version: str = "1") -> WindowPlan:
+    splits = tuple(
+        Split(path=f"f{i}", stop=ROWS, rows=ROWS, size_bytes=9, version=version)
+        for i in range(windows)
+    )
+    return with_division(WindowPlan(splits=splits, target_rows=ROWS, rounds=rounds))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["lease", "use", "use", "use", "leave", "join", "fence"]),
+        st.integers(0, 2),
+        st.integers(1, ROWS),
+    ),
+    max_size=60,
+)
+
+
+class Model:
+    """A window table, and a model of the rows used of each window, in all and by each reader."""
+
+    def __init__(self) -> None:
+        self.table = WindowTable(plan_of(3, rounds=3))
+        self.table.open_round()
+        self.used: dict[int, int] = {}
+        self.mine: dict[str, dict[int, int]] = {}
+        self.sequence = 0
+
+    def step(self, what: str, number: int, rows: int) -> None:
+        reader, table = f"r{number}", self.table
+        if what == "join":
+            table.add_reader(reader)
+            self.mine.setdefault(reader, {})
+        elif reader not in self.mine:
+            return
+        elif what == "lease":
+            if table.needs_round():
+                table.open_round()
+            self.sequence += 1
+            table.lease("w", reader, self.sequence, table.candidates(reader, 1))
+        elif what == "use":
+            self.use(reader, rows)
+        elif what == "fence":
+            table.fence_worker("w")
+            for live, mine in table.readers.items():
+                marks = [
+                    RowMark(i, table.records[i].generation, self.used.get(i, 0), False)
+                    for i in sorted(mine.fencing)
+                ]
+                table.release(live, marks)
+        else:
+            table.forget_reader(reader)
+            del self.mine[reader]
+
+    def use(self, reader: str, rows: int) -> None:
+        for index in list(self.table.leased_to("w", reader))[:1]:
+            record = self.table.records[index]
+            row = min(ROWS, max(record.start_row, self.used.get(index, 0)) + rows)
+            self.table.consume(reader, [RowMark(index, record.generation, row, row == ROWS)])
+            self.used[index] = DONE if row == ROWS else row
+            self.mine[reader][index] = self.used[index]
+
+    def own(self, reader: str) -> Consumed:
+        consumed = Consumed()
+        for index, row in self.mine[reader].items():
+            if row == DONE:
+                consumed.finish(index, index + 1)
+            else:
+                consumed.record(index, row)
+        return consumed
+
+
+def rows_of(consumed: Consumed) -> dict[int, int]:
+    found = dict.fromkeys(consumed.done, DONE)
+    return {**found, **consumed.rows}
+
+
+@given(STEPS)
+def test_base_and_what_live_readers_used_is_all_that_was_used(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    model = Model()
+    for step in steps:
+        model.step(*step)
+        check_windows(model.table)
+        together = model.table.base()
+        for reader in model.mine:
+            together.merge(model.own(reader))
+        assert rows_of(together) == model.used
+        again = table_from(image_of(model.table))
+        for reader in model.mine:
+            again.add_reader(reader)
+        assert again == model.table
+    resumed = WindowTable(plan_of(3, rounds=3))
+    resumed.resume(together if steps else Consumed())
+    check_windows(resumed)
+    assert _due(resumed) == _due_in_model(model.used)
+
+
+def _due(table: WindowTable) -> dict[int, int]:
+    """Leases all windows that are left; returns the first row of each."""
+    table.add_reader("new")
+    due: dict[int, int] = {}
+    while not table.is_finished():
+        if table.needs_round():
+            table.open_round()
+        indices = table.candidates("new", 2)
+        for index in indices:
+            record = table.records.get(index)
+            due[index] = record.start_row if record else 0
+        table.lease("w", "new", 1, indices)
+        table.consume("new", [RowMark(i, 0, ROWS, True) for i in indices])
+        check_windows(table)
+    assert table.done == table.planned
+    return due
+
+
+def _due_in_model(used: dict[int, int]) -> dict[int, int]:
+    return {index: used.get(index, 0) for index in range(9) if used.get(index, 0) != DONE}
+
+
+def test_memory_of_who_finished_what_ends_with_the_round() -> None:
+    table = WindowTable(plan_of(2, rounds=None))
+    for reader in ("a", "b"):
+        table.add_reader(reader)
+    for number in range(50):
+        table.open_round()
+        for reader, index in (("a", 2 * number), ("b", 2 * number + 1)):
+            table.lease("w", reader, number, (index,))
+            table.consume(reader, [RowMark(index, 0, ROWS, True)])
+    assert not table.readers["a"].finished
+    assert table.base() == Consumed(Ranges([(0, 100)]))
+
+
+def test_the_division_ignores_when_files_changed_but_not_their_order() -> None:
+    assert plan_of(3).division == plan_of(3, version="2").division
+    assert plan_of(3).division != plan_of(4).division
+    assert plan_of(3).division != plan_of(3, rounds=2).division
+
+
+# Loading
+
+
+def state_with_dataset() -> DispatcherState:
+    state = DispatcherState()
+    request = RegisterDataset(plan=b"p", schema=b"s", cardinality=-2, compression="NONE")
+    apply(state, decide.register_dataset(state, request))
+    state.apply(ev.WorkerRegistered(worker_id="w", address="w:1", host="h", pid=1))
+    return state
+
+
+def apply(state: DispatcherState, decision: Any) -> Any:
+    for event in decision.events:
+        state.apply(decode_frame(encode_frame([event]))[0])
+    check_invariants(state)
+    assert compacted(state) == state
+    return decision.reply
+
+
+def saved(
+    *origins: str, peers: tuple[str, ...] = (), done: int = 0, rows: dict[int, int] | None = None
+) -> SavedPosition:
+    return SavedPosition(
+        consumed=Consumed(Ranges([(0, done)]), dict(rows or {})),
+        origins=origins,
+        peers=peers or origins,
+        division=plan_of(4).division,
+    )
+
+
+def open_(
+    state: DispatcherState,
+    reader: str,
+    position: SavedPosition | None = None,
+    *,
+    plan: WindowPlan | None = None,
+    name: str | None = "job",
+    policy: ShardingPolicy = ShardingPolicy.DYNAMIC,
+    repetition: int = 0,
+    restores: bool = False,
+) -> Any:
+    request = OpenIteration(
+        dataset_id="1000",
+        policy=policy,
+        job_name=name,
+        repetition=repetition,
+        delivery="exactly_once",
+        reader_id=reader,
+        job_id=f"j-{reader}",
+        iteration_id=f"i-{reader}",
+        position=position,
+        restores=restores,
+    )
+    needed = opening.dataset_to_plan(state, request)
+    given = plan or plan_of(4) if needed is not None else None
+    return apply(state, opening.open_iteration(state, request, given))
+
+
+def lease(state: DispatcherState, reader: str, count: int = 9) -> list[tuple[int, int]]:
+    iteration = state.iteration_of_reader[reader]
+    apply(state, leasing.open_round(state, iteration))
+    request = LeaseWindows(
+        worker_id="w", iteration_id=iteration, reader_id=reader, count=count, sequence=0
+    )
+    answer = apply(state, leasing.lease_windows(state, request))
+    return [(item.window_index, item.start_row) for item in answer.leases]
+
+
+def use(state: DispatcherState, reader: str, window: int, row: int, *, final: bool = False) -> None:
+    request = Sync(
+        reader_id=reader,
+        iteration_id=state.iteration_of_reader[reader],
+        consumed=(RowMark(window, 0, row, final),),
+    )
+    apply(state, leasing.sync(state, request))
+
+
+def awaited(state: DispatcherState, reader: str) -> tuple[str, ...]:
+    iteration = state.iteration_of_reader[reader]
+    answer = leasing.answer_sync(state, Sync(reader_id=reader, iteration_id=iteration))
+    assert not answer.ended
+    return answer.awaited
+
+
+def test_a_private_job_goes_on_where_its_reader_was() -> None:
+    state = state_with_dataset()
+    open_(state, "new", saved("old", done=1, rows={1: 3, 3: 2}), name=None)
+    assert lease(state, "new", 1) == [(1, 3)]
+    assert {*lease(state, "new"), *lease(state, "new"), *lease(state, "new")} == {(2, 0), (3, 2)}
+
+
+def test_a_finished_position_is_a_finished_iteration() -> None:
+    state = state_with_dataset()
+    open_(state, "new", saved("old", done=4), name=None)
+    assert state.iterations["i-new"].finished
+    assert lease(state, "new") == []
+
+
+def test_nothing_is_leased_before_all_positions_are_there() -> None:
+    state = state_with_dataset()
+    open_(state, "a2", saved("a", peers=("a", "b"), done=1))
+    assert lease(state, "a2") == []
+    assert awaited(state, "a2") == ("b",)
+    with pytest.raises(FailedPreconditionError, match="those of b have to be loaded"):
+        positions.describe(state.iterations["i-a2"])
+    open_(state, "b2", saved("b", peers=("a", "b"), rows={1: 2}))
+    assert awaited(state, "a2") == ()
+    assert lease(state, "b2", 1) == [(1, 2)]
+
+
+def test_a_merged_position_stands_for_all() -> None:
+    state = state_with_dataset()
+    open_(state, "c", saved("a", "b", done=2))
+    assert lease(state, "c", 1) == [(2, 0)]
+
+
+def test_an_iteration_of_an_earlier_life_gives_way() -> None:
+    state = state_with_dataset()
+    open_(state, "old")
+    lease(state, "old")
+    use(state, "old", 0, ROWS, final=True)
+    use(state, "old", 1, 3)
+    apply(state, decide.release_reader(state, "old", ()))
+    open_(state, "new", saved("old", done=1))
+    assert state.jobs["j-new"].iterations == {0: "i-new"}
+    assert lease(state, "new", 1) == [(1, 0)], "what came after the position comes again"
+
+
+def test_one_that_is_read_does_not() -> None:
+    state = state_with_dataset()
+    open_(state, "old")
+    lease(state, "old")
+    use(state, "old", 0, 2)
+    with pytest.raises(UnavailableError, match="job job is still read by old"):
+        open_(state, "new", saved("old", done=1))
+
+
+def test_one_that_nobody_used_does_although_readers_wait() -> None:
+    state = state_with_dataset()
+    open_(state, "a2")
+    open_(state, "b2")
+    lease(state, "b2")
+    apply(state, decide.release_reader(state, "a2", ()))
+    open_(state, "a3", saved("a", peers=("a", "b"), done=1))
+    assert "its job job was deleted" in state.departed["b2"]
+    open_(state, "b3", saved("b", peers=("a", "b")))
+    assert lease(state, "b3", 1) == [(1, 0)]
+
+
+def test_other_repetitions_that_are_read_keep_the_job() -> None:
+    state = state_with_dataset()
+    open_(state, "other", repetition=1)
+    open_(state, "old")
+    open_(state, "new", saved("a", done=1))
+    assert state.jobs["j-other"].iterations == {0: "i-new", 1: "i-other"}
+    assert "loaded a saved position" in state.departed["old"]
+
+
+def test_a_position_counts_once() -> None:
+    state = state_with_dataset()
+    open_(state, "a2", saved("a", peers=("a", "b"), done=1))
+    with pytest.raises(UnavailableError, match="still read by a2"):
+        open_(state, "a3", saved("a", peers=("a", "b"), done=1))
+    open_(state, "b2", saved("b", peers=("a", "b")))
+    use_first = lease(state, "b2", 1)
+    assert use_first == [(1, 0)]
+    apply(state, decide.lose_reader(state, "a2"))
+    open_(state, "a3", saved("a", peers=("a", "b"), done=1))
+    assert lease(state, "a3", 1) == [(2, 0)], "a position that is there already changes nothing"
+    with pytest.raises(UnavailableError, match="still read by a3"):
+        open_(state, "a4", saved("a", peers=("a", "b"), done=1))
+    with pytest.raises(UnavailableError, match="still read by b2"):
+        open_(state, "c2", saved("c"))
+    apply(state, decide.lose_reader(state, "a3"))
+    with pytest.raises(FailedPreconditionError, match="each once"):
+        open_(state, "d2", saved("a", "d"))
+
+
+def test_a_position_in_other_data_is_refused() -> None:
+    state = state_with_dataset()
+    with pytest.raises(InvalidArgumentError, match="counts other windows"):
+        open_(state, "new", saved("old", done=1), plan=plan_of(5))
+    assert not state.jobs
+
+
+def test_a_position_that_counts_nothing_fits_all_data() -> None:
+    state = state_with_dataset()
+    beginning = replace(saved("old"), division=ANY_DIVISION)
+    open_(state, "new", beginning, plan=plan_of(5))
+    assert lease(state, "new", 1) == [(0, 0)]
+
+
+def test_an_ended_repetition_that_was_called_to_mind_gives_way() -> None:
+    state = state_with_dataset()
+    for repetition, reader in enumerate(("a", "b")):
+        open_(state, reader, repetition=repetition)
+        for window in range(4):
+            lease(state, reader, 1)
+            use(state, reader, window, ROWS, final=True)
+        apply(state, decide.release_reader(state, reader, ()))
+    apply(state, lifecycle.retire_finished(state, "j-a", 1.0))
+    open_(state, "asking", restores=True)
+    assert state.iterations["i-asking"].windows is None
+    with pytest.raises(UnavailableError, match="is still read by asking"):
+        open_(state, "early", replace(saved("old"), division=ANY_DIVISION))
+    apply(state, decide.release_reader(state, "asking", ()))
+    open_(state, "new", replace(saved("old"), division=ANY_DIVISION))
+    assert lease(state, "new", 1) == [(0, 0)]
+
+
+def test_only_windows_have_positions() -> None:
+    state = state_with_dataset()
+    with pytest.raises(UnimplementedError, match=r"under ShardingPolicy\.OFF"):
+        open_(state, "new", saved("old", done=1), policy=ShardingPolicy.OFF)
+    open_(state, "off", policy=ShardingPolicy.OFF)
+    with pytest.raises(UnimplementedError, match=r"only ShardingPolicy\.DYNAMIC"):
+        positions.describe(state.iterations["i-off"])
+
+
+def test_a_reader_learns_what_was_used_by_others_that_are_gone() -> None:
+    state = state_with_dataset()
+    for reader in ("a", "b", "c"):
+        open_(state, reader)
+    lease(state, "a", 1)
+    use(state, "a", 0, ROWS, final=True)
+    lease(state, "b", 1)
+    use(state, "b", 1, 2)
+    apply(state, decide.release_reader(state, "b", ()))
+    answer = positions.describe(state.iterations["i-a"])
+    assert answer.base == Consumed(Ranges(), {1: 2})
+    assert answer.readers == ("a", "c")

@@ -1,0 +1,195 @@
+"""The service over time: leases, presence, collection, and waiting for windows.
+
+Without a real clock and sockets: time stands still unless a test moves it.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from dataservice.dispatcher.endpoint import DispatcherEndpoint
+from dataservice.dispatcher.plans import RowMark
+from dataservice.dispatcher.reports import WorkerReport
+from dataservice.dispatcher.service import DispatcherService
+from dataservice.errors import FailedPreconditionError, NotFoundError, UnavailableError
+from dataservice.runtime.clock import ManualClock
+from dataservice.vocabulary import ShardingPolicy
+from dataservice.wire import dispatcher_pb2 as pb
+from tests.unit.dataservice.dispatcher.dispatcher_services import (
+    WAIT_S,
+    add_worker,
+    eventually,
+    lease_request,
+    open_reader,
+    register,
+    service_of,
+    sync,
+)
+
+
+def test_a_silent_worker_is_lost_and_a_heard_one_is_not() -> None:
+    clock = ManualClock()
+    service = service_of(clock=clock, worker_timeout_s=10.0)
+    register(service)
+    add_worker(service, "w1")
+    add_worker(service, "w2")
+    open_reader(service)
+    service.lease_windows(lease_request())
+    for _ in range(11):
+        clock.advance(1.0)
+        service.heartbeat("w2", (), WorkerReport())
+        service.tick()
+    assert [worker["worker_id"] for worker in service.overview.status()["workers"]] == ["w2"]
+    with pytest.raises(NotFoundError, match="not registered"):
+        service.heartbeat("w1", (), WorkerReport())
+    assert sync(service)[0] == (RowMark(0, 0, 0, False),), "its window is fenced"
+
+
+def test_a_silent_reader_is_fenced_and_its_rows_go_to_others() -> None:
+    clock = ManualClock()
+    service = service_of(clock=clock, client_timeout_s=10.0, worker_timeout_s=100.0)
+    register(service, windows=1)
+    add_worker(service)
+    open_reader(service, "r1")
+    open_reader(service, "r2")
+    service.lease_windows(lease_request("r1"))
+    sync(service, "r1", consumed=(RowMark(0, 0, 3, False),))
+    for _ in range(11):
+        clock.advance(1.0)
+        sync(service, "r2")
+        service.tick()
+    with pytest.raises(FailedPreconditionError, match="fenced"):
+        sync(service, "r1")
+    lease = service.lease_windows(lease_request("r2")).leases[0]
+    assert (lease.start_row, lease.generation) == (3, 1)
+
+
+def test_a_dispatcher_that_stood_still_blames_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    clock = ManualClock()
+    service = service_of(clock=clock, worker_timeout_s=10.0)
+    add_worker(service)
+    clock.advance(3600.0)
+    service.tick()
+    assert len(service.overview.status()["workers"]) == 1
+    assert "this dispatcher was suspended for" in caplog.text
+    assert "does not count as silence" in caplog.text
+
+
+@pytest.mark.parametrize(("timeout_s", "left"), [(5.0, 0), (None, 1)])
+def test_iterations_that_nobody_reads_are_collected(timeout_s: float | None, left: int) -> None:
+    clock = ManualClock()
+    service = service_of(
+        clock=clock,
+        worker_timeout_s=100.0,
+        job_gc_timeout_s=timeout_s,
+        job_gc_check_interval_s=1.0,
+    )
+    register(service)
+    add_worker(service)
+    open_reader(service, policy=ShardingPolicy.OFF)
+    service.release_reader("r1", ())
+    for _ in range(7):
+        clock.advance(1.0)
+        service.tick()
+    assert sum(len(job["iterations"]) for job in service.overview.jobs()) == left
+
+
+def test_a_worker_that_leaves_is_gone_at_once() -> None:
+    service = service_of()
+    endpoint = DispatcherEndpoint(service)
+    worker_id = endpoint.register_worker(pb.RegisterWorkerRequest(address="a:1")).worker_id
+    for _ in range(2):
+        request = pb.WorkerHeartbeatRequest(worker_id=worker_id, leaving=True)
+        endpoint.worker_heartbeat(request)
+    assert service.overview.status()["workers"] == []
+
+
+# Waiting
+
+
+def wait_for_windows(service: DispatcherService, pool: ThreadPoolExecutor, reader: str) -> object:
+    """Starts a long poll and returns once it is waiting."""
+    future = pool.submit(service.lease_windows, lease_request(reader), WAIT_S)
+    eventually(lambda: service._store._waiting)
+    return future
+
+
+@pytest.fixture
+def contended() -> DispatcherService:
+    """Returns a service with one window, leased for r1; r2 has nothing."""
+    service = service_of(clock=ManualClock())
+    register(service, windows=1)
+    add_worker(service)
+    open_reader(service, "r1")
+    open_reader(service, "r2")
+    service.lease_windows(lease_request("r1"))
+    return service
+
+
+def test_a_waiting_worker_gets_what_a_reader_leaves(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        contended.release_reader("r1", ())
+        answer = future.result(WAIT_S)  # type: ignore[attr-defined]
+    assert [lease.window_index for lease in answer.leases] == [0]
+
+
+def test_a_waiting_worker_learns_of_the_end(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        sync(contended, "r1", consumed=(RowMark(0, 0, 1, True),))
+        assert future.result(WAIT_S) == ((), True, 0.0)  # type: ignore[attr-defined]
+    assert contended._store._waiting == {}
+
+
+def test_a_waiting_worker_learns_that_its_reader_is_gone(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        contended.release_reader("r2", ())
+        assert future.result(WAIT_S) == ((), True, 0.0)  # type: ignore[attr-defined]
+
+
+def test_closing_ends_all_waits(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        contended.close()
+        with pytest.raises(UnavailableError, match="shutting down"):
+            future.result(WAIT_S)  # type: ignore[attr-defined]
+    with pytest.raises(UnavailableError, match="shutting down"):
+        contended.overview.status()
+
+
+def test_without_time_to_wait_the_answer_comes_at_once(contended: DispatcherService) -> None:
+    assert contended.lease_windows(lease_request("r2"), 0.0) == ((), False, 0.0)
+    assert contended.lease_windows(lease_request("r2", count=0), WAIT_S) == ((), False, 0.0)
+
+
+def test_only_so_many_wait_and_the_others_are_told_when_to_ask_again() -> None:
+    service = service_of(max_polls=1)
+    register(service, windows=1)
+    add_worker(service)
+    for reader in ("r1", "r2", "r3"):
+        open_reader(service, reader)
+    service.lease_windows(lease_request("r1"))
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(service, pool, "r2")
+        leases, ended, pause_s = service.lease_windows(lease_request("r3"), WAIT_S)
+        assert (leases, ended, pause_s > 0) == ((), False, True)
+        assert not service.lease_windows(lease_request("r3"), 0.0).pause_s, "it would not wait"
+        service.release_reader("r1", ())
+        assert future.result(WAIT_S).leases  # type: ignore[attr-defined]
+        # A slot is free again.
+        future = wait_for_windows(service, pool, "r3")
+        service.release_reader("r3", ())
+        assert future.result(WAIT_S).ended  # type: ignore[attr-defined]
+
+
+def test_a_wait_that_fails_gives_its_seat_back(contended: DispatcherService) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        future = wait_for_windows(contended, pool, "r2")
+        contended.leave("w1")
+        with pytest.raises(NotFoundError, match="w1 is not registered"):
+            future.result(WAIT_S)  # type: ignore[attr-defined]
+    assert contended._polls.taken == 0

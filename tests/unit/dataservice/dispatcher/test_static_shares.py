@@ -1,0 +1,190 @@
+"""Static shares in the dispatcher: binding, due shards, who is missing, restarts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dataservice.dispatcher import decide, leasing, opening, shares
+from dataservice.dispatcher.requests import (
+    Decision,
+    RegisterDataset,
+    RegisterWorker,
+    Sync,
+    WorkerPlace,
+)
+from dataservice.dispatcher.state import DispatcherState
+from dataservice.dispatcher.worker_set import WorkerSet
+from dataservice.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from dataservice.vocabulary import ShardingPolicy
+from tests.unit.dataservice.dispatcher import dispatcher_facts as facts
+from tests.unit.dataservice.dispatcher.dispatcher_facts import commit, compacted
+
+LIST = ("a:%port%", "b:7")
+STATIC = [policy for policy in ShardingPolicy if policy.is_static]
+OPEN = replace(facts.OPEN, policy=ShardingPolicy.DATA)
+
+
+def add_worker(state: DispatcherState, name: str, address: str) -> None:
+    commit(state, decide.register_worker(state, RegisterWorker(worker_id=name, address=address)))
+
+
+def listed(addresses: tuple[str, ...] = LIST) -> DispatcherState:
+    """Returns a state with a dataset and a list of workers, none of which has registered."""
+    state = DispatcherState()
+    commit(state, shares.set_worker_list(state, addresses))
+    dataset = RegisterDataset(plan=b"p", schema=b"s", cardinality=10, compression="AUTO")
+    commit(state, decide.register_dataset(state, dataset))
+    return state
+
+
+def divided() -> DispatcherState:
+    """Returns a state with both workers and reader r1 of iteration i1."""
+    state = listed()
+    add_worker(state, "w0", "a:1")
+    add_worker(state, "w1", "b:7")
+    commit(state, opening.open_iteration(state, OPEN, None))
+    return state
+
+
+def answer_of(state: DispatcherState) -> tuple[bool, bool, tuple[str, ...]]:
+    answer = leasing.answer_sync(state, Sync(reader_id="r1", iteration_id="i1"))
+    return answer.ended, answer.iteration_finished, answer.missing
+
+
+def member_ids(state: DispatcherState) -> list[str]:
+    update = shares.workers_to_read(state, state.iterations["i1"], WorkerSet(), 0)
+    assert update.version == 0
+    return [worker.worker_id for worker in update.workers]
+
+
+def test_the_place_not_the_order_of_coming_is_the_index() -> None:
+    state = listed()
+    add_worker(state, "late", "b:7")
+    add_worker(state, "later", "a:9")
+    assert shares.place_of(state, "late") == WorkerPlace(1, 2)
+    assert shares.place_of(state, "later") == WorkerPlace(0, 2)
+    assert shares.place_of(DispatcherState(), "late") == WorkerPlace(0, 0)
+
+
+def test_an_address_without_a_place_is_refused_and_leaves_no_trace() -> None:
+    state = listed()
+    with pytest.raises(FailedPreconditionError, match=r"c:1 is not configured"):
+        decide.register_worker(state, RegisterWorker(worker_id="w", address="c:1"))
+    assert not state.workers
+
+
+@pytest.mark.parametrize("policy", STATIC)
+def test_without_a_list_static_policies_say_what_to_set(policy: ShardingPolicy) -> None:
+    state = listed(())
+    request = replace(OPEN, policy=policy)
+    for ask in (
+        lambda: opening.dataset_to_plan(state, request),
+        lambda: opening.open_iteration(state, request, None),
+    ):
+        with pytest.raises(NotFoundError, match=r"in the workers list.*worker_addresses"):
+            ask()
+
+
+@pytest.mark.parametrize("policy", STATIC)
+def test_only_policies_that_divide_sources_list_them(policy: ShardingPolicy) -> None:
+    needed = opening.dataset_to_plan(listed(), replace(OPEN, policy=policy))
+    expects = policy in (ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
+    assert (needed is not None) == expects
+
+
+def test_an_iteration_ends_when_all_shards_are_finished() -> None:
+    state = divided()
+    assert answer_of(state) == (True, False, ()), "nothing beyond what the streams bring"
+    commit(state, decide.finish_task(state, "w0", "i1"))
+    assert member_ids(state) == ["w1"]
+    assert decide.finish_task(state, "w0", "i1") == Decision(()), "reported once"
+    commit(state, decide.finish_task(state, "w1", "i1"))
+    assert answer_of(state) == (True, True, ())
+    assert member_ids(state) == []
+
+
+def test_a_worker_that_never_came_is_missing() -> None:
+    state = listed()
+    add_worker(state, "w1", "b:7")
+    answer = commit(state, opening.open_iteration(state, OPEN, "files"))
+    assert (answer.num_shards, answer.listing) == (2, "files")
+    again = commit(state, opening.open_iteration(state, replace(OPEN, reader_id="r2"), None))
+    assert (again.num_shards, again.listing) == (2, "files"), "also for who joins later"
+    commit(state, decide.finish_task(state, "w1", "i1"))
+    assert answer_of(state) == (False, False, ("worker 0 of 2 at a:%port%",))
+    add_worker(state, "w0", "a:3")
+    assert answer_of(state) == (True, False, ())
+    assert member_ids(state) == ["w0"]
+
+
+def test_a_lost_workers_shard_stays_due_and_only_its_address_may_take_it() -> None:
+    state = divided()
+    commit(state, decide.lose_worker(state, "w0"))
+    assert answer_of(state) == (False, False, ("worker 0 of 2 at a:%port% (bound to a:1)",))
+    with pytest.raises(FailedPreconditionError):
+        decide.register_worker(state, RegisterWorker(worker_id="w2", address="a:2"))
+    add_worker(state, "w3", "a:1")
+    assert member_ids(state) == ["w3", "w1"]
+
+
+def test_a_worker_lost_after_its_shard_is_not_missed() -> None:
+    state = divided()
+    commit(state, decide.finish_task(state, "w0", "i1"))
+    commit(state, decide.lose_worker(state, "w0"))
+    assert answer_of(state) == (True, False, ())
+    add_worker(state, "w3", "a:1")
+    assert member_ids(state) == ["w1"], "what is finished does not begin again"
+
+
+def test_a_restarted_worker_takes_its_address_over() -> None:
+    state = divided()
+    add_worker(state, "w2", "a:1")
+    assert member_ids(state) == ["w2", "w1"]
+    assert not state.iterations["i1"].shards[0]
+
+
+def test_bindings_and_shards_survive_the_shortened_journal() -> None:
+    state = divided()
+    commit(state, decide.finish_task(state, "w1", "i1"))
+    assert compacted(state) == state
+
+
+def test_the_same_list_changes_nothing_and_another_one_waits_for_the_end() -> None:
+    state = divided()
+    assert shares.set_worker_list(state, list(LIST)) == Decision(())
+    with pytest.raises(InvalidArgumentError, match="names a:1 twice"):
+        shares.set_worker_list(state, ("a:1", "a:1"))
+    with pytest.raises(FailedPreconditionError, match=r"worker_addresses changed.*old list"):
+        shares.set_worker_list(state, ("a:%port%",))
+    for worker in ("w0", "w1"):
+        commit(state, decide.finish_task(state, worker, "i1"))
+    commit(state, shares.set_worker_list(state, ("c",)))
+    assert not state.workers
+    assert not state.bound
+    add_worker(state, "w9", "c:4")
+
+
+def test_a_named_job_keeps_its_plan() -> None:
+    state = divided()
+    for number, fingerprint in ((1001, "a"), (1002, "a"), (1003, "b")):
+        dataset = RegisterDataset(
+            plan=b"p", schema=b"s", cardinality=10, compression="AUTO", fingerprint=fingerprint
+        )
+        assert commit(state, decide.register_dataset(state, dataset)) == str(number)
+    first = replace(OPEN, job_name="p", dataset_id="1001", reader_id="r5", job_id="j5")
+    commit(state, opening.open_iteration(state, replace(first, iteration_id="i5"), None))
+    same = replace(first, dataset_id="1002", reader_id="r6")
+    commit(state, opening.open_iteration(state, same, None))
+    assert state.iteration_of_reader["r6"] == "i5"
+    with pytest.raises(InvalidArgumentError, match="dataset 1001 has another plan"):
+        opening.open_iteration(state, replace(same, dataset_id="1003", reader_id="r7"), None)
+
+
+def test_a_named_job_keeps_its_policy() -> None:
+    state = divided()
+    with pytest.raises(InvalidArgumentError, match="existing DATA, got FILE"):
+        opening.open_iteration(
+            state, replace(OPEN, policy=ShardingPolicy.FILE, reader_id="r2"), None
+        )

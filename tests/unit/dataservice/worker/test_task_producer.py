@@ -1,0 +1,345 @@
+"""A worker's production of a task without windows: passes, shares, bookmarks, and one end."""
+
+from __future__ import annotations
+
+import pathlib
+import threading
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import dataservice as ds
+from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.dataset.static_sharding import Share, list_sources
+from dataservice.errors import CancelledError, DataLossError, InvalidArgumentError
+from dataservice.ranges import Pairs, Ranges
+from dataservice.wire.bookmarks import Bookmark, decode_bookmark
+from dataservice.wire.elements import NO_WINDOW, RowSpan
+from dataservice.worker.cached_task import CachedFrames, CachedTask
+from dataservice.worker.outgoing import Frame
+from dataservice.worker.task import Pipeline
+from dataservice.worker.task_producer import Task, TaskProducer, tasks_of
+from tests.unit.dataservice.worker.worker_pipelines import (
+    SCHEMA,
+    TIMEOUT_S,
+    frames_of,
+    pipeline_of,
+    task_of,
+)
+
+
+def test_a_task_runs_the_whole_plan_once_and_reports_its_end_once() -> None:
+    ends: list[str] = []
+    task = task_of(ds.Dataset.range(10).batch(4).take(2), lambda: ends.append("drained"))
+    task.start()
+    elements = list(frames_of(task.frames))
+    assert [ids for ids, _ in elements] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert {span.window for _, spans in elements for span in spans} == {NO_WINDOW}
+    assert [span.end_row for _, spans in elements for span in spans] == [4, 8]
+    for _ in range(2):
+        task.begin_stream()
+        task.end_stream((), came_to_end=True)
+    assert ends == ["drained"]
+
+
+def rest_of(dataset: ds.Dataset, *tasks: Task) -> list[tuple[list[int], RowSpan]]:
+    pipeline = pipeline_of(dataset)
+    producer = TaskProducer(
+        pipeline, epoch=0, buffer_bytes=1 << 20, name="test", on_drained=lambda: None, tasks=tasks
+    )
+    producer.start()
+    return [(ids, span) for ids, (span,) in frames_of(producer.frames)]
+
+
+def test_a_task_goes_on_with_the_rows_that_its_reader_lacks() -> None:
+    dataset = ds.Dataset.range(10).batch(4)
+    assert rest_of(dataset, Task(3, ((0, 5), (8, 9)))) == [
+        ([5, 6, 7], RowSpan(3, 0, 5, 8)),
+        ([9], RowSpan(3, 0, 9, 10)),
+    ]
+
+
+def test_a_worker_makes_several_passes_one_after_the_other_or_none() -> None:
+    dataset = ds.Dataset.range(4).batch(4)
+    assert rest_of(dataset, Task(0, ((0, 2),)), Task(1, ((0, 4),)), Task(2)) == [
+        ([2, 3], RowSpan(0, 0, 2, 4)),
+        ([0, 1, 2, 3], RowSpan(2, 0, 0, 4)),
+    ]
+    assert rest_of(dataset) == []
+
+
+def orders_of(dataset: ds.Dataset, *tasks: Task) -> list[list[int]]:
+    return [ids for ids, _ in rest_of(dataset.batch(50), *tasks)]
+
+
+def test_passes_beside_each_other_differ_where_a_shuffle_has_no_seed() -> None:
+    drawn = ds.Dataset.range(50).shuffle(50)
+    told: dict[str, Pairs] = {"0": (), "1": ()}
+    first, second = orders_of(drawn, *tasks_of(told, None, varied=True))
+    assert first == drawn.to_table()["id"].to_pylist(), "as without a service"
+    assert sorted(second) == sorted(first)
+    assert second != first
+    rest = tasks_of({"1": ((0, 10),)}, None, varied=True)
+    assert orders_of(drawn, *rest) == [second[10:]], "another worker goes on in the same order"
+    assert orders_of(drawn, *tasks_of(told, None)) == [first, first], "of states of older versions"
+    shared = [orders_of(drawn, *tasks_of(None, None, worker_id=worker)) for worker in "ab"]
+    assert shared[0] != shared[1]
+
+
+@pytest.mark.parametrize(
+    "alike",
+    [
+        lambda rows: rows.shuffle(50, seed=1),
+        lambda rows: rows.shuffle(50).cache(),
+        lambda rows: rows.batch(5).shuffle(10).cache().unbatch(),
+    ],
+)
+def test_a_given_seed_and_a_cache_have_one_order_in_all_passes(
+    alike: Callable[[ds.Dataset], ds.Dataset],
+) -> None:
+    first, second = orders_of(alike(ds.Dataset.range(50)), Task(0), Task(1, variant="1"))
+    assert first == second
+
+
+def marked(
+    pipeline: Pipeline, *tasks: Task, share: Share | None = None
+) -> list[tuple[list[int], RowSpan, Bookmark | None]]:
+    """Returns a worker's elements, each with its span and the bookmark that is sent with it."""
+    producer = TaskProducer(
+        pipeline,
+        epoch=0,
+        buffer_bytes=1 << 20,
+        name="test",
+        on_drained=lambda: None,
+        share=share,
+        tasks=tasks,
+        bookmark_every_s=0.0,
+    )
+    producer.start()
+    made = []
+    while True:
+        try:
+            frame = producer.frames.get(TIMEOUT_S)
+        except CancelledError:
+            return made
+        assert frame is not None
+        assert isinstance(frame.payload, pa.RecordBatch)
+        bookmark = decode_bookmark(frame.bookmark)[1] if frame.bookmark else None
+        ((span,), ids) = frame.spans, frame.payload.column("id").to_pylist()
+        made.append((ids, span, bookmark))
+
+
+def test_rows_are_cut_to_what_a_small_cache_holds() -> None:
+    frames = CachedFrames(500, None)
+    task = CachedTask(pipeline_of(ds.Dataset.range(100).repeat()), frames, name="test")
+    task.start()
+    try:
+        taken = [frame for _ in range(20) if (frame := frames.get("trainer", TIMEOUT_S))]
+    finally:
+        task.close()
+    assert [span.first_row for frame in taken for span in frame.spans] == list(range(0, 300, 15))
+    assert frames.size_bytes <= 500
+
+
+PIPELINES = {
+    "batches": lambda rows: rows.batch(8),
+    "rows": lambda rows: rows,
+    "shuffled": lambda rows: rows.shuffle(40, seed=3).batch(7),
+    "shuffled anyhow": lambda rows: rows.shuffle(40).batch(7),
+    "filtered": lambda rows: rows.filter(ds.col("id") % 3 != 1).batch(5, drop_remainder=True),
+    "repeated": lambda rows: rows.shuffle(30, seed=1).repeat(3).batch(9),
+    "after the batch": lambda rows: rows.batch(6).map(lambda c: {"id": c["id"] + 1}),
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_from_each_bookmark_on_the_same_elements_come(name: str) -> None:
+    check_each_bookmark(pipeline_of(PIPELINES[name](ds.Dataset.range(200))))
+
+
+def check_each_bookmark(pipeline: Pipeline, share: Share | None = None) -> None:
+    whole = marked(pipeline, Task(2, variant="2"), share=share)
+    assert whole
+    for index, (_, span, bookmark) in enumerate(whole):
+        assert bookmark is not None
+        assert bookmark.row == span.first_row
+        received = ((0, span.first_row),) if span.first_row else ()
+        assert marked(pipeline, Task(2, received, bookmark, "2"), share=share) == whole[index:]
+
+
+@pytest.mark.parametrize("policy", [ds.ShardingPolicy.FILE, ds.ShardingPolicy.DATA])
+def test_shares_go_on_from_bookmarks(tmp_path: pathlib.Path, policy: ds.ShardingPolicy) -> None:
+    for number in range(6):
+        ids = range(number * 10, number * 10 + 10)
+        pq.write_table(pa.table({"id": ids}), tmp_path / f"{number}.parquet")
+    dataset = ds.Dataset.from_parquet(str(tmp_path)).shuffle(9, seed=2).batch(3)
+    listing = list_sources(dataset.node, policy, 2)
+    for index in range(2):
+        check_each_bookmark(pipeline_of(dataset), Share(policy, index, 2, listing))
+
+
+def test_what_was_left_out_does_not_move_bookmarks() -> None:
+    def fail_on_some(row: dict[str, int]) -> dict[str, int]:
+        if row["id"] % 7 == 3:
+            raise ValueError("seven")
+        return row
+
+    dataset = ds.Dataset.range(60).map(fail_on_some, format="rows", schema=SCHEMA).batch(4)
+    plan = encode_plan(freeze_schemas(dataset.node))
+    check_each_bookmark(Pipeline(plan, "AUTO", allow_functions=True, on_error="skip"))
+
+
+def noting(path: pathlib.Path) -> Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]]:
+    """Returns a function that writes its rows to a file, so that it may run in any process."""
+
+    def note(columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with path.open("a") as file:
+            file.write(" ".join(map(str, columns["id"])) + " ")
+        return columns
+
+    return note
+
+
+@pytest.mark.parametrize(
+    ("received", "plan", "begins"),
+    [
+        (((0, 40),), None, 32),
+        (((0, 32), (36, 40)), None, 32),
+        (((0, 31), (32, 40)), None, 0),  # a row before the bookmark is missing
+        (((0, 40),), "of another version", 0),
+    ],
+)
+def test_rows_before_a_bookmark_are_made_again_only_where_they_must(
+    tmp_path: pathlib.Path, received: Pairs, plan: str | None, begins: int
+) -> None:
+    note = tmp_path / "rows"
+    pipeline = pipeline_of(ds.Dataset.range(64).batch(8).map(noting(note)))
+    bookmark = marked(pipeline, Task(0))[4][2]
+    assert bookmark is not None
+    if plan is not None:
+        bookmark = bookmark._replace(plan=plan)
+    note.write_text("")
+    rest = marked(pipeline, Task(0, received, bookmark))
+    assert [row for ids, *_ in rest for row in ids] == [
+        r for r in range(64) if r not in Ranges(received)
+    ]
+    assert list(map(int, note.read_text().split())) == list(range(begins, 64))
+
+
+def test_no_bookmarks_where_what_follows_would_differ_or_where_readers_share() -> None:
+    dataset = ds.Dataset.range(16).batch(8)
+    assert [bookmark for *_, bookmark in marked(pipeline_of(dataset), Task())] == [None, None]
+    random = pipeline_of(dataset.map(lambda c: c, deterministic=False))
+    assert [bookmark for *_, bookmark in marked(random, Task(0))] == [None, None]
+
+
+def test_a_position_that_is_too_large_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dataservice.worker.task_producer.MAX_POSITION_CHARS", 10)
+    made = marked(pipeline_of(ds.Dataset.range(16).batch(8)), Task(0))
+    assert [bookmark for *_, bookmark in made] == [None, None]
+
+
+@pytest.mark.parametrize("stream", ['{"what": 1}', "{", "[]", '{"input": {"split": "x"}}'])
+def test_a_malformed_position_is_an_error_that_names_it(stream: str) -> None:
+    pipeline = pipeline_of(ds.Dataset.range(16).batch(8))
+    bookmark = marked(pipeline, Task(0))[1][2]
+    assert bookmark is not None
+    with pytest.raises(InvalidArgumentError, match="saved position of row 8 is malformed"):
+        marked(pipeline, Task(0, ((0, 8),), bookmark._replace(stream=stream)))
+
+
+def test_a_worker_makes_the_share_of_its_place_or_what_it_was_told() -> None:
+    told = {"0": ((0, 3),), "1": ()}
+    assert tasks_of(None, 1) == (Task(),)
+    assert tasks_of(told, 0) == (Task(0, ((0, 3),)),)
+    assert tasks_of(told, 2) == (Task(2),)
+    assert tasks_of(told, None) == (Task(0, ((0, 3),)), Task(1))
+    assert tasks_of({}, None) == ()
+    at = {"0": [3, "plan", "{}"]}
+    assert tasks_of(told, None, at) == (Task(0, ((0, 3),), Bookmark(3, "plan", "{}")), Task(1))
+    with pytest.raises(DataLossError, match="damaged bookmark"):
+        tasks_of(told, None, {"1": [3]})
+
+
+def test_a_task_is_drained_once_no_stream_holds_frames_that_may_be_lost() -> None:
+    ends: list[str] = []
+    task = task_of(ds.Dataset.range(10).batch(4), lambda: ends.append("drained"))
+    task.start()
+    task.begin_stream()
+    task.begin_stream()
+    first, second = task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)
+    assert first is not None
+    assert second is not None
+    task.end_stream((), came_to_end=True)
+    assert ends == [], "another stream may still lose its frames"
+    task.end_stream([first, second], came_to_end=False)
+    assert ends == [], "they wait for the next stream"
+    task.begin_stream()
+    assert [task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)] == [first, second]
+    task.end_stream((), came_to_end=True)
+    assert ends == ["drained"]
+
+
+def test_frames_that_a_reader_took_before_it_left_come_to_nobody_else() -> None:
+    task = task_of(ds.Dataset.range(10).batch(4), lambda: None)
+    task.start()
+    task.begin_stream()
+    first, second = task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)
+    assert first is not None
+    assert second is not None
+    task.record_taken([(first.spans[0].window, 0)])
+    task.end_stream([first, second], came_to_end=False)
+    assert task.frames.get(TIMEOUT_S) is second
+
+
+def test_a_frame_that_begins_as_one_that_was_taken_is_of_another_task() -> None:
+    task = task_of(ds.Dataset.range(4).batch(4), lambda: None, tasks=(Task(0), Task(1)))
+    task.start()
+    task.begin_stream()
+    first, second = task.frames.get(TIMEOUT_S), task.frames.get(TIMEOUT_S)
+    assert first is not None
+    assert second is not None
+    assert second.spans[0].first_row == first.spans[0].first_row
+    task.record_taken([(0, 0)])
+    task.end_stream([first, second], came_to_end=False)
+    assert task.frames.get(TIMEOUT_S) is second
+
+
+def test_a_task_that_is_closed_while_frames_come_back_keeps_none() -> None:
+    task = task_of(ds.Dataset.range(10).batch(4), lambda: None)
+    task.start()
+    task.begin_stream()
+    frame = task.frames.get(TIMEOUT_S)
+    assert frame is not None
+    closing = threading.Thread(target=task.close)
+
+    def unconfirmed() -> Iterator[Frame]:
+        closing.start()
+        closing.join(0.1)  # it ends, unless it has to wait for those frames
+        yield frame
+
+    task.end_stream(unconfirmed(), came_to_end=False)
+    closing.join(TIMEOUT_S)
+    assert task.is_closed()
+    assert not task.frames.has_returned()
+
+
+def test_shares_of_files_that_several_branches_read(tmp_path: pathlib.Path) -> None:
+    # Each branch reads other rows of the files, but the plan names their source once.
+    for number in range(4):
+        pq.write_table(pa.table({"id": [number, number + 10]}), tmp_path / f"{number}.parquet")
+    files = ds.Dataset.from_parquet(str(tmp_path))
+    dataset = files.concatenate(files.filter(ds.col("id") < 10))
+    pipeline = pipeline_of(dataset)
+    listing = list_sources(dataset.node, ds.ShardingPolicy.FILE, 2)
+    shares = [Share(ds.ShardingPolicy.FILE, index, 2, listing) for index in range(2)]
+    ids = [
+        value
+        for share in shares
+        for batch in pipeline.run_whole(0, lambda: False, share)
+        for value in batch.column("id").to_pylist()
+    ]
+    assert sorted(ids) == sorted([*range(4), *range(10, 14), *range(4)])

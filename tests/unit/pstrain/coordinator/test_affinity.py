@@ -1,0 +1,228 @@
+"""Closures bound to a trainer: where they run, and which closures wait for which."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+from typing import Any
+
+import pytest
+
+from pstrain.consistency import ASYNC, Consistency, Ssp
+from pstrain.coordinator import assigning, decide, waiting
+from pstrain.coordinator.core import Core
+from pstrain.coordinator.invariants import check_invariants
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import Outbox, RunResult, StartRun
+from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.state import CoordinatorState
+from pstrain.errors import CancelledError, UnavailableError
+from tests.unit.pstrain.coordinator.test_decide import apply, join_warm, started
+
+
+def state_of(
+    bound: dict[int, int | None], *, consistency: Consistency = ASYNC, trainers: int = 2
+) -> CoordinatorState:
+    """Returns a state with closures, bound or not, and with trainers of one slot each."""
+    state = CoordinatorState(consistency)
+    for trainer in range(trainers):
+        apply(state, decide.join_trainer(state, trainer, 1))
+    for closure, trainer in bound.items():
+        apply(state, decide.schedule(state, closure, trainer))
+    return state
+
+
+def test_a_bound_closure_takes_a_slot_of_its_trainer() -> None:
+    state = state_of({0: 1, 1: 1, 2: None})
+    assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (2, 0, 0)]
+    apply(state, decide.finish(state, 2, 0, 0))
+    assert apply(state, assigning.assign(state)) == ()
+    apply(state, decide.finish(state, 0, 1, 0))
+    assert started(apply(state, assigning.assign(state))) == [(1, 1, 0)]
+
+
+def test_the_older_one_starts_first_on_a_slot_that_both_may_use() -> None:
+    state = state_of({0: None, 1: 0, 2: None}, trainers=1)
+    order = []
+    while not state.is_idle:
+        [(closure, trainer, attempt)] = started(apply(state, assigning.assign(state)))
+        order.append(closure)
+        apply(state, decide.finish(state, closure, trainer, attempt))
+    assert order == [0, 1, 2]
+
+
+def test_others_leave_the_slot_to_the_one_who_needs_it() -> None:
+    state = state_of({0: None, 1: 0})
+    assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
+
+
+def test_short_ones_wait_at_their_trainer_too_unless_one_for_any_is_before_them() -> None:
+    state = state_of({**dict.fromkeys(range(8), 1), 8: 0, 9: None, 10: 1, 11: 1})
+    state.trainers[1].ended = 1
+    first = started(apply(state, assigning.assign(state, lambda closure: 6 if closure != 8 else 0)))
+    assert [(closure, trainer) for closure, trainer, _ in first] == [
+        (8, 0),
+        *((closure, 1) for closure in range(6)),
+    ]
+    for closure in range(6):
+        apply(state, decide.finish(state, closure, 1, 0))
+    second = started(apply(state, assigning.assign(state, lambda _: 6)))
+    assert [closure for closure, _, _ in second] == [6, 7]
+    check_invariants(state)
+    apply(state, decide.lose_trainer(state, 1, attempts_max=5))
+    join_warm(state, 1, 1)
+    again = started(apply(state, assigning.assign(state, lambda _: 6)))
+    assert again == [(6, 1, 1)]
+
+
+def test_closures_for_a_trainer_that_is_away_hold_up_nobody() -> None:
+    state = state_of({**dict.fromkeys(range(50), 7), 50: None, 51: None, 52: None})
+    assert [c for c, _, _ in started(apply(state, assigning.assign(state)))] == [50, 51]
+    assert state.waiting_count == 51
+    apply(state, decide.join_trainer(state, 7, 2))
+    assert started(apply(state, assigning.assign(state))) == [(0, 7, 0), (1, 7, 0)]
+
+
+def test_a_lost_trainers_bound_closures_wait_for_it_in_their_old_order() -> None:
+    state = state_of({0: 1, 1: 1, 2: None}, trainers=2)
+    apply(state, assigning.assign(state))
+    apply(state, decide.lose_trainer(state, 1, attempts_max=5))
+    apply(state, decide.finish(state, 2, 0, 0))
+    assert apply(state, assigning.assign(state)) == ()
+    apply(state, decide.join_trainer(state, 1, 2))
+    assert started(apply(state, assigning.assign(state))) == [(0, 1, 1), (1, 1, 0)]
+
+
+def test_quick_closures_of_others_do_not_keep_a_trainer_full() -> None:
+    state = CoordinatorState()
+    for trainer in range(2):
+        apply(state, decide.join_trainer(state, trainer, 1))
+    for closure in range(1000):
+        apply(state, decide.schedule(state, closure))
+    apply(state, assigning.assign(state, lambda _: True))
+    apply(state, decide.schedule(state, 1000, 1))
+    for closure in list(state.trainers[1].running):
+        apply(state, decide.finish(state, closure, 1, 0))
+        apply(state, assigning.assign(state, lambda _: True))
+    for closure in range(1000):
+        if closure in state.running:
+            run = state.running[closure]
+            apply(state, decide.finish(state, closure, run.trainer, run.attempt))
+            apply(state, assigning.assign(state, lambda _: True))
+    assert state.running[1000].trainer == 1
+
+
+def test_staleness_is_that_of_other_closures() -> None:
+    state = state_of(dict.fromkeys(range(20), 1), consistency=Ssp(staleness=1))
+    for closure in range(20):
+        assert started(apply(state, assigning.assign(state))) == [(closure, 1, 0)]
+        apply(state, decide.finish(state, closure, 1, 0))
+    assert state.trainers[1].clock == 0
+
+
+def test_an_error_cancels_bound_closures_too() -> None:
+    state = state_of({0: None, 1: 1, 2: 7, 3: None, 4: 1})
+    apply(state, assigning.assign(state))
+    apply(state, decide.fail(state, 0, 0, 0))
+    assert state.waiting_count == 0
+    apply(state, decide.cancel_all(state))
+    assert state.is_idle
+    assert not state.bound
+
+
+def test_what_ran_on_a_trainer_is_run_again_there() -> None:
+    state = state_of({0: 1, 1: None})
+    apply(state, assigning.assign(state))
+    for closure, trainer in ((0, 1), (1, 0)):
+        apply(state, decide.finish(state, closure, trainer, 0))
+    apply(state, decide.reopen(state, {0: None, 1: None}, {0: 1}))
+    assert sorted(started(apply(state, assigning.assign(state)))) == [(0, 1, 0), (1, 0, 0)]
+
+
+# The scheduler
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [0.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    return now
+
+
+def scheduler(capacity: int = 3) -> tuple[Scheduler, queue.SimpleQueue[Any]]:
+    """Returns a scheduler that only trainer 0 of two has joined, and the orders sent to it."""
+    core = Core(attempts_max=3)
+    made = Scheduler(core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0)
+    outbox = Outbox()
+    made.trainer_joined(0, 1, outbox)
+    return made, outbox
+
+
+def test_the_queue_of_a_trainer_that_is_away_takes_no_room_of_others() -> None:
+    made, items = scheduler(capacity=3)
+    for _ in range(3):
+        made.submit("f", b"", None, 1)
+    assert not made._has_room(1)
+    for _ in range(5):
+        value = made.submit("f", b"", None)
+        run = items.get_nowait()
+        assert isinstance(run, StartRun)
+        made.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
+        assert value.fetch(0) == "done"
+    made.stop()
+
+
+def test_a_trainer_that_stays_away_fails_what_is_bound_to_it(clock: list[float]) -> None:
+    made, _ = scheduler()
+    value, other = made.submit("f", b"", None, 1), made.submit("f", b"", None, 1)
+    made.waiting.check_absent_trainers()
+    clock[0] = 29.0
+    made.waiting.check_absent_trainers()
+    assert not value.is_ready()
+    clock[0] = 31.0
+    made.waiting.check_absent_trainers()
+    with pytest.raises(UnavailableError, match="trainer 1 could not be reached for 31 s"):
+        value.fetch(0)
+    with pytest.raises(CancelledError):
+        other.fetch(0)
+    with pytest.raises(UnavailableError, match="'worker' task 1, or schedule them without"):
+        made.wait_idle(0)
+    made.submit("f", b"", None)
+    made.stop()
+
+
+def test_a_trainer_that_came_meanwhile_has_its_full_time_again(clock: list[float]) -> None:
+    made, _ = scheduler()
+    made.submit("f", b"", None, 1)
+    made.waiting.check_absent_trainers()
+    clock[0] = 20.0
+    made.trainer_joined(1, 1, Outbox())
+    made.waiting.check_absent_trainers()
+    made.trainer_silenced(1)
+    made.trainer_lost(1, Settlement({}, {}, {}))
+    made.waiting.check_absent_trainers()
+    clock[0] = 40.0
+    made.waiting.check_absent_trainers()
+    assert made.counts()["waiting"] == 1
+    made.stop()
+
+
+def test_who_is_missing_is_named_whatever_the_program_waits_for(
+    clock: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    made, _ = scheduler()
+    made.submit("f", b"", None, 1)
+    for clock[0] in (0.0, 9.0, 11.0, 12.0, 22.0):
+        made.waiting.check_absent_trainers()
+    made.trainer_joined(1, 1, Outbox())
+    for clock[0] in (23.0, 40.0):
+        made.waiting.check_absent_trainers()
+    for trainer in (0, 1):
+        made.trainer_silenced(trainer)
+        made.trainer_lost(trainer, Settlement({}, {}, {}))
+    for clock[0] in (41.0, 52.0):
+        made.waiting.check_absent_trainers()
+    bound = "waiting for trainers [1], which closures are bound to, to connect"
+    told = [text for text in caplog.messages if "to connect" in text]
+    assert told == [bound, bound, "waiting for a trainer to connect"]
+    made.stop()

@@ -1,0 +1,348 @@
+"""How a program and a link to a trainer handle errors that a lost parameter server causes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pstrain import remote_errors, results
+from pstrain.coordinator.link import TrainerLink
+from pstrain.coordinator.lost_servers import is_server_loss
+from pstrain.coordinator.lost_trainers import Settlement
+from pstrain.coordinator.orders import Outbox, RunResult, StartRun
+from pstrain.coordinator.restoring import Restorer
+from pstrain.coordinator.scheduler import Scheduler
+from pstrain.coordinator.server_recovery import RecoverySwitch, ServerRecovery
+from pstrain.errors import (
+    AbortedError,
+    DataServiceError,
+    DeadlineExceededError,
+    RolledBackError,
+    ServerLostError,
+)
+from pstrain.execution.resumption import Recovery
+from pstrain.trainer.consistent_reads import consistent_read
+from pstrain.wire import trainer_pb2 as pb
+from tests.unit.pstrain.coordinator.test_affinity import scheduler
+
+
+class Link(TrainerLink):
+    """A link to a trainer whose messages are given."""
+
+    def __init__(self, replies: list[list[pb.ClosureResult]]) -> None:
+        self.heard: list[int] = []
+        self.index = 0
+        self._slots = 1
+        self._stopping = threading.Event()
+        self._configuration: Any = SimpleNamespace(session="s", incarnation=1)
+        self._servers: Any = SimpleNamespace(session="s")
+        self._recovery: Any = SimpleNamespace(is_restoring=False, notice=is_server_loss)
+        self._functions: Any = {}
+        self._scheduler: Any = SimpleNamespace(
+            trainer_joined=lambda *_: None,
+            services_read=lambda _: (frozenset(), ()),
+            results=lambda _, ended: self.heard.extend(end.closure for end in ended),
+        )
+        self._replies = [
+            SimpleNamespace(services=(), results=r, positions=(), cancels=()) for r in replies
+        ]
+        self.address = "trainer:1"
+
+    def serve(self) -> None:
+        self._serve(SimpleNamespace(stream=lambda *_: self._replies))  # type: ignore[arg-type]
+
+
+def ended(closure: int, error: Exception | None = None) -> pb.ClosureResult:
+    if error is None:
+        return pb.ClosureResult(id=closure, value=results.encode(None))
+    return pb.ClosureResult(id=closure, error_json=remote_errors.encode(error, "trainer 0"))
+
+
+def test_nothing_counts_that_a_trainer_says_together_with_a_lost_server() -> None:
+    """The marks of closure 3 cover the row of closure 2, which changed nothing."""
+    link = Link([[ended(1)], [ended(2, ServerLostError("gone")), ended(3)], [ended(4)]])
+    with pytest.raises(ServerLostError):
+        link.serve()
+    assert link.heard == [1]
+
+
+def test_a_closure_that_failed_for_other_reasons_is_heard() -> None:
+    link = Link([[ended(1, ValueError("x")), ended(2)]])
+    link.serve()
+    assert link.heard == [1, 2]
+
+
+class OpenLater:
+    """A restorer that is restoring until somebody waits for it."""
+
+    is_restoring = True
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def wait_while_restoring(self) -> None:
+        self.is_restoring = False
+
+    def wait_restored(self, _error: Exception) -> bool:
+        return False
+
+
+def test_who_is_rolled_back_waits_until_all_the_rest_is_back() -> None:
+    switch, restorer = RecoverySwitch(), OpenLater()
+    switch.use(restorer)  # type: ignore[arg-type]
+    assert switch.wait_restored(RolledBackError("back"))
+    assert not restorer.is_restoring
+    assert not switch.wait_restored(AbortedError("another coordinator"))
+
+
+def test_nobody_goes_back_after_the_restorer_was_stopped() -> None:
+    """A caller that waited for the restorer must not take lost values for restored ones."""
+    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
+    restorer.stop()
+    assert not restorer.wait_restoring(60.0)
+
+
+def test_nothing_goes_back_after_the_last_word() -> None:
+    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None)
+    assert not restorer.end_restoring(lambda: True), "all went back since it was looked at"
+    assert restorer.end_restoring(lambda: False)
+    # A restore would call methods that `parts` does not have.
+    restorer._restore("a server was lost after the last look")
+    assert not restorer.is_restoring
+    assert RecoverySwitch().end_restoring(lambda: False)
+
+
+def test_what_no_checkpoint_holds_is_told_once_and_shortly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    parts: Any = SimpleNamespace(
+        checkpoint=SimpleNamespace(followers=[]), forget=lambda _mark: None
+    )
+    names = [f"v{index}" for index in range(12)]
+    restorer = Restorer(parts, parts, parts, parts, leave=lambda: None, left_out=lambda: names)
+    mark: Any = SimpleNamespace(closures=0, parts={}, iterators=0)
+    for _ in range(2):
+        restorer.committed(mark, "ckpt-1")
+    assert caplog.text.count("'v9' and others are not in the checkpoint") == 1
+
+
+def test_the_last_word_is_not_said_while_everything_goes_back() -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def leave() -> None:
+        begun.set()
+        may_end.wait(30)
+        raise RuntimeError("the end of this test")
+
+    work: Any = SimpleNamespace(hold=lambda: None, resume=lambda: None)
+    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    restorer = Restorer(parts, parts, work, parts, leave)
+
+    def restore() -> None:
+        with pytest.raises(RuntimeError, match="the end of this test"):
+            restorer._restore("a server was lost")
+
+    thread = threading.Thread(target=restore)
+    thread.start()
+    assert begun.wait(30)
+    assert not restorer.end_restoring(lambda: False)
+    with pytest.raises(DeadlineExceededError, match="values can be read when that is over"):
+        restorer.wait_caught_up(0.01)
+    may_end.set()
+    thread.join(30)
+
+
+def test_nothing_is_read_before_what_had_ended_has_run_again() -> None:
+    work, items = scheduler()
+    work.rollback.keep_ended()
+    restorer = _restorer_of(work)
+    work.submit("f", b"", None)
+    _end(work, items)
+    restorer.wait_caught_up(0)
+    work.rollback.hold()
+    assert work.trainer_silenced(0)
+    work.trainer_lost(0, Settlement({}, {}, {}))
+    assert work.rollback.requeue({}) == 1
+    work.rollback.resume()
+    with pytest.raises(DeadlineExceededError, match="closures to run again after a restore"):
+        restorer.wait_caught_up(0)
+    outbox = Outbox()
+    work.trainer_joined(0, 1, outbox)
+    _end(work, outbox)
+    restorer.wait_caught_up(0)
+    work.stop()
+
+
+def _restorer_of(work: Scheduler) -> Restorer:
+    parts: Any = SimpleNamespace(checkpoint=SimpleNamespace(followers=[]))
+    return Restorer(parts, parts, work.rollback, parts, leave=lambda: None)
+
+
+def _end(work: Scheduler, items: Any) -> None:
+    run = items.get_nowait()
+    assert isinstance(run, StartRun)
+    work.results(0, [RunResult(run.closure.id, run.attempt, "done", None)])
+
+
+class Values:
+    """Parameters that go back to a checkpoint once, while they are read."""
+
+    def __init__(self, error: Exception | None, *, is_restored: bool = True) -> None:
+        self.session, self.waits = "s1", 0
+        self._error, self._is_restored = error, is_restored
+
+    def wait_restored(self, error: Exception | None) -> bool:
+        self.waits += 1
+        if error is None or not self._is_restored:
+            return False
+        self.session = "s2"
+        return True
+
+    @consistent_read
+    def read(self, row: int) -> str:
+        if self.session == "s2":
+            return f"row {row} of the checkpoint"
+        if self._error is not None:
+            raise self._error
+        self.session = "s2"
+        return "half of this and half of that"
+
+
+@pytest.mark.parametrize("error", [None, ServerLostError("gone")])
+def test_a_read_that_a_restore_overtook_is_made_again(error: Exception | None) -> None:
+    assert Values(error).read(3) == "row 3 of the checkpoint"
+
+
+def test_a_read_fails_where_nothing_is_restored() -> None:
+    values = Values(ServerLostError("gone"), is_restored=False)
+    with pytest.raises(ServerLostError):
+        values.read(3)
+    assert values.waits == 3
+
+
+class Restored:
+    """Parameters whose first read fails during a restore that has already been noticed.
+
+    The restore ends as soon as a caller waits for it.
+    """
+
+    def __init__(self) -> None:
+        self.session, self.followers = "s1", list[Any]()
+        self.checkpoint, self.parameters = self, self
+        self.config: Any = SimpleNamespace(transfer_timeout_s=30.0)
+        self._begun, self._may_end = threading.Event(), threading.Event()
+        work: Any = SimpleNamespace(
+            **dict.fromkeys(("hold", "resume", "undo_round"), lambda: None),
+            **dict.fromkeys(("wait_disconnected", "wait_rerun"), lambda _timeout_s: None),
+            requeue=lambda _parts: 0,
+        )
+        iterators: Any = SimpleNamespace(rewind_since=lambda _made: None)
+        self.restorer = Restorer(self, self, work, iterators, self._leave, newest="ckpt-1")
+        self.thread = threading.Thread(target=self.restorer._restore, args=("a server is gone",))
+        switch = RecoverySwitch()
+        switch._restorer = self.restorer
+        scheduler: Any = SimpleNamespace(barrier=SimpleNamespace(is_held_here=lambda: False))
+        itself: Any = self
+        self._recovery = ServerRecovery(itself, scheduler, iterators, switch, self._leave)
+
+    def _leave(self) -> None:
+        self._begun.set()
+        assert self._may_end.wait(30)
+
+    def wait(self, timeout: float | None = None) -> None: ...
+
+    def alone(self) -> Any:
+        return nullcontext()
+
+    def restore(self, path: str, *, with_attached: bool, keeps_rates: bool) -> None: ...
+
+    def begin_anew(self) -> None:
+        self.session = "s2"
+
+    def wait_restored(self, error: Exception | None) -> bool:
+        if self._begun.is_set():
+            self._may_end.set()
+        return self._recovery.wait_restored(error)
+
+    @consistent_read
+    def read(self) -> str:
+        if self.session == "s1":
+            self.thread.start()
+            assert self._begun.wait(30)
+            raise ServerLostError("gone")
+        return self.session
+
+
+def test_a_read_that_fails_during_a_restore_does_not_cause_another() -> None:
+    values = Restored()
+    assert values.read() == "s2"
+    values.thread.join(30)
+    assert values.restorer.restores == 1
+    assert not values.restorer._noticed.is_set()
+
+
+class Fit:
+    """The progress and the executor of a fit.
+
+    ``ends_meanwhile``: whether a restore ends while the fit asks if there was one. ``late``: how
+    often a server is lost after the executor was asked for the last time.
+    """
+
+    late = 0
+
+    def __init__(self, *, ends_meanwhile: bool) -> None:
+        self.is_behind = False
+        self._ends_meanwhile = ends_meanwhile
+        self.runs = 0
+
+    def go_back(self) -> None:
+        self.is_behind = False
+
+    def check_intact(self) -> None:
+        if self.runs == 1 and not self.late:
+            raise AbortedError("session s1 is over")
+
+    def end_restoring(self, is_behind: Callable[[], bool]) -> bool:
+        self.late -= 1
+        return self.late < 0 and not is_behind()
+
+    def wait_rolled_back(self, error: Exception) -> bool:
+        self.is_behind = self.is_behind or self._ends_meanwhile
+        return isinstance(error, RolledBackError)
+
+    def run(self) -> None:
+        self.runs += 1
+
+    def train(self) -> None:
+        manager: Any = SimpleNamespace(wait=lambda: None)
+        progress: Any = self
+        Recovery(progress, progress, [manager]).train(self.run)
+
+
+def test_a_request_that_a_restore_overtook_takes_the_fit_back() -> None:
+    fit = Fit(ends_meanwhile=True)
+    fit.train()
+    assert fit.runs == 2
+    assert not fit.is_behind
+
+
+def test_a_fit_does_not_end_while_everything_goes_back() -> None:
+    fit = Fit(ends_meanwhile=True)
+    fit.late = 2
+    fit.train()
+    assert (fit.runs, fit.is_behind) == (3, False)
+
+
+def test_a_fit_whose_servers_another_coordinator_took_fails() -> None:
+    fit = Fit(ends_meanwhile=False)
+    with pytest.raises(DataServiceError, match="is over"):
+        fit.train()
+    assert fit.runs == 1

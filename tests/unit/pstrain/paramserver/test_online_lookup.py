@@ -1,0 +1,359 @@
+"""Ids for keys that no vocabulary lists, in one process."""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import pickle
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import pstrain as ps
+from pstrain.config import ParameterConfig
+from pstrain.errors import DataError, InvalidArgumentError
+from pstrain.gradients.tape import GradientTape
+from pstrain.kernels.keys import NO_KEY, NO_ROW, NO_ROW_EVER
+from pstrain.paramserver.messages import LateBody
+from pstrain.paramserver.requests import Call, answer
+from pstrain.paramserver.shard import Shard
+from pstrain.paramserver.store import Store
+from pstrain.trainer.claiming import KeyClaims
+from pstrain.variables.scope import local_parameters
+from tests.unit.pstrain.paramserver.shard_cases import ids, make_spec, values_of
+
+
+def lookup(capacity: Any = 1_000, **options: Any) -> ps.layers.OnlineLookup:
+    with local_parameters():
+        return ps.layers.OnlineLookup(capacity, **options)
+
+
+def test_each_key_gets_an_id_of_its_own_once() -> None:
+    users = lookup(3_000)
+    keys = np.random.default_rng(0).integers(NO_KEY + 1, 2**63 - 1, (40, 50))
+    found = users(keys, training=True)
+    assert found.shape == keys.shape
+    assert found.dtype == np.int64
+    assert len(np.unique(found)) == 2_000
+    assert (found > 0).all()
+    assert (found < 3_000).all()
+    np.testing.assert_array_equal(users(keys[::-1], training=True), found[::-1])
+    np.testing.assert_array_equal(users(keys), found)
+    assert len(users) == 2_000
+    np.testing.assert_array_equal(users.variables[0].numpy()[found], keys)
+
+
+def test_only_what_is_trained_on_gets_an_id() -> None:
+    users = lookup()
+    assert users([1, 2]).tolist() == [0, 0]
+    with GradientTape():
+        trained = users([1, 2]).tolist()
+        assert users([3], training=False).tolist() == [0]
+    assert 0 not in trained
+    assert users([3, 2, 1]).tolist() == [0, *trained[::-1]]
+    assert len(users) == 2
+
+
+def test_strings_are_keys_too() -> None:
+    words = lookup()
+    lists = pa.array([["a", "b"], [], ["a", None]])
+    found = words(lists, training=True)
+    (a, b), _, (again, null) = found.to_pylist()
+    assert (again, null) == (a, 0)
+    assert a != b
+    assert words(np.array([["b", "a"]])).tolist() == [[b, a]]
+    assert words(["b", None]).tolist() == [b, 0]
+    assert words(pa.array(["b", "c", None]).dictionary_encode()).to_pylist() == [b, 0, 0]
+    assert words(pa.chunked_array([["a"], ["b"]])).to_pylist() == [a, b]
+    assert words(pa.array([], pa.string())).to_pylist() == []
+    assert words([]).tolist() == []
+
+
+def test_fields_have_ids_of_their_own() -> None:
+    pair = lookup([10, 5])
+    keys = np.array([[7, 7], [8, 7], [9, 8]])
+    found = pair(keys, training=True)
+    assert (found > 0).all()
+    assert (found < [10, 5]).all()
+    assert len(set(found[:, 0])) == 3
+    assert found[0, 1] == found[1, 1] != found[2, 1]
+    assert pair.stats() == {"capacity": 13, "used": 5, "refused": 0}
+    with local_parameters():
+        table = ps.layers.Embedding(pair.capacities, 4)
+    assert table(found).shape == (3, 8)
+
+
+def test_when_no_id_is_left_keys_share_that_of_unknown_ones(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    users = lookup(11)
+    with caplog.at_level(logging.WARNING):
+        found = users(np.arange(30), training=True)
+        users(np.arange(30, 40), training=True)
+    assert sorted(found) == [0] * 20 + list(range(1, 11))
+    assert users.stats() == {"capacity": 10, "used": 10, "refused": 30}
+    assert [record.message for record in caplog.records] == [
+        "'online_lookup' has no row left for some new keys, which share the row of unknown ones: "
+        "raise its capacity (11), or min_count"
+    ]
+    np.testing.assert_array_equal(users(np.arange(30)), found)
+
+
+def test_keys_for_which_no_id_is_left_are_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    users = lookup(11)
+    parameters, asked = users.variables[0].parameters, []
+    claim = parameters.claim
+
+    def claim_and_note(spec: Any, wanted: Any) -> Any:
+        asked.append(sorted(wanted.keys.tolist()))
+        return claim(spec, wanted)
+
+    monkeypatch.setattr(parameters, "claim", claim_and_note)
+    users([1, 2], training=True)
+    assert users([3, 3]).tolist() == [0, 0]
+    assert users([3]).tolist() == [0]
+    found = users(np.arange(12), training=True)
+    for _ in range(2):
+        np.testing.assert_array_equal(users(np.arange(12)), found)
+        np.testing.assert_array_equal(users(np.arange(12), training=True), found)
+    assert asked == [[1, 2], [3], [3], [0, *range(3, 12)]]
+    users.variables[0].assign(np.full(11, NO_KEY))
+    assert users([int(np.flatnonzero(found == 0)[0])], training=True)[0] > 0
+
+
+def test_nine_tenths_find_a_row_although_buckets_are_small() -> None:
+    users = lookup(200_000)
+    found = users(np.arange(180_000), training=True)
+    assert (found > 0).all()
+    assert users.stats()["refused"] == 0
+
+
+def test_rare_keys_wait() -> None:
+    users = lookup(min_count=3)
+    assert users([5, 6, 5], training=True).tolist() == [0, 0, 0]
+    assert users([5, 5]).tolist() == [0, 0]
+    five = users([5, 6], training=True).tolist()
+    assert five[0] > 0
+    assert five[1] == 0
+    assert users([6], training=True)[0] > 0
+    assert len(users) == 2
+
+
+def test_a_key_that_another_process_has_claimed_does_not_wait() -> None:
+    with local_parameters():
+        users = ps.layers.OnlineLookup(100, min_count=2)
+    found = users([5, 5], training=True)
+    users.variables[0].parameters.key_maps.forget()
+    np.testing.assert_array_equal(users([5, 5], training=True), found)
+
+
+def test_a_restored_mapping_is_the_one_that_is_used(tmp_path: pathlib.Path) -> None:
+    users = lookup(50)
+    checkpoint = ps.Checkpoint(lookup=users)
+    before = users([1, 2, 3], training=True)
+    path = checkpoint.save(tmp_path)
+    users([7, 8, 9], training=True)
+    checkpoint.restore(path)
+    assert users([1, 2, 3, 7, 8, 9]).tolist() == [*before.tolist(), 0, 0, 0]
+    fresh = lookup(50)
+    ps.Checkpoint(lookup=fresh).restore(path)
+    np.testing.assert_array_equal(fresh([1, 2, 3]), before)
+    with pytest.raises(InvalidArgumentError, match="shape"):
+        ps.Checkpoint(lookup=lookup(60)).restore(path)
+
+
+def test_assigned_keys_are_those_that_are_used() -> None:
+    users = lookup(10)
+    users([1], training=True)
+    keys = np.full(10, NO_KEY)
+    keys[4] = 77
+    users.variables[0].assign(keys)
+    assert users([1]).tolist() == [0]
+    keys = users.variables[0]
+    keys.scatter_update([4], [NO_KEY])
+    assert users([77]).tolist() == [0]
+
+
+def test_keys_that_are_assigned_during_a_lookup_are_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    users = lookup(50)
+    parameters = users.variables[0].parameters
+    # No row is free, so the search for a key does not stop early and finds it in any row.
+    before, after = np.arange(100, 150), np.arange(100, 150)
+    before[[9, 8]] = after[[5, 4]] = 7, 8
+    claim = parameters.claim
+
+    def claim_late(*arguments: Any) -> Any:
+        rows = claim(*arguments)
+        monkeypatch.undo()
+        users.variables[0].assign(after)
+        return rows
+
+    monkeypatch.setattr(parameters, "claim", claim_late)
+    users.variables[0].assign(before)
+    assert users([7, 8]).tolist() == [5, 4]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: lookup(1), "capacity must be an integer of at least 2"),
+        (lambda: lookup([]), "needs a capacity"),
+        (lambda: lookup(None), "needs a capacity, an integer or a list .*got None"),
+        (lambda: lookup("100"), "needs a capacity, an integer or a list .*got '100'"),
+        (lambda: ps.Category(9, online="yes"), "online must be True or False, got 'yes'"),
+        (lambda: ps.Category(9, hashed="no"), "hashed must be True or False, got 'no'"),
+        (lambda: lookup(10, min_count=0), "min_count must be a positive integer"),
+        (lambda: lookup([5, 5])([1, 2]), r"takes keys \[n, 2\], got shape \(2,\)"),
+    ],
+)
+def test_what_cannot_be_is_told(make: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()
+
+
+def test_floats_are_no_keys() -> None:
+    with pytest.raises(DataError, match="cast it to integers"):
+        lookup()(np.array([1.5]))
+
+
+def test_a_lookup_of_this_process_stays_in_it() -> None:
+    with pytest.raises(TypeError, match=r"strategy\.scope"):
+        pickle.dumps(lookup())
+
+
+def test_a_lookup_is_true_although_it_is_empty() -> None:
+    assert lookup()
+    assert repr(lookup([10, 5])) == "<OnlineLookup 'online_lookup' 10, 5>"
+
+
+def key_shard(rows: int = 8, **changed: Any) -> Shard:
+    start = ps.initializers.constant(NO_KEY)
+    options = {"dtype": "int64", "shape": (rows,), "initializer": start, **changed}
+    return Shard(make_spec(rows, cuts=(4,), **options), 1)
+
+
+def claim(shard: Shard, *keys: int, may_claim: bool = True) -> list[int]:
+    count = len(keys)
+    bounds = ids(*[4] * count), ids(*[8] * count)
+    return shard.claim(ids(*keys), *bounds, np.full(count, may_claim, np.uint8)).tolist()
+
+
+def test_a_snapshot_has_the_keys_of_its_moment() -> None:
+    shard = key_shard()
+    (row,) = claim(shard, 5)
+    before, version = values_of(shard), shard.version
+    snapshot = shard.snapshot()
+    assert claim(shard, 5) == [row]
+    assert shard.version == version
+    claim(shard, 6, 7)
+    assert shard.version > version
+    (block,) = snapshot.blocks()
+    np.testing.assert_array_equal(block.columns()[0], before)
+    assert (values_of(shard) != before).sum() == 2
+
+
+def test_a_claim_that_comes_again_gets_the_same() -> None:
+    shard = key_shard()
+    first = claim(shard, 5, 6)
+    assert claim(shard, 6, 5) == first[::-1]
+    assert claim(shard, 9, may_claim=False) == [NO_ROW]
+    assert shard.count_keys() == 2
+    assert claim(shard, 9, 9) == claim(shard, 9) * 2
+    assert claim(shard, *range(20, 30)).count(NO_ROW_EVER) == 9
+    assert shard.refused == 9
+    assert claim(shard, 28, 29) == [NO_ROW_EVER] * 2
+    assert shard.refused == 11
+    assert claim(shard, 29, may_claim=False) == [NO_ROW_EVER]
+    assert shard.refused == 11
+
+
+def ask(store: Store, variable: int, *keys: int, start: int = 4, stop: int = 8) -> Any:
+    arrays = [ids(*keys), ids(*[start] * len(keys)), ids(*[stop] * len(keys))]
+    header = {"kind": "claim", "items": [[variable, 1, len(keys)]]}
+    body = LateBody.of([*arrays, np.ones(len(keys), np.uint8)])
+    assert body is not None
+    return answer(store, Call(header, body.to_buffer()))
+
+
+@pytest.mark.parametrize(
+    ("changed", "arguments", "message"),
+    [
+        ({}, {"start": 3}, r"key 5 with rows \[3, 8\) cannot be on shard 1"),
+        ({}, {"stop": 9}, r"rows \[4, 9\)"),
+        ({}, {"start": 6, "stop": 6}, r"rows \[6, 6\)"),
+        ({"dtype": "float32"}, {}, "no keys"),
+        ({"shape": (8, 2)}, {}, "no keys"),
+    ],
+)
+def test_a_wrong_claim_changes_nothing(
+    changed: dict[str, Any], arguments: dict[str, int], message: str
+) -> None:
+    store = Store()
+    spec = key_shard(**changed).spec
+    shard = store.create(spec, 1)
+    before = values_of(shard)
+    with pytest.raises(InvalidArgumentError, match=message):
+        ask(store, spec.id, 5, **arguments)
+    with pytest.raises(InvalidArgumentError):
+        ask(store, spec.id, NO_KEY)
+    np.testing.assert_array_equal(values_of(shard), before)
+
+
+def test_rows_that_were_claimed_have_changed_since_the_last_checkpoint() -> None:
+    shard = key_shard()
+    claim(shard, 5)
+    shard.snapshot("first").close()
+    rows = claim(shard, 5, 6, 7)
+    snapshot = shard.snapshot("second", since="first")
+    assert snapshot.changed is not None
+    changed = snapshot.changed.between(0, 4) + shard.row_start
+    assert sorted(changed) == sorted(rows[1:])
+
+
+@pytest.mark.parametrize("kind", ["prepare", "decide", "check"])
+def test_a_closure_cannot_assign_keys(kind: str) -> None:
+    store = Store()
+    spec = key_shard().spec
+    shard = store.create(spec, 1)
+    header = {"trainer": "t", "low_water": 0, "key": [1, 0, 0], "entries": [], "rows": []}
+    for change in (
+        {"kind": "assign", "op": "set", "start": 4, "count": 1},
+        {"kind": "scatter", "op": "set", "count": 0},
+    ):
+        changes = [{**change, "shard": [spec.id, 1]}]
+        with pytest.raises(InvalidArgumentError, match=r"'table' has keys .* assign it in"):
+            answer(store, Call({**header, "kind": kind, "changes": changes}, None))
+    (row,) = claim(shard, 5)
+    assert row > 0
+
+
+def test_other_integers_can_be_assigned_by_a_closure() -> None:
+    assert key_shard().holds_keys
+    assert not key_shard(initializer=ps.initializers.zeros()).holds_keys
+    assert not Shard(make_spec(), 0).holds_keys
+
+
+class Counted(KeyClaims):
+    """Key claims whose servers go back to a checkpoint during the first request for counts."""
+
+    session = "before"
+    config = ParameterConfig()
+
+    def wait_restored(self, _error: Exception | None) -> bool:
+        return False
+
+    def _answers(self, _messages: Any) -> Any:
+        raise NotImplementedError
+
+    def ask_all(self, headers: Any, *, timeout_s: float) -> Any:  # noqa: ARG002
+        used = 7 if self.session == "after" else 0
+        self.session = "after"
+        return {ps: {"used": used, "refused": 0} for ps in headers}
+
+
+def test_keys_that_a_restore_overtook_are_counted_again() -> None:
+    assert Counted().count_keys(key_shard().spec) == {"used": 7, "refused": 0}
