@@ -65,7 +65,7 @@ class AlignedSource(Source):
 
     @functools.cached_property
     def _digest(self) -> str:
-        listed = [[split.to_json() for split in branch.splits] for branch in self.branches]
+        listed = [[split._asdict() for split in branch.splits] for branch in self.branches]
         return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
     def splits(self) -> Iterator[Split]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -12,17 +12,20 @@ from hypothesis import strategies as st
 from dataservice import windowing
 from dataservice.sharding import (
     FILE_COST_BYTES,
+    GOLDEN_GAMMA,
+    MASK64,
     TAIL_PARTS,
     TAIL_SHARE,
     Split,
     Window,
     order_key,
-    permuted,
+    splitmix64,
     total_rows,
 )
 from dataservice.split_table import SplitTable
 from dataservice.windowing import make_windows, permutation
 
+T = TypeVar("T")
 PLAIN = st.builds(
     Split,
     segment=st.integers(0, 2),
@@ -45,6 +48,15 @@ FILES = st.builds(
     st.sampled_from(["a.csv", "b.csv"]),
     st.integers(0, FILE_COST_BYTES),
 )
+
+
+def permuted(items: Iterable[T], key: int) -> list[T]:
+    """Returns `items` in the order that `permutation` has to give."""
+    result = list(items)
+    for step, last in enumerate(range(len(result) - 1, 0, -1)):
+        other = (splitmix64((key + step * GOLDEN_GAMMA) & MASK64) * (last + 1)) >> 64
+        result[last], result[other] = result[other], result[last]
+    return result
 
 
 def cut_plainly(
