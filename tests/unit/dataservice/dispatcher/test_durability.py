@@ -21,7 +21,6 @@ from dataservice.errors import (
     UnavailableError,
 )
 from dataservice.runtime.brief_lock import BriefLock
-from dataservice.runtime.clock import ManualClock
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     WAIT_S,
     ListJournal,
@@ -33,6 +32,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     service_of,
     sync,
 )
+from tests.unit.manual_clock import ManualClock
 
 
 def test_an_answer_waits_until_its_facts_are_durable() -> None:

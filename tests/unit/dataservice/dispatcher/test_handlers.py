@@ -16,7 +16,6 @@ from dataservice.dispatcher.snapshot_requests import StartSnapshot
 from dataservice.errors import FailedPreconditionError, UnavailableError
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Consumed, Ranges
-from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
 from dataservice.vocabulary import DatasetId, ShardingPolicy, SnapshotId
 from dataservice.windowing import Windows, make_windows
@@ -27,6 +26,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     plan_windows,
     register,
 )
+from tests.unit.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize("datasets", [1, 4])

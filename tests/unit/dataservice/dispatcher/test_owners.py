@@ -11,7 +11,6 @@ from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import LeaseWindows
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import FailedPreconditionError
-from dataservice.runtime.clock import ManualClock
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     ListJournal,
     add_worker,
@@ -20,6 +19,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     service_of,
     sync,
 )
+from tests.unit.manual_clock import ManualClock
 
 TIMES = {"client_timeout_s": 10.0, "worker_timeout_s": 1_000.0, "owner_timeout_s": 30.0}
 

@@ -14,7 +14,6 @@ from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import WorkerReport
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import FailedPreconditionError, NotFoundError, UnavailableError
-from dataservice.runtime.clock import ManualClock
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
@@ -27,6 +26,7 @@ from tests.unit.dataservice.dispatcher.dispatcher_services import (
     service_of,
     sync,
 )
+from tests.unit.manual_clock import ManualClock
 
 
 def test_a_silent_worker_is_lost_and_a_heard_one_is_not() -> None:

@@ -21,9 +21,9 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.soft_state import SoftState
 from dataservice.job_options import JobOptions
-from dataservice.runtime.clock import ManualClock
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
+from tests.unit.manual_clock import ManualClock
 
 BEGIN = (RowMark(ALL_WINDOWS, 0, 0, False),)
 
