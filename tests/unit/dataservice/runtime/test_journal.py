@@ -19,15 +19,15 @@ from dataservice.errors import (
     FailedPreconditionError,
     ResourceExhaustedError,
 )
-from dataservice.runtime.journal import Journal, MemoryJournal, SqliteJournal
+from dataservice.runtime.journal import Journal, SqliteJournal
 
 APPENDS = [[b"frame %d of append %d" % (i, n) * 20 for i in range(3)] for n in range(12)]
 ALL = [frame for frames in APPENDS for frame in frames]
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def journal(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterator[Journal]:
-    made = MemoryJournal() if request.param == "memory" else SqliteJournal(tmp_path / "j")
+@pytest.fixture
+def journal(tmp_path: pathlib.Path) -> Iterator[Journal]:
+    made = SqliteJournal(tmp_path / "j")
     yield made
     made.close()
 
@@ -78,7 +78,7 @@ def copy_of(files: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
     return folder / "copy"
 
 
-# --- both kinds
+# --- Frames
 
 
 def test_frames_come_back_in_order(journal: Journal) -> None:
