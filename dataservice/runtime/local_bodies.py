@@ -14,7 +14,7 @@ import pyarrow as pa
 from dataservice.runtime.message import check_header, check_size
 from dataservice.runtime.shared_memory import Body
 
-__all__ = ["room_for", "write_into", "written"]
+__all__ = ["contiguous", "room_for", "write_into"]
 
 
 def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
@@ -32,15 +32,13 @@ def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
     return size + len(header)
 
 
-def written(body: Any) -> bytes:
-    """Returns a small body as bytes."""
-    if isinstance(body, bytes):
+def contiguous(body: pa.Buffer | bytes | Body) -> pa.Buffer | bytes:
+    """Returns a body as one piece of memory; only a `Body` is written to get it."""
+    if isinstance(body, pa.Buffer | bytes):
         return body
-    if isinstance(body, pa.Buffer):
-        return bytes(body)
     target = pa.allocate_buffer(body.room)
     first, size = body.write_into(target)
-    return bytes(target.slice(first, size))
+    return target.slice(first, size)
 
 
 def write_into(body: Any, target: pa.Buffer) -> tuple[int, int]:

@@ -24,7 +24,7 @@ from dataservice.errors import (
     DeadlineExceededError,
     UnavailableError,
 )
-from dataservice.runtime.local_bodies import room_for, write_into, written
+from dataservice.runtime.local_bodies import contiguous, room_for, write_into
 from dataservice.runtime.local_messages import MAX_TEXT_BYTES, Packet, pack
 from dataservice.runtime.message import Kind, Received
 from dataservice.runtime.packet_socket import SLICE_S, PacketSocket
@@ -117,7 +117,7 @@ class LocalConnection:
     ) -> None:
         text, body_bytes = header, None
         if body is not None:
-            data = written(body)
+            data = bytes(contiguous(body))
             text, body_bytes = header + data, len(data)
         packet = Packet(kind, len(header), body_bytes, text, released=released)
         self._packets.send(pack(packet), self._peer_segments, deadline_s)
