@@ -18,6 +18,7 @@ from dataservice.dataset.stream import (
     BatchStream,
     RunContext,
     State,
+    SuccessiveStream,
     Transform,
     TransformStream,
 )
@@ -131,15 +132,15 @@ class Conform(RowOperator):
         return lambda batch, _location: conform(batch, self.schema, what=_WHAT)
 
 
-class _ConcatenateStream(BatchStream):
+class _ConcatenateStream(SuccessiveStream):
     """The parts of a chain one after the other."""
 
     def __init__(self, node: Concatenate, context: RunContext) -> None:
+        super().__init__()
         self._node = node
         self._parts = node.parts
         self._context = context
         self._part = 0
-        self._stream: BatchStream | None = None
         self._schema: pa.Schema | None = None
 
     def __next__(self) -> pa.RecordBatch:
@@ -175,14 +176,6 @@ class _ConcatenateStream(BatchStream):
     def restore(self, state: State) -> None:
         self._part, inner = _part_at(state, len(self._parts))
         self._opened().restore(inner)
-
-    def close(self) -> None:
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
-
-    def location(self) -> str:
-        return "" if self._stream is None else self._stream.location()
 
 
 def _part_at(state: State, parts: int) -> tuple[int, State]:

@@ -41,7 +41,6 @@ from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.arguments import integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 
-_ALL_ROWS: Final = 1 << 62
 # Elements to try if the first ones have no rows; a generator's first sample is only one element.
 # Not more, because the dataset of each element may have to open a file.
 _FURTHER_ELEMENTS: Final = 64
@@ -234,7 +233,7 @@ class _InterleaveStream(BatchStream):
         return True
 
     def _element(self, cutter: RowCutter) -> pa.RecordBatch | None:
-        return cutter.piece(_ALL_ROWS if self._node.input.batched else 1)
+        return cutter.piece(None if self._node.input.batched else 1)
 
     def _slot(self, element: pa.RecordBatch, before: State, number: int) -> _Slot:
         nested = self._node.nested(element, number, self._context, self._input.location())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,8 +29,6 @@ from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import BatchStream, RowCutter, RunContext, State, TransformStream
 from dataservice.errors import InvalidArgumentError
 from dataservice.runtime.number_arrays import from_numbers
-
-_ALL_ROWS: Final = 1 << 62
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -220,7 +218,7 @@ class _MixStream(BatchStream):
         """Takes the next elements by the choices at `left`; the others' datasets have ended."""
         if self._whole_batches:
             self._choices.advance(int(left[0]) + 1)
-            batch = self._cutters[self._last].piece(_ALL_ROWS)
+            batch = self._cutters[self._last].piece()
             assert batch is not None
             return batch
         ready = self._ready(choices[left])
