@@ -242,13 +242,13 @@ def _over(node: Node, changed: Mapping[int, Node]) -> Node:
     return node if same else node.with_inputs(*inputs)
 
 
-def freeze_schemas(root: Node, context: RunContext | None = None) -> Node:
+def freeze_schemas(root: Node) -> Node:
     """Returns the plan with every schema filled in that its nodes would infer.
 
     Otherwise each process that runs a part of the plan would infer schemas from the rows that it
     sees. Reads the beginning of the sources and runs functions on a few rows.
     """
-    context = context or RunContext()
+    context = RunContext()
     tried: dict[int, Node] = {}
     frozen: dict[int, Node] = {}
     for node in walk(root):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import pyarrow as pa
@@ -90,23 +90,33 @@ class Concatenate(Node):
 
         If the plan has a schema, returns that.
         """
-        if self.schema is not None:
-            return self.schema
-        if not any(lacks_type(kind) for kind in first.types):
-            return first
-        others = [part.sample(context).schema for part in self.parts[1:]]
-        return completed_schema([first, *others])
+        return self.schema or completed_by(self.parts[1:], first, context)
 
     def sample(self, context: RunContext) -> pa.RecordBatch:
-        samples = [part.sample(context) for part in self.parts]
-        schema = completed_schema([sample.schema for sample in samples])
-        alike = [conform(sample, schema, what=_WHAT) for sample in samples]
+        alike = samples_alike(self.parts, context, what=_WHAT)
         some = [sample for sample in alike if sample.num_rows] or alike
         # A larger sample is asked for if the rows of the first part were not enough.
         return concat_batches(some) if context.sample_rows > SAMPLE_ROWS else some[0]
 
     def cardinality(self) -> int:
         return sum_of_cardinalities([part.cardinality() for part in self.parts])
+
+
+def completed_by(others: Iterable[Node], first: pa.Schema, context: RunContext) -> pa.Schema:
+    """Returns `first`, with types from samples of the `others` where it has the type null.
+
+    Samples them only then, since that runs their sources and functions a second time.
+    """
+    if not any(lacks_type(kind) for kind in first.types):
+        return first
+    return completed_schema([first, *(node.sample(context).schema for node in others)])
+
+
+def samples_alike(nodes: Iterable[Node], context: RunContext, *, what: str) -> list[pa.RecordBatch]:
+    """Returns a sample of each node, all with the completed schema of the first."""
+    samples = [node.sample(context) for node in nodes]
+    schema = completed_schema([sample.schema for sample in samples])
+    return [conform(sample, schema, what=what) for sample in samples]
 
 
 def completed_schema(schemas: Sequence[pa.Schema]) -> pa.Schema:
