@@ -208,12 +208,6 @@ def check_depth(root: Node) -> None:
         )
 
 
-def check_deterministic(value: Any) -> None:
-    """Raises InvalidArgumentError unless `value` is True or False."""
-    if not isinstance(value, bool):
-        raise InvalidArgumentError(f"deterministic must be True or False, got {value!r}")
-
-
 def sum_of_cardinalities(parts: Sequence[int]) -> int:
     """Returns how many elements several datasets have together."""
     for special in (INFINITE_CARDINALITY, UNKNOWN_CARDINALITY):

@@ -20,7 +20,6 @@ from dataservice.dataset.node import (
     INFINITE_CARDINALITY,
     UNKNOWN_CARDINALITY,
     Node,
-    check_deterministic,
     register_node,
     rows_of_known,
 )
@@ -38,7 +37,7 @@ from dataservice.dataset.stream import (
     State,
 )
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
-from dataservice.runtime.arguments import integer_at_least
+from dataservice.runtime.arguments import check_true_or_false, integer_at_least
 from dataservice.runtime.number_arrays import from_numbers
 
 # Elements to try if the first ones have no rows; a generator's first sample is only one element.
@@ -74,7 +73,7 @@ class Interleave(Operator):
         for name in ("cycle_length", "block_length"):
             value = integer_at_least(getattr(self, name), 1, f"interleave {name}")
             object.__setattr__(self, name, value)
-        check_deterministic(self.deterministic)
+        check_true_or_false(deterministic=self.deterministic)
 
     @property
     def unrepeatable(self) -> str:
