@@ -157,20 +157,14 @@ def _check_coordinated(arguments: ReadArguments) -> None:
             f"{arguments.policy.name}; under OFF each worker runs the endless dataset, so "
             "shuffle it without a seed"
         )
-    for name, is_given in (
-        ("target_workers='LOCAL': Coordinated reads require non-local workers", _is_local(options)),
-        ("on_error='skip': consumers would not learn what is left out", _skips(options)),
+    for name, value, reason in (
+        ("target_workers", "LOCAL", "Coordinated reads require non-local workers"),
+        ("on_error", "skip", "consumers would not learn what is left out"),
     ):
-        if is_given:
-            raise InvalidArgumentError(f"num_consumers cannot be combined with {name}")
-
-
-def _is_local(options: JobOptions) -> bool:
-    return options.target_workers == "LOCAL"
-
-
-def _skips(options: JobOptions) -> bool:
-    return options.on_error == "skip"
+        if getattr(options, name) == value:
+            raise InvalidArgumentError(
+                f"num_consumers cannot be combined with {name}={value!r}: {reason}"
+            )
 
 
 def check_endless(arguments: ReadArguments, cardinality: int) -> None:
