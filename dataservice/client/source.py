@@ -28,7 +28,7 @@ from dataservice.dataset.node import (
 )
 from dataservice.dataset.plan import decode_plan
 from dataservice.dataset.stream import BatchStream, RunContext
-from dataservice.dataset.tolerance import tolerant
+from dataservice.dataset.tolerance import as_run
 from dataservice.job_options import JobOptions
 from dataservice.ranges import Ranges
 from dataservice.vocabulary import EXACTLY_ONCE, ShardingPolicy
@@ -125,8 +125,7 @@ class ServiceSource(Node):
         """
         with DispatcherConnection(self.target) as connection:
             registered = connection.get_dataset(self.dataset_id, timeout_s=self.timeout_s)
-        node = decode_plan(registered.plan)
-        return (tolerant(node) if self.on_error == "skip" else node).sample(context)
+        return as_run(decode_plan(registered.plan), self.on_error).sample(context)
 
     @property
     def is_repeatable(self) -> bool:

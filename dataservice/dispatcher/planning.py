@@ -80,8 +80,7 @@ def plan_snapshot(plan: bytes) -> WindowPlan | None:
 
 def _decoded(plan: bytes, options: JobOptions) -> Node:
     from dataservice.dataset.plan import decode_plan
-    from dataservice.dataset.tolerance import tolerant
+    from dataservice.dataset.tolerance import as_run
 
-    node = decode_plan(plan)
     # With on_error="skip", files that cannot be planned are left for workers to count and report.
-    return tolerant(node) if options.on_error == "skip" else node
+    return as_run(decode_plan(plan), options.on_error)

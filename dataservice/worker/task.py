@@ -24,7 +24,7 @@ from dataservice.dataset.splits import Linear, linearise, open_window, transform
 from dataservice.dataset.static_sharding import Share, share_of
 from dataservice.dataset.stream import BatchStream, RunContext
 from dataservice.dataset.timing import OperatorTimes
-from dataservice.dataset.tolerance import tolerant
+from dataservice.dataset.tolerance import as_run
 from dataservice.runtime.frames import Compression
 from dataservice.sharding import Split
 from dataservice.worker.leases import Lease
@@ -56,8 +56,7 @@ class Pipeline:
         self, plan: bytes, compression: str, *, allow_functions: bool, on_error: str = "raise"
     ) -> None:
         self.compression = _CODECS.get(compression)
-        node = decode_plan(plan)
-        self._node = tolerant(node) if on_error == "skip" else node
+        self._node = as_run(decode_plan(plan), on_error)
         self._allow_functions = allow_functions
         self._shares: dict[Share, Node] = {}
 
