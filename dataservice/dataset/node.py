@@ -216,6 +216,11 @@ def sum_of_cardinalities(parts: Sequence[int]) -> int:
     return sum(parts)
 
 
+def none_or_endless(elements: int) -> int:
+    """Returns the cardinality of a plan of which is only known that it preserves 0 and infinity."""
+    return elements if elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+
+
 def unrepeatable(root: Node) -> str:
     """Names the functions because of which a plan cannot be replayed; "" if it can be."""
     return ", ".join(node.unrepeatable for node in walk(root) if node.unrepeatable)

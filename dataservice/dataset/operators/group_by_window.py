@@ -11,9 +11,8 @@ import pyarrow as pa
 from dataservice.dataset.columns import no_rows
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
     Node,
+    none_or_endless,
     register_node,
     rows_of_known,
 )
@@ -122,8 +121,7 @@ class GroupByWindow(Operator):
         return self.reduced(0, [window], context, 0).sample(context)
 
     def cardinality(self) -> int:
-        elements = self.input.cardinality()
-        return elements if elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+        return none_or_endless(self.input.cardinality())
 
 
 class _GroupStream(BatchStream):

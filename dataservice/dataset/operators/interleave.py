@@ -17,9 +17,8 @@ import pyarrow as pa
 from dataservice.dataset.columns import concat_batches, conform, no_rows
 from dataservice.dataset.function import Function, call_user
 from dataservice.dataset.node import (
-    INFINITE_CARDINALITY,
-    UNKNOWN_CARDINALITY,
     Node,
+    none_or_endless,
     register_node,
     rows_of_known,
 )
@@ -144,8 +143,7 @@ class Interleave(Operator):
         return conform(rows, self.schema, what=_WHAT)
 
     def cardinality(self) -> int:
-        elements = self.input.cardinality()
-        return elements if elements in (0, INFINITE_CARDINALITY) else UNKNOWN_CARDINALITY
+        return none_or_endless(self.input.cardinality())
 
 
 def _joined(samples: list[pa.RecordBatch]) -> pa.RecordBatch:
