@@ -28,13 +28,12 @@ from dataservice.client.streams import StreamTable, stop_threads
 from dataservice.client.taken_element import TakenElement
 from dataservice.client.targets import Targets
 from dataservice.client.tasks import TaskMark, TaskTracker
-from dataservice.client.tracker import RowMark
 from dataservice.client.worker_stream import SILENCE_S, StreamEvents, WorkerStream, failure_of
 from dataservice.config import DEFAULT_DISPATCHER_TIMEOUT_MS
 from dataservice.dataset.columns import encoded_bytes
 from dataservice.dataset.omission_log import OmissionLog
 from dataservice.errors import CancelledError, DataServiceError
-from dataservice.ranges import Consumed
+from dataservice.ranges import Consumed, RowMark
 from dataservice.runtime.identity import host_identity
 from dataservice.runtime.in_process import is_served_here
 from dataservice.runtime.interrupts import NO_INTERRUPTS, HeldInterrupts

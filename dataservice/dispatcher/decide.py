@@ -13,7 +13,6 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher import shares
 from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.leasing import consumed_facts
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.registrations import Dataset
 from dataservice.dispatcher.requests import (
     Decision,
@@ -26,6 +25,7 @@ from dataservice.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,

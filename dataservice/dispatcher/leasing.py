@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataservice.dispatcher import caching, ordering, positions, quarantine, shares
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.jobs import Iteration
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
     Decision,
@@ -27,6 +27,7 @@ from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import FailedPreconditionError, InvalidArgumentError
+from dataservice.ranges import RowMark
 from dataservice.stream_counts import workers_per_reader
 from dataservice.vocabulary import IterationId, ReaderId
 

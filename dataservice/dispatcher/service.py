@@ -26,7 +26,6 @@ from dataservice.dispatcher.long_polls import LongPolls
 from dataservice.dispatcher.opening_handlers import Lister, OpeningHandlers, Planner
 from dataservice.dispatcher.overview import Overview
 from dataservice.dispatcher.owners import OwnerWaits
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.registrations import Dataset, Worker
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
@@ -47,6 +46,7 @@ from dataservice.dispatcher.soft_state import SoftState
 from dataservice.dispatcher.state_store import StateStore
 from dataservice.dispatcher.worker_set import WorkersUpdate
 from dataservice.omissions import NOTHING, Omitted
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import (
     DatasetId,
     IterationId,

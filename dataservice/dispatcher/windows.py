@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, filterfalse, islice
 
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.suspicion import Quarantined, Suspicions, describe_window
 from dataservice.dispatcher.window_records import Phase, ReaderWindows, Round, WindowRecord
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Window
 from dataservice.vocabulary import ReaderId, WorkerId
 

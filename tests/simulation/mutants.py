@@ -22,10 +22,9 @@ from dataservice.dispatcher.jobs import Iteration
 from dataservice.dispatcher.journal_frames import decode_frame
 from dataservice.dispatcher.liveness import Deadlines
 from dataservice.dispatcher.long_polls import LongPolls
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.wire.elements import RowSpan
 from dataservice.worker.dispatcher_link import DispatcherLink, StreamLeases
 from dataservice.worker.rebatch import Rebatcher

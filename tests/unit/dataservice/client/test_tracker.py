@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dataservice.client.tracker import RowMark, Tracker
+from dataservice.client.tracker import Tracker
 from dataservice.errors import DataLossError
+from dataservice.ranges import RowMark
 from dataservice.wire.elements import NO_WINDOW, RowSpan
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from dataservice.dispatcher import decide, leasing, lifecycle, opening
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
     LeaseAnswer,
@@ -25,6 +25,7 @@ from dataservice.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, apply, plan_of

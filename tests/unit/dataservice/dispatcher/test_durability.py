@@ -10,7 +10,6 @@ import pytest
 
 from dataservice.dispatcher.commit import GroupCommit
 from dataservice.dispatcher.journal_frames import decode_frame
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import ReaderReport, WorkerReport
 from dataservice.dispatcher.requests import Sync
 from dataservice.dispatcher.service import DispatcherService
@@ -20,6 +19,7 @@ from dataservice.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from dataservice.ranges import RowMark
 from dataservice.runtime.brief_lock import BriefLock
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     WAIT_S,

@@ -20,7 +20,7 @@ from dataservice.dispatcher import decide, leasing, opening, quarantine
 from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
     LeaseAnswer,
@@ -32,6 +32,7 @@ from dataservice.dispatcher.requests import (
 )
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import NotFoundError
+from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted

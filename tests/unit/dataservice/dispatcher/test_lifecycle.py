@@ -13,7 +13,7 @@ from dataservice.dispatcher.compaction import facts_of
 from dataservice.dispatcher.history import ENDINGS_KEPT, JobHistory
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     Decision,
     LeaseWindows,
@@ -26,7 +26,7 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted

@@ -8,11 +8,11 @@ import pytest
 
 from dataservice.dispatcher import decide, leasing, opening, ordering
 from dataservice.dispatcher import events as ev
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import LeaseWindows, RegisterDataset, Sync
 from dataservice.dispatcher.state import DispatcherState
 from dataservice.errors import FailedPreconditionError
 from dataservice.job_options import JobOptions
+from dataservice.ranges import RowMark
 from tests.unit.dataservice.dispatcher.dispatcher_facts import OPEN, commit, plan_of
 
 WINDOWS = 100

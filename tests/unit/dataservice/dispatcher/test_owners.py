@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from dataservice.dispatcher.invariants import check_invariants
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.requests import LeaseWindows
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import FailedPreconditionError
+from dataservice.ranges import RowMark
 from tests.unit.dataservice.dispatcher.dispatcher_services import (
     ListJournal,
     add_worker,

@@ -15,7 +15,7 @@ from dataservice.dispatcher.images import image_of
 from dataservice.dispatcher.images import table_of as table_from
 from dataservice.dispatcher.invariants import check_invariants, check_windows
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
-from dataservice.dispatcher.plans import RowMark, WindowPlan, with_division
+from dataservice.dispatcher.plans import WindowPlan, with_division
 from dataservice.dispatcher.requests import LeaseWindows, OpenIteration, RegisterDataset, Sync
 from dataservice.dispatcher.resumption import SavedPosition
 from dataservice.dispatcher.state import DispatcherState
@@ -26,7 +26,7 @@ from dataservice.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ANY_DIVISION, ShardingPolicy
 from tests.unit.dataservice.dispatcher.dispatcher_facts import compacted

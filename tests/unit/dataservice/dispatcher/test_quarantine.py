@@ -11,7 +11,7 @@ from dataservice.dispatcher import events as ev
 from dataservice.dispatcher.invariants import check_invariants
 from dataservice.dispatcher.journal_frames import decode_frame, encode_frame
 from dataservice.dispatcher.leasing import answer_sync, give_back, lease_windows, sync
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.requests import (
     ALL_WINDOWS,
     Decision,
@@ -23,6 +23,7 @@ from dataservice.dispatcher.state import DispatcherState
 from dataservice.dispatcher.suspicion import MAX_DEATHS
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import DataLossError
+from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from dataservice.dispatcher.endpoint import DispatcherEndpoint
-from dataservice.dispatcher.plans import RowMark
 from dataservice.dispatcher.reports import WorkerReport
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.errors import FailedPreconditionError, NotFoundError, UnavailableError
+from dataservice.ranges import RowMark
 from dataservice.vocabulary import ShardingPolicy
 from dataservice.wire import dispatcher_pb2 as pb
 from tests.unit.dataservice.dispatcher.dispatcher_services import (

@@ -16,12 +16,12 @@ from dataservice.dispatcher.images import image_from_json, image_of, image_to_js
 from dataservice.dispatcher.images import table_of as table_from_image
 from dataservice.dispatcher.invariants import check_windows
 from dataservice.dispatcher.journal_frames import FACTS, decode_frame, encode_frame
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.state import DEPARTED_READERS_KEPT, DispatcherState
 from dataservice.dispatcher.window_records import Phase
 from dataservice.dispatcher.windows import WindowTable
 from dataservice.errors import DataLossError
-from dataservice.ranges import Consumed, Ranges
+from dataservice.ranges import Consumed, Ranges, RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.dataservice.dispatcher import dispatcher_facts

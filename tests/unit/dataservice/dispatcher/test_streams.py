@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from dataservice.dispatcher.plans import RowMark, WindowPlan
+from dataservice.dispatcher.plans import WindowPlan
 from dataservice.dispatcher.presence import Presence
 from dataservice.dispatcher.reports import ReaderReport
 from dataservice.dispatcher.requests import (
@@ -21,6 +21,7 @@ from dataservice.dispatcher.requests import (
 from dataservice.dispatcher.service import DispatcherService
 from dataservice.dispatcher.soft_state import SoftState
 from dataservice.job_options import JobOptions
+from dataservice.ranges import RowMark
 from dataservice.sharding import Split
 from dataservice.vocabulary import ShardingPolicy
 from tests.unit.manual_clock import ManualClock
