@@ -26,8 +26,8 @@ from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.linear import with_tail, without_tail
 from dataservice.dataset.linearise import linearise
-from dataservice.dataset.node import INFINITE_CARDINALITY, Node, unrepeatable
-from dataservice.dataset.plan import decode_plan, fingerprint, freeze_schemas
+from dataservice.dataset.node import INFINITE_CARDINALITY, Node, freeze_schemas, unrepeatable
+from dataservice.dataset.plan import decode_plan, fingerprint
 from dataservice.dataset.seeds import drawn_seeds
 from dataservice.dataset.static_sharding import check_policy
 from dataservice.dataset.tolerance import as_run

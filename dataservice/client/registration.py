@@ -14,8 +14,8 @@ from dataservice.client.connection import DEFAULT_TIMEOUT_S, DispatcherConnectio
 from dataservice.client.delivery_guarantee import warn_of_registered
 from dataservice.client.source import ServiceSource
 from dataservice.dataset.dataset import Dataset
-from dataservice.dataset.node import Node, walk
-from dataservice.dataset.plan import encode_plan, fingerprint, freeze_schemas
+from dataservice.dataset.node import Node, freeze_schemas, walk
+from dataservice.dataset.plan import encode_plan, fingerprint
 from dataservice.dataset.tolerance import as_run, check_on_error
 from dataservice.errors import InvalidArgumentError, InvalidTypeError
 from dataservice.runtime.frames import encode_schema

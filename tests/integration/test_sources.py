@@ -16,11 +16,13 @@ import pytest
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import UNKNOWN_CARDINALITY
 from dataservice.dataset.optimise import optimise
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import SchemaError, SourceError, UserFunctionError
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
 
 ROWS = 3_000

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from dataservice import SHARD_HINT
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.node import INFINITE_CARDINALITY, UNKNOWN_CARDINALITY
 from dataservice.dataset.plan import decode_plan, encode_plan
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
     FailedPreconditionError,
@@ -21,6 +22,7 @@ from dataservice.errors import (
     SourceError,
     UnsplittableError,
 )
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, numbers, run, values
 
 

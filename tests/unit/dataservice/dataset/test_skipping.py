@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dataservice import Dataset
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.omission_log import OmissionLog, OmissionOutbox
 from dataservice.dataset.operators import base
-from dataservice.dataset.splits import linearise
 from dataservice.dataset.stream import RunContext
 from dataservice.dataset.tolerance import narrowed, tolerant
 from dataservice.errors import (

@@ -11,11 +11,12 @@ import pytest
 
 from dataservice import ShardingPolicy
 from dataservice.dataset.dataset import Dataset
+from dataservice.dataset.linearise import linearise
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.plan import decode_plan, encode_plan
 from dataservice.dataset.snapshot_folder import SnapshotFolder
 from dataservice.dataset.snapshot_format import Done, Metadata
-from dataservice.dataset.splits import linearise, open_window, plan_splits, plan_windows
+from dataservice.dataset.splits import open_window, plan_splits
 from dataservice.dataset.static_sharding import Share, list_sources, share_of
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import (
@@ -27,6 +28,7 @@ from dataservice.errors import (
     UnsplittableError,
     UserFunctionError,
 )
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import check_positions, run, values
 
 SCHEMA = pa.schema({"x": pa.int64()})

@@ -12,16 +12,12 @@ from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.expressions import col
-from dataservice.dataset.splits import (
-    linearise,
-    open_window,
-    plan_splits,
-    plan_windows,
-    transform_batch,
-)
+from dataservice.dataset.linearise import linearise
+from dataservice.dataset.splits import open_window, plan_splits, transform_batch
 from dataservice.dataset.stream import RunContext
 from dataservice.errors import InvalidArgumentError
 from dataservice.sharding import Split
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import numbers, run, values
 
 CONTEXT = RunContext()

@@ -17,14 +17,16 @@ from hypothesis import strategies as st
 
 from dataservice.dataset.dataset import Dataset
 from dataservice.dataset.linearise import linearise
-from dataservice.dataset.plan import encode_plan, freeze_schemas
-from dataservice.dataset.splits import plan_splits, plan_windows
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
+from dataservice.dataset.splits import plan_splits
 from dataservice.dispatcher.planning import plan_snapshot
 from dataservice.errors import SourceError
 from dataservice.sharding import WINDOW_BYTES, Split, divided, window_target_elements
 from dataservice.split_table import SplitTable
 from dataservice.worker.leases import Lease
 from dataservice.worker.task import Pipeline
+from tests.planned_windows import plan_windows
 from tests.unit.dataservice.dataset.checkpoint_checker import numbers, run, values
 from tests.unit.dataservice.dataset.test_interleave import by_definition
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataservice as ds
-from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
 from dataservice.sharding import Split
 from dataservice.wire import dispatcher_pb2 as pb
 from dataservice.worker.leases import Lease

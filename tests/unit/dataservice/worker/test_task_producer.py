@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
 from dataservice.dataset.static_sharding import Share, list_sources
 from dataservice.errors import CancelledError, DataLossError, InvalidArgumentError
 from dataservice.ranges import Pairs, Ranges

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import dataservice as ds
-from dataservice.dataset.plan import encode_plan, freeze_schemas
+from dataservice.dataset.node import freeze_schemas
+from dataservice.dataset.plan import encode_plan
 from dataservice.errors import CancelledError, UnavailableError
 from dataservice.runtime.message import Message
 from dataservice.wire import dispatcher_pb2 as pb
