@@ -17,8 +17,6 @@ from typing import Final, Protocol
 from dataservice.errors import DeadlineExceededError
 from dataservice.runtime.owned_socket import OwnedSocket, lost
 
-__all__ = ["ByteStream", "PlainStream", "TlsStream"]
-
 # The interval at which a waiting thread checks again, in case a wake-up got lost.
 _SLICE_S: Final = 0.25
 # As plain numbers, since combining enum flags takes a microsecond.

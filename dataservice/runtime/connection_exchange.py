@@ -31,8 +31,6 @@ from dataservice.runtime.message import (
 )
 from dataservice.runtime.shared_memory import Body
 
-__all__ = ["Connection", "ConnectionExchange"]
-
 
 class Connection(Protocol):
     """One end of a connection; both ends behave alike. Thread safe.

@@ -18,16 +18,6 @@ import pyarrow as pa
 from dataservice.errors import DataLossError, InvalidArgumentError
 from dataservice.runtime.checksum import aligned
 
-__all__ = [
-    "BatchBody",
-    "BatchEncoder",
-    "Compression",
-    "decode_batch",
-    "decode_schema",
-    "encode_batch",
-    "encode_schema",
-]
-
 Compression = Literal["lz4", "zstd"]
 
 _ONE_THREAD = pa.ipc.IpcWriteOptions(use_threads=False)

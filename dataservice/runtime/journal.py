@@ -31,8 +31,6 @@ from dataservice.errors import (
 from dataservice.runtime.durable import sync_folder
 from dataservice.runtime.write_ahead_log import REMEDY, check_log
 
-__all__ = ["Journal", "SqliteJournal"]
-
 logger = logging.getLogger(__name__)
 
 _FORMAT = 1

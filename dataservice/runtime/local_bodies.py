@@ -14,8 +14,6 @@ import pyarrow as pa
 from dataservice.runtime.message import check_header, check_size
 from dataservice.runtime.shared_memory import Body
 
-__all__ = ["contiguous", "room_for", "write_into"]
-
 
 def room_for(header: bytes, body: pa.Buffer | bytes | Body | None) -> int:
     """Returns the bytes that header and body need; raises InvalidArgumentError if too many."""

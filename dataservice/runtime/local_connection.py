@@ -32,8 +32,6 @@ from dataservice.runtime.segment_pool import SegmentPool
 from dataservice.runtime.shared_memory import Body, OwnSegment, PeerSegments
 from dataservice.vocabulary import SHARED_MEMORY
 
-__all__ = ["LocalConnection"]
-
 logger = logging.getLogger(__name__)
 
 

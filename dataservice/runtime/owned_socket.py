@@ -16,8 +16,6 @@ from typing import Final
 
 from dataservice.errors import UnavailableError
 
-__all__ = ["OwnedSocket", "is_gone_by", "lost"]
-
 _GONE: Final = frozenset(
     {errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF, errno.ECONNABORTED}
 )

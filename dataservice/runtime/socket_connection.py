@@ -27,8 +27,6 @@ from dataservice.runtime.message import Kind, Received, check_header, check_size
 from dataservice.runtime.shared_memory import Body
 from dataservice.runtime.socket_messages import MessageParser, head_of
 
-__all__ = ["SocketConnection"]
-
 logger = logging.getLogger(__name__)
 
 _DISCARDED_BYTES: Final = 16 << 10

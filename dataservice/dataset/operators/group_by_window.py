@@ -19,7 +19,8 @@ from dataservice.dataset.node import (
 from dataservice.dataset.operators.base import Operator
 from dataservice.dataset.operators.element_key import key_function, keys_of
 from dataservice.dataset.operators.nested import dataset_of, node_of
-from dataservice.dataset.operators.windows import Window, WindowGatherer
+from dataservice.dataset.operators.open_windows import Window
+from dataservice.dataset.operators.windows import WindowGatherer
 from dataservice.dataset.seeds import settle_seeds
 from dataservice.dataset.stream import BatchStream, RunContext, State
 from dataservice.errors import InvalidArgumentError
