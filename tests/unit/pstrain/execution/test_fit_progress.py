@@ -14,7 +14,7 @@ from pstrain.callbacks.base import CallbackList
 from pstrain.errors import RolledBackError, UnimplementedError
 from pstrain.execution.progress import Progress, is_unfinished
 from pstrain.execution.resumption import recovery
-from pstrain.training import Loop
+from pstrain.training import EpochPlan, Loop
 
 
 class Iterator:
@@ -123,7 +123,7 @@ def test_a_pass_is_used_up_when_nobody_has_any_left(is_at_end: bool) -> None:
     progress, _, _, calls = new_progress(epochs=1)
     executor: Any = Executor()
     executor.is_at_end = is_at_end
-    Loop(Model(), None, executor, progress, calls).train()  # type: ignore[arg-type]
+    Loop(Model(), None, executor, progress, calls, EpochPlan()).train()  # type: ignore[arg-type]
     assert progress.is_inside is not is_at_end
 
 
