@@ -256,7 +256,8 @@ class BaseVariable(ValueOperators, Hinting):
             shape = np.shape(value)
         except ValueError as error:
             raise InvalidArgumentError(
-                f"the value for variable {self.name!r} of shape {self.shape} is no array: {error}"
+                f"the value for variable {self.name!r} of shape {self.shape} is not an array: "
+                f"{error}"
             ) from error
         if shape not in ((), self.shape):
             raise InvalidArgumentError(

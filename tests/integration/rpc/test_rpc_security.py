@@ -152,7 +152,7 @@ def test_bad_certificates_are_named(box: EchoBox, tls: TlsConfig) -> None:
     missing = TlsConfig(cert_path="no-such.pem", key_path=tls.key_path)
     with pytest.raises(FailedPreconditionError, match=r"no-such\.pem"):
         serve(box, tls=missing).start()
-    with pytest.raises(InvalidArgumentError, match=r"test_rpc_security\.py are no PEM files"):
+    with pytest.raises(InvalidArgumentError, match=r"test_rpc_security\.py are not PEM files"):
         serve(box, tls=TlsConfig(cert_path=__file__, key_path=__file__)).start()
     with pytest.raises(InvalidArgumentError, match=r"test_rpc_security\.py holds no certificate"):
         connect(1, tls=TlsConfig(ca_path=__file__))

@@ -93,8 +93,8 @@ def test_labels_may_be_columns_and_lists_of_one(score: Any) -> None:
         assert found is None or float(found) == float(expected)
     for wrong, words in [
         (pa.array([0, 1, None, 0]), "labels hold 1 nulls: filter them out"),
-        (pa.array([[0], [1], [1, 1], [0]]), "labels are no numbers but list<item: int64>"),
-        (np.array(["no", "yes", "yes", "no"]), "labels are no numbers but <U3: map them"),
+        (pa.array([[0], [1], [1, 1], [0]]), "labels are not numbers but list<item: int64>"),
+        (np.array(["no", "yes", "yes", "no"]), "labels are not numbers but <U3: map them"),
     ]:
         with pytest.raises(DataError, match=words):
             score(wrong, probabilities)

@@ -196,10 +196,10 @@ def test_a_mean_shows_values_that_are_not_numbers() -> None:
 @pytest.mark.parametrize(
     ("values", "weights", "message"),
     [
-        ("a", None, "metric 'mean': values are no numbers but <U1: map them to numbers"),
-        (None, None, "metric 'mean': values are no numbers but None"),
-        ([[1.0], [1.0, 2.0]], None, "values are no numbers but lists of several lengths"),
-        ([1.0], ["a"], "metric 'mean': weights are no numbers but <U1"),
+        ("a", None, "metric 'mean': values are not numbers but <U1: map them to numbers"),
+        (None, None, "metric 'mean': values are not numbers but None"),
+        ([[1.0], [1.0, 2.0]], None, "values are not numbers but lists of several lengths"),
+        ([1.0], ["a"], "metric 'mean': weights are not numbers but <U1"),
     ],
 )
 def test_a_mean_of_what_is_no_number_is_an_error(values: Any, weights: Any, message: str) -> None:

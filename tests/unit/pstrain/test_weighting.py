@@ -141,7 +141,7 @@ def test_evaluation_weighs_the_loss_and_weighted_metrics() -> None:
         (ROWS | {"sample_weight": WEIGHTS}, {"sample_weight": WEIGHTS}, InvalidArgumentError,
          "already: give sample_weight='sample_weight'"),
         (ROWS, {"sample_weight": "w"}, DataError, "no column 'w' of weights; it has d, label"),
-        (ROWS, {"sample_weight": np.full(6, np.inf)}, DataError, "row 0: inf is no weight"),
+        (ROWS, {"sample_weight": np.full(6, np.inf)}, DataError, "row 0: inf is not a weight"),
         (ROWS | {"w": pa.array([None, *WEIGHTS[1:]])}, {"sample_weight": "w"}, DataError,
          "weights of column 'w' hold 1 nulls"),
         (ROWS, {"class_weight": {2: 1.0}}, InvalidArgumentError, "labels 0 and 1, got 2"),

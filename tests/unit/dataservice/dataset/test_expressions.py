@@ -190,7 +190,7 @@ def test_clip_leaves_nan_and_null() -> None:
 @pytest.mark.parametrize("value", [0.5, math.nan, math.inf, -1, 256])
 def test_fill_null_takes_what_the_column_can_hold(value: float) -> None:
     batch = pa.RecordBatch.from_pydict({"u": pa.array([1, None], pa.uint8())})
-    with pytest.raises(SchemaError, match=rf"fill_null\({value}\) is no value of uint8.*cast"):
+    with pytest.raises(SchemaError, match=rf"fill_null\({value}\) is not a value of uint8.*cast"):
         col("u").fill_null(value).evaluate(batch)
     assert col("u").fill_null(2.0).evaluate(batch).to_pylist() == [1, 2]
     wider = col("u").cast("float64").fill_null(value).evaluate(batch)

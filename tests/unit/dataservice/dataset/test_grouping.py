@@ -99,7 +99,7 @@ class TestPaddedBatch:
             (
                 lambda d: run(d.padded_batch(2, None, {"tokens": "a"})),
                 SchemaError,
-                "no value to pad column 'tokens'",
+                "not a value to pad column 'tokens'",
             ),
         ],
     )

@@ -216,8 +216,8 @@ def test_of_a_mapping_only_what_is_read_must_be_columns() -> None:
     ("mapping", "message"),
     [
         ({"x": [1.0, 2.0], "c": [0]}, "column 'c' has 1 rows and column 'x' 2"),
-        ({"x": [0.5], "c": 1}, r"column 'c' is no array: .*for one row give \[value\]"),
-        ({"x": [0.5], "c": [object()]}, "column 'c' is no array"),
+        ({"x": [0.5], "c": 1}, r"column 'c' is not an array: .*for one row give \[value\]"),
+        ({"x": [0.5], "c": [object()]}, "column 'c' is not an array"),
         ({}, "lacks x, c; it has no column"),
     ],
 )

@@ -135,7 +135,7 @@ def test_an_arrow_schema_tells_lists() -> None:
         pa.schema([("t", pa.list_(pa.string())), ("u", pa.large_list(pa.int32()))]), label=None
     )
     assert {c.pooling for c in found.categorical.values()} == {"mean"}
-    with pytest.raises(InvalidArgumentError, match="no feature"):
+    with pytest.raises(InvalidArgumentError, match="not a feature"):
         FeatureSchema.from_arrow(pa.schema([("t", pa.list_(pa.float32()))]), label=None)
 
 

@@ -101,7 +101,7 @@ def values_of(batch: pa.RecordBatch, name: str) -> np.ndarray:
 def test_keys_are_no_rows_of_a_table() -> None:
     model = made()
     features = model.encode(data().combine_chunks().to_batches()[0])
-    with pytest.raises(InvalidArgumentError, match="which are no rows yet"):
+    with pytest.raises(InvalidArgumentError, match="which are not rows yet"):
         model.requests(features)
     assert model.requests(model.online.with_rows(features))
 

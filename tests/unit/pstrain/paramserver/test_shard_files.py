@@ -133,7 +133,7 @@ _HEADER = safetensors.header([safetensors.Tensor("a", "float32", (2,))], {})
     ],
 )
 def test_a_damaged_safetensors_file_is_an_error(data: bytes) -> None:
-    with pytest.raises(DataLossError, match="x is no safetensors"):
+    with pytest.raises(DataLossError, match="x is not a safetensors"):
         safetensors.read(np.frombuffer(data, np.uint8), "x")
 
 
@@ -143,7 +143,7 @@ def test_a_damaged_safetensors_file_is_an_error(data: bytes) -> None:
 def test_files_outside_of_the_folder_are_refused(file: Any) -> None:
     part = SavedShard("a", (3, 2), "float32", 0, 3, "f", 10, 11, None)
     value = {"shards": [{**part.to_json(), "file": file}]}
-    with pytest.raises(DataLossError, match="no path inside"):
+    with pytest.raises(DataLossError, match="not a path inside"):
         Saved.from_json(json.loads(json.dumps(value)))
 
 

@@ -141,7 +141,7 @@ def test_lists_are_pooled_as_the_user_says() -> None:
     assert (categorical["tags"].buckets, categorical["pages"].buckets) == (64, 16_384)
     assert categorical["site"].pooling is None
     assert found.reasons["tags"] == "categorical: lists of string, pooled by sqrtn"
-    assert found.reasons["vector"] == "left out: lists of double are no categories"
+    assert found.reasons["vector"] == "left out: lists of double are not categories"
     assert inspect(table(**lists), OPTIONS).schema.categorical["pages"].pooling == "mean"
 
 
@@ -157,9 +157,9 @@ def test_weights_of_rows_are_no_feature() -> None:
     assert "price" not in found.preparation.columns
     prepared = found.preparation(table().to_batches()[0])
     assert prepared["price"].equals(table()["price"].chunk(0).cast(pa.float32()))
-    with pytest.raises(DataError, match="weights of column 'site' are no numbers but string"):
+    with pytest.raises(DataError, match="weights of column 'site' are not numbers but string"):
         inspect(table(), ColumnOptions(label="clicked", weights="site"))
-    with pytest.raises(DataError, match="weights of column 'price', row 1: nan is no weight"):
+    with pytest.raises(DataError, match="weights of column 'price', row 1: nan is not a weight"):
         found.preparation(table(price=[1.0, np.nan] * (ROWS // 2)).to_batches()[0])
     with pytest.raises(InvalidArgumentError, match="'clicked' is named by --label and --weights"):
         inspect(table(), ColumnOptions(label="clicked", weights="clicked"))

@@ -288,7 +288,7 @@ def test_a_value_that_is_no_copy_is_refused() -> None:
         counts = ps.Variable([1.0, 2.0], name="counts", per_worker_variable=True)
         with pytest.raises(InvalidArgumentError, match=r"shape \(3,\) does not fit .*'counts'"):
             counts.assign([1.0, 2.0, 3.0])
-        with pytest.raises(InvalidArgumentError, match=r"for variable 'counts' .* is no array"):
+        with pytest.raises(InvalidArgumentError, match=r"for variable 'counts' .* is not an array"):
             counts.assign([[1.0], [2.0, 3.0]])
 
 
