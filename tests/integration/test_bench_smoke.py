@@ -217,6 +217,32 @@ def test_models_are_compared_with_the_fastest_form_of_the_peer():
     assert (found["ratio_min"], found["ratio_max"]) == (1.0, 1.8)
 
 
+def test_a_network_on_a_device_is_compared_with_the_processor(
+    capsys: pytest.CaptureFixture[str],
+):
+    pytest.importorskip("torch")
+    from bench import torch_device
+
+    torch_device.main(["--smoke", "--device", "cuda:99"])
+    skipped, found = _lines(capsys)
+    assert skipped["skipped"] == "cuda:99"
+    assert "this process cannot use device 'cuda:99'" in skipped["why"]
+    assert (found["device"], found["threads"], found["rounds"]) == ("cpu", 1, 2)
+    assert found["examples_per_s"] > 0
+
+
+def test_a_device_is_compared_with_the_fastest_number_of_threads():
+    pytest.importorskip("torch")
+    from bench import torch_device
+
+    one, many, gpu = (torch_device.Way(*way) for way in (("cpu", 1), ("cpu", 8), ("cuda", 1)))
+    rates = [{one: 1.0, many: 2.0, gpu: 8.0}, {one: 1.0, many: 4.0, gpu: 8.0}]
+    (found,) = torch_device.ratios([*rates, {one: 9.0, many: 3.0, gpu: 9.0}])
+    assert (found["device"], found["against_threads"], found["ratio"]) == ("cuda", 8, 3.0)
+    assert (found["ratio_min"], found["ratio_max"]) == (2.0, 4.0)
+    assert list(torch_device.ratios([{one: 1.0, many: 2.0}])) == []
+
+
 @pytest.mark.parametrize("kind", model_batches.KINDS)
 def test_models_of_the_bench_fit_its_batches(kind: str):
     with local_parameters():
