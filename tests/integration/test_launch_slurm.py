@@ -26,7 +26,7 @@ def script(tmp_path: pathlib.Path, *options: str) -> pathlib.Path:
     return path
 
 
-def test_bash_finds_no_fault_in_the_script(tmp_path: pathlib.Path) -> None:
+def test_script_is_valid_bash_and_private(tmp_path: pathlib.Path) -> None:
     path = script(tmp_path, "--nodes", "2", "--sbatch=--partition=long")
     done = subprocess.run(["bash", "-n", str(path)], capture_output=True, check=False, timeout=30)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -34,7 +34,7 @@ def test_bash_finds_no_fault_in_the_script(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.long
-def test_the_job_trains_and_ends_with_the_chiefs_exit_code(tmp_path: pathlib.Path) -> None:
+def test_slurm_job_trains_and_ends_with_the_chiefs_exit_code(tmp_path: pathlib.Path) -> None:
     path = script(tmp_path)
     done = subprocess.run(
         ["bash", str(path)],

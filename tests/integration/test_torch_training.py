@@ -48,7 +48,7 @@ def strategy() -> Iterator[ps.ParameterServerStrategy]:
         ps.ClusterCoordinator(strategy).close()
 
 
-def test_fit_trains_a_module_and_a_checkpoint_brings_it_back(
+def test_fit_trains_a_module_and_its_weights_load_in_one_process(
     strategy: ps.ParameterServerStrategy, tmp_path: pathlib.Path
 ) -> None:
     with strategy.scope():
@@ -62,7 +62,7 @@ def test_fit_trains_a_module_and_a_checkpoint_brings_it_back(
     np.testing.assert_allclose(one_process.predict(clicks()), model.predict(clicks()), atol=1e-6)
 
 
-def test_closures_train_a_module_after_an_embedding(strategy: ps.ParameterServerStrategy) -> None:
+def test_closures_train_an_embedding_and_a_module(strategy: ps.ParameterServerStrategy) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
         table = ps.layers.Embedding(64, 8, name="pages")

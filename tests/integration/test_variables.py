@@ -56,7 +56,7 @@ def traffic(monkeypatch: pytest.MonkeyPatch) -> Traffic:
     return Traffic(monkeypatch)
 
 
-def test_a_large_table_is_made_by_its_servers(
+def test_large_table_is_initialised_on_its_servers(
     strategy: ps.ParameterServerStrategy, traffic: Traffic
 ) -> None:
     tracemalloc.start()
@@ -77,7 +77,7 @@ def test_a_large_table_is_made_by_its_servers(
     assert traffic.received_bytes <= len(ids) * WIDTH * 4 + 64
 
 
-def test_a_lookup_moves_the_rows_asked_for_only(
+def test_lookup_transfers_only_requested_rows(
     strategy: ps.ParameterServerStrategy, traffic: Traffic
 ) -> None:
     with strategy.scope():
@@ -90,7 +90,7 @@ def test_a_lookup_moves_the_rows_asked_for_only(
     assert traffic.sent_bytes < 8192
 
 
-def test_scheduled_steps_train_the_rows_that_they_looked_up(
+def test_scheduled_steps_train_only_looked_up_rows(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
@@ -114,7 +114,9 @@ def test_scheduled_steps_train_the_rows_that_they_looked_up(
     np.testing.assert_array_equal(table.numpy(), expected)
 
 
-def test_scheduled_functions_make_no_variables(strategy: ps.ParameterServerStrategy) -> None:
+def test_variable_creation_in_a_scheduled_function_is_refused(
+    strategy: ps.ParameterServerStrategy,
+) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
 
     def step() -> float:
@@ -125,7 +127,7 @@ def test_scheduled_functions_make_no_variables(strategy: ps.ParameterServerStrat
         coordinator.join(timeout=DEADLINE_S)
 
 
-def test_one_shard_at_a_time_is_in_this_process(
+def test_initial_function_is_called_per_shard(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     def initial(partition_shape: Any, partition_offset: Any) -> np.ndarray:
@@ -138,7 +140,7 @@ def test_one_shard_at_a_time_is_in_this_process(
     assert table.sparse_read([1000, 0])[:, 0].tolist() == [1000, 0]
 
 
-def test_trainers_change_their_own_copies(strategy: ps.ParameterServerStrategy) -> None:
+def test_trainers_update_their_own_per_worker_copies(strategy: ps.ParameterServerStrategy) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
     with strategy.scope():
         steps = ps.Variable(0, name="steps", per_worker_variable=True)
@@ -157,7 +159,7 @@ def test_trainers_change_their_own_copies(strategy: ps.ParameterServerStrategy) 
     assert sum(copies) == 40
 
 
-def test_a_rate_reaches_functions_that_trainers_have_already(
+def test_changed_learning_rate_reaches_already_shipped_functions(
     strategy: ps.ParameterServerStrategy,
 ) -> None:
     coordinator = ps.ClusterCoordinator(strategy)
@@ -178,7 +180,7 @@ def test_a_rate_reaches_functions_that_trainers_have_already(
     assert value.numpy().tolist() == [-5.0]
 
 
-def test_functions_that_are_no_longer_used_are_forgotten(
+def test_unused_functions_are_evicted(
     strategy: ps.ParameterServerStrategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pstrain.coordinator.functions._REMEMBERED", 3)
