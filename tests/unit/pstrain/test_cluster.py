@@ -1,3 +1,5 @@
+"""Cluster specs and resolvers: tasks with gaps, TF_CONFIG, clusters that cannot train."""
+
 from __future__ import annotations
 
 import json

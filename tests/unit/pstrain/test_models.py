@@ -207,7 +207,7 @@ def test_unknown_dcn_structure_is_refused() -> None:
         DCNv2(SCHEMA, structure="sideways")  # type: ignore[arg-type]
 
 
-def test_one_fetch_serves_all_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_fetches_all_variables_in_one_request(monkeypatch: pytest.MonkeyPatch) -> None:
     model, calls = _model("wide_deep"), []
     fetch = model.parameters.fetch
 

@@ -1,3 +1,5 @@
+"""Errors sent between processes: they keep their class, text and attributes where they can."""
+
 from __future__ import annotations
 
 import json

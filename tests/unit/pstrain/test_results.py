@@ -1,3 +1,5 @@
+"""Results of closures as bytes: types and shapes are kept, malformed bytes are refused."""
+
 from __future__ import annotations
 
 import contextlib

@@ -118,7 +118,7 @@ def test_cancelled_closures_are_removed_from_priority_queue() -> None:
     assert not state.waiting._others
 
 
-def test_thousands_of_priorities_keep_their_order() -> None:
+def test_priority_queue_orders_thousands_of_priorities() -> None:
     dice, line = Random(0), PriorityQueue()
     ranks = {closure: dice.randrange(-1_000, 1_000) for closure in range(5_000)}
     for closure, priority in ranks.items():

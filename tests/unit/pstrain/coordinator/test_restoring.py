@@ -1,4 +1,4 @@
-"""Restores while something else happens: a save ends, another loss, another program."""
+"""Restores during which a save ends, another server is lost, or another program takes over."""
 
 from __future__ import annotations
 

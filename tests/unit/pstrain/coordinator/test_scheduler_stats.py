@@ -1,4 +1,4 @@
-"""The progress of join, the work of trainers and traces, as the scheduler alone shows them."""
+"""Progress of join, table of trainers, and traces, as the scheduler reports them."""
 
 from __future__ import annotations
 

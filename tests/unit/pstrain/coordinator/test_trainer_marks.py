@@ -1,4 +1,4 @@
-"""Readings that trainers report are kept in case a trainer is lost, as long as they are of use."""
+"""Reader marks of trainers are kept for the loss of a trainer, until their readers are outdated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a fit, and how a fit goes back to it; no closure runs here."""
+"""The state of a fit in a checkpoint, and the rollback of a fit to it, without running closures."""
 
 from __future__ import annotations
 

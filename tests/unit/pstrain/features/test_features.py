@@ -188,7 +188,7 @@ def test_invalid_labels_are_refused_with_column_and_values(column: pa.Array, mes
         _labels(column)
 
 
-def test_missing_columns_are_named() -> None:
+def test_missing_columns_are_refused_by_name() -> None:
     with pytest.raises(InvalidArgumentError, match=r"lacks c; it has z"):
         ONE_HASHED.encode(pa.RecordBatch.from_pydict({"z": [1]}))
 

@@ -61,7 +61,7 @@ def test_integers_get_same_ids_in_every_width(type_: pa.DataType) -> None:
     tokens=st.lists(st.text(max_size=4), max_size=40, unique=True),
     asked=st.lists(st.text(max_size=4), max_size=40),
 )
-def test_text_is_found_exactly(tokens: list[str], asked: list[str]) -> None:
+def test_vocabulary_maps_exactly_its_own_text_tokens(tokens: list[str], asked: list[str]) -> None:
     found = ids(Vocabulary(tokens), pa.array([*tokens, *asked], pa.string()))
     place = {token: 1 + number for number, token in enumerate(tokens)}
     assert found == [place.get(value, 0) for value in [*tokens, *asked]]
@@ -71,7 +71,7 @@ def test_text_is_found_exactly(tokens: list[str], asked: list[str]) -> None:
     tokens=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40, unique=True),
     asked=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=40),
 )
-def test_integers_are_found_exactly(tokens: list[int], asked: list[int]) -> None:
+def test_vocabulary_maps_exactly_its_own_integers(tokens: list[int], asked: list[int]) -> None:
     vocabulary = Vocabulary(pa.array(tokens, pa.int64()))
     found = ids(vocabulary, pa.array([*tokens, *asked], pa.int64()))
     place = {token: 1 + number for number, token in enumerate(tokens)}
@@ -155,7 +155,7 @@ def test_inverted_lookup_maps_ids_to_tokens() -> None:
     assert layer([[1, 0], [2, 9]]).tolist() == [["a", "[UNK]"], ["b", "[UNK]"]]
 
 
-def test_max_tokens_counts_every_id() -> None:
+def test_max_tokens_counts_special_ids_too() -> None:
     layer = StringLookup(max_tokens=3, mask_token="")
     layer.adapt(pa.table({"w": ["x", "x", "y", ""]}), column="w")
     assert layer.get_vocabulary() == ["", "[UNK]", "x"]

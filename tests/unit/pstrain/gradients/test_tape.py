@@ -299,7 +299,7 @@ def test_nested_tapes_both_record() -> None:
         np.testing.assert_allclose(tape.gradients(loss).of(x).gradient, [3.0])
 
 
-def test_nothing_is_tracked_without_tape() -> None:
+def test_computation_without_tape_is_not_tracked() -> None:
     x = Variable(vector(4.0), name="x")
     assert not total(read(x)).tracked
 

@@ -19,7 +19,7 @@ def _value(limbs: np.ndarray) -> Fraction:
 
 
 @given(FLOATS)
-def test_sums_of_floats_are_exact(values: list[float]) -> None:
+def test_add_exactly_sums_floats_exactly(values: list[float]) -> None:
     limbs = np.zeros(metrics.LIMBS, dtype=np.int64)
     assert metrics.add_exactly(np.array(values, dtype=np.float64), limbs) == 0
     assert _value(limbs) == sum(map(Fraction, values), Fraction(0))

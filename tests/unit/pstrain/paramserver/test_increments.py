@@ -1,4 +1,4 @@
-"""Incremental saves of tables: each checkpoint restores its moment, whatever others become."""
+"""Incremental saves of tables: each checkpoint restores its values, even without earlier ones."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ _STEPS = st.one_of(
 
 
 @given(steps=st.lists(_STEPS, max_size=40))
-def test_no_change_is_claimed_twice(steps: list[tuple[str, int, int]]) -> None:
+def test_ledger_matches_set_of_claims_over_advances_and_restarts(
+    steps: list[tuple[str, int, int]],
+) -> None:
     ledger, claimed, mark = Ledger(), set(), 0
     for kind, first, second in steps:
         if kind == "claim":

@@ -1,4 +1,4 @@
-"""The thread that looks after overdue work sleeps while there is none, and can be ended."""
+"""The flush timer's thread sleeps while no work is overdue, and can be closed."""
 
 from __future__ import annotations
 

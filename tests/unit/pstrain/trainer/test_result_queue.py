@@ -1,4 +1,4 @@
-"""Which results of a trainer are sent together, and that none is held back for long."""
+"""Which results of a trainer are sent in one message, and how long results are held back."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_uniform_values_fill_their_interval() -> None:
     assert values.std() == pytest.approx(4 / math.sqrt(12), rel=0.05)
 
 
-def test_glorot_limits_follow_the_fans() -> None:
+def test_glorot_uniform_limit_follows_fan_in_and_fan_out() -> None:
     values = _values(initializers.glorot_uniform(40, 20), 40, 20)
     limit = math.sqrt(6 / 60)
     assert 0.9 * limit < np.abs(values).max() <= limit
@@ -49,7 +49,7 @@ def test_normal_values_have_given_moments_and_truncation_bounds_them() -> None:
 
 
 @pytest.mark.parametrize("make", [initializers.uniform, initializers.normal])
-def test_leading_columns_can_start_at_zero(make: object) -> None:
+def test_zero_columns_initializes_leading_columns_to_zero(make: object) -> None:
     values = _values(make(zero_columns=2), 10, 4)  # type: ignore[operator]
     assert not values[:, :2].any()
     assert values[:, 2:].all()
