@@ -183,7 +183,7 @@ def test_uncommitted_save_is_not_used_as_base(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "why", ["much changed", "other slots", "no links", "one is gone", "forgot"]
+    "why", ["much changed", "other slots", "no links", "odd links", "one is gone", "forgot"]
 )
 def test_all_rows_are_written_when_incremental_save_is_not_possible(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, why: str
