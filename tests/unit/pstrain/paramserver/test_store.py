@@ -21,6 +21,9 @@ from pstrain.paramserver.store import Store
 from pstrain.vocabulary import InitializerSpec, OptimizerSpec
 from tests.unit.pstrain.paramserver.shard_cases import ADAGRAD, SGD, ids, make_spec, ones, values_of
 
+SOON_S = 0.05
+"""Long enough for a thread that fails to wait to be noticed."""
+
 # -- shards
 
 
@@ -199,34 +202,39 @@ def test_concurrent_updates_are_all_applied() -> None:
     assert (values_of(shard) == 800).all()
 
 
-def test_quiet_waits_for_changes_and_keeps_new_ones_out() -> None:
+def test_quiet_waits_for_changes_in_progress_and_blocks_new_ones() -> None:
     store = Store()
-    shard = store.create(make_spec(initializer=initializers.zeros()), 0)
     inside, leave = threading.Event(), threading.Event()
     order: list[str] = []
 
-    def change() -> None:
-        def slow() -> None:
-            inside.set()
-            leave.wait(10)
-            order.append("change")
-
-        store.apply([slow])
+    def slow() -> None:
+        inside.set()
+        assert leave.wait(10)
+        order.append("change")
 
     def save() -> None:
         with store.quiet():
             order.append("save")
+            late.start()
+            late.join(SOON_S)
+            order.append("saved")
 
-    first, second = threading.Thread(target=change), threading.Thread(target=save)
-    first.start()
+    change, saving, late = (
+        threading.Thread(target=target, args=arguments, daemon=True)
+        for target, arguments in (
+            (store.apply, ([slow],)),
+            (save, ()),
+            (store.apply, ([lambda: order.append("late")],)),
+        )
+    )
+    change.start()
     assert inside.wait(10)
-    second.start()
+    saving.start()
+    saving.join(SOON_S)
     leave.set()
-    first.join(10)
-    second.join(10)
-    assert order == ["change", "save"]
-    store.apply([store.checked_update([ShardUpdate(shard, None, ones(10))], SGD, None)])
-    assert shard.version == 1
+    for thread in (change, saving, late):
+        thread.join(10)
+    assert order == ["change", "save", "saved", "late"]
 
 
 def test_optimizer_rule_with_missing_parameters_is_refused() -> None:
