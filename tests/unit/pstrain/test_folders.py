@@ -10,13 +10,13 @@ from pstrain.errors import InvalidArgumentError
 from pstrain.folders import make_folder
 
 
-def test_a_folder_is_made_and_left_empty(tmp_path: pathlib.Path) -> None:
+def test_make_folder_creates_folder_and_leaves_it_empty(tmp_path: pathlib.Path) -> None:
     for _ in range(2):
         make_folder("--out", tmp_path / "a" / "b")
     assert not list((tmp_path / "a" / "b").iterdir())
 
 
-def test_what_cannot_be_written_into_is_named_with_its_option(tmp_path: pathlib.Path) -> None:
+def test_unwritable_folder_is_refused_with_its_option(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InvalidArgumentError, match=r"--out must name a folder, and '.*file' is a"):
         make_folder("--out", tmp_path / "file")

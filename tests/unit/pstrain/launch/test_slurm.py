@@ -15,7 +15,7 @@ OPEN = Exposure(insecure_network=True)
 LAYOUT = Layout(program=("t.py", "it's $HOME"), workers=2, ps=1, data_workers=1, exposure=OPEN)
 
 
-def test_the_script_asks_for_room_and_carries_the_layout() -> None:
+def test_batch_script_requests_resources_and_carries_layout() -> None:
     options = SlurmOptions(nodes=2, cpus_per_task=4, name="my job", directives=("--partition=p",))
     script = batch_script(LAYOUT, options)
     lines = script.splitlines()
@@ -34,7 +34,7 @@ def test_the_script_asks_for_room_and_carries_the_layout() -> None:
     assert Layout.from_json(quoted.removeprefix("layout=")) == LAYOUT
 
 
-def test_every_task_finds_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_slurm_task_finds_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     hosts = "n1,n1,n1,n2,n2"
     environment = {"PSTRAIN_HOSTS": hosts, "SLURM_JOB_ID": "1201"}
     first = 10_000 + 1201 % 340 * 64
@@ -59,7 +59,7 @@ def test_every_task_finds_its_part(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == ["chief:0", "worker", "dispatcher", "ps:0", "worker:0", "worker:1"]
 
 
-def test_outside_of_a_job_it_says_so() -> None:
+def test_task_outside_slurm_job_is_refused() -> None:
     with pytest.raises(FailedPreconditionError, match=r"PSTRAIN_HOSTS is not set.*sbatch"):
         task_of("chief", LAYOUT, {}, "python3")
 
@@ -74,6 +74,8 @@ def test_outside_of_a_job_it_says_so() -> None:
         (LAYOUT, {"name": "a\n#SBATCH --x"}, "one line"),
     ],
 )
-def test_wrong_values_are_named(layout: Layout, options: dict[str, object], message: str) -> None:
+def test_invalid_slurm_options_are_refused_by_name(
+    layout: Layout, options: dict[str, object], message: str
+) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         batch_script(layout, SlurmOptions(**options))  # type: ignore[arg-type]

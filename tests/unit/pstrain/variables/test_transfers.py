@@ -36,7 +36,7 @@ def variable(sizes: list[int], servers: int) -> VariableSpec:
     st.data(),
     st.integers(1, 5),
 )
-def test_each_row_moves_once_and_no_server_waits_for_another(
+def test_each_row_is_transferred_once_and_servers_do_not_wait_for_each_other(
     sizes: list[int], servers: int, data: st.DataObject, chunk_rows: int
 ) -> None:
     spec = variable(sizes, servers)
