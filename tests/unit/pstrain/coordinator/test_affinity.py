@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
-import queue
-from typing import Any
-
 import pytest
 
 from pstrain.consistency import ASYNC, Consistency, Ssp
 from pstrain.coordinator import assigning, decide, waiting
-from pstrain.coordinator.core import Core
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import Outbox, RunResult, StartRun
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, UnavailableError
-from tests.unit.pstrain.coordinator.test_decide import apply, join_warm, started
+from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, scheduler, started
 
 
 def state_of(
@@ -147,15 +141,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
     return now
-
-
-def scheduler(capacity: int = 3) -> tuple[Scheduler, queue.SimpleQueue[Any]]:
-    """Returns a scheduler that only trainer 0 of two has joined, and the orders sent to it."""
-    core = Core(attempts_max=3)
-    made = Scheduler(core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0)
-    outbox = Outbox()
-    made.trainer_joined(0, 1, outbox)
-    return made, outbox
 
 
 def test_queue_of_absent_trainer_takes_no_capacity_from_unbound_closures() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pstrain.coordinator.orders import AskPosition, Outbox
 from pstrain.coordinator.scheduler import Scheduler
-from tests.unit.pstrain.coordinator.test_affinity import scheduler
+from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
 
 TIMEOUT_S = 30.0
 

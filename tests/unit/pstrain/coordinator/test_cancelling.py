@@ -26,7 +26,7 @@ from pstrain.errors import (
     FailedPreconditionError,
     UnavailableError,
 )
-from tests.unit.pstrain.coordinator.test_decide import apply, running_state
+from tests.unit.pstrain.coordinator.scheduling_cases import apply, running_state
 
 DEADLINE_S = 20.0
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 from random import Random
 from typing import Any
 
 import pytest
 
-from pstrain.consistency import ASYNC, Consistency, Sync
+from pstrain.consistency import Sync
 from pstrain.coordinator import assigning, decide, rounds
 from pstrain.coordinator import events as ev
-from pstrain.coordinator.core import Core
 from pstrain.coordinator.dependencies import Dependencies
-from pstrain.coordinator.orders import Outbox, RunResult, StartRun
 from pstrain.coordinator.remote_value import InputValues
-from pstrain.coordinator.scheduler import Scheduler
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import CancelledError, ClosureInputError, InvalidArgumentError
-from tests.unit.pstrain.coordinator.test_decide import apply, running_state, started
+from tests.unit.pstrain.coordinator.scheduling_cases import Cluster, apply, running_state, started
 
 
 def test_closure_is_released_by_last_of_its_inputs() -> None:
@@ -158,30 +154,6 @@ def test_released_closure_keeps_its_scheduling_order_under_sync_rounds() -> None
 
 
 # The scheduler
-
-
-class Cluster:
-    """A scheduler with one trainer of one slot, which ends each closure when the test says so."""
-
-    def __init__(self, capacity: int = 100, rule: Consistency = ASYNC) -> None:
-        self.core = Core(attempts_max=3, consistency=rule)
-        self.scheduler = Scheduler(
-            self.core, ids=itertools.count(), capacity=capacity, trainer_timeout_s=30.0
-        )
-        self.outbox = Outbox()
-        self.scheduler.trainer_joined(0, 1, self.outbox)
-
-    def submit(self, *inputs: Any) -> Any:
-        return self.scheduler.submit("f", b"", None, name="step", inputs=inputs)
-
-    def run(self, error: Exception | None = None) -> int:
-        """Ends the next closure, with its number as value or with ``error``; returns the number."""
-        run = self.outbox.get_nowait()
-        assert isinstance(run, StartRun)
-        assert all(value.has_value for value in run.closure.inputs)
-        number = run.closure.id
-        self.scheduler.results(0, [RunResult(number, run.attempt, number, error)])
-        return number
 
 
 @pytest.fixture

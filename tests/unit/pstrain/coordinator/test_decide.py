@@ -9,35 +9,9 @@ from pstrain.coordinator import assigning, decide, exhausted
 from pstrain.coordinator import events as ev
 from pstrain.coordinator.invariants import check_invariants
 from pstrain.coordinator.state import CoordinatorState
+from tests.unit.pstrain.coordinator.scheduling_cases import apply, join_warm, running_state, started
 
 ATTEMPTS_MAX = 3
-
-
-def apply(state: CoordinatorState, decision: decide.Decision) -> tuple[ev.Event, ...]:
-    for event in decision.events:
-        state.apply(event)
-    check_invariants(state)
-    return decision.events
-
-
-def started(events: tuple[ev.Event, ...]) -> list[tuple[int, int, int]]:
-    return [(e.closure, e.trainer, e.attempt) for e in events if isinstance(e, ev.ClosureStarted)]
-
-
-def running_state(closures: int, trainers: int, slots: int = 1) -> CoordinatorState:
-    state = CoordinatorState()
-    for trainer in range(trainers):
-        apply(state, decide.join_trainer(state, trainer, slots))
-    for closure in range(closures):
-        apply(state, decide.schedule(state, closure))
-    apply(state, assigning.assign(state))
-    return state
-
-
-def join_warm(state: CoordinatorState, trainer: int, slots: int) -> None:
-    """Joins a trainer that has already ended closures."""
-    apply(state, decide.join_trainer(state, trainer, slots))
-    state.trainers[trainer].ended = slots
 
 
 def test_short_closures_queue_at_trainers_beyond_their_slots() -> None:

@@ -17,7 +17,7 @@ from pstrain.coordinator.options import check_options
 from pstrain.coordinator.priority_queue import PriorityQueue
 from pstrain.coordinator.state import CoordinatorState
 from pstrain.errors import InvalidArgumentError, InvalidTypeError, UnimplementedError
-from tests.unit.pstrain.coordinator.test_decide import apply, started
+from tests.unit.pstrain.coordinator.scheduling_cases import apply, started
 
 PRIORITIES = {0: 0, 1: 0, 2: 3, 3: -1, 4: 3, 5: 0, 6: 7}
 

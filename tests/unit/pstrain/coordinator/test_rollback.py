@@ -28,7 +28,7 @@ from pstrain.errors import (
 from pstrain.execution.resumption import Recovery
 from pstrain.trainer.consistent_reads import consistent_read
 from pstrain.wire import trainer_pb2 as pb
-from tests.unit.pstrain.coordinator.test_affinity import scheduler
+from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
 
 
 class LinkWithGivenReplies(TrainerLink):

@@ -12,7 +12,7 @@ from pstrain.coordinator.join_progress import JoinProgress, Meter
 from pstrain.coordinator.orders import RunResult
 from pstrain.coordinator.remote_value import fetched
 from pstrain.errors import DeadlineExceededError, FailedPreconditionError
-from tests.unit.pstrain.coordinator.test_closure_inputs import Cluster
+from tests.unit.pstrain.coordinator.scheduling_cases import Cluster
 
 
 @pytest.fixture
