@@ -21,6 +21,7 @@ from pstrain.initializers import seed_for
 from pstrain.layers import base
 from pstrain.torch import modules
 from pstrain.trainer.context import current_position
+from pstrain.variables.joint_access import read_together
 from pstrain.variables.parameters import current_step
 from pstrain.variables.variable import create_variable
 
@@ -53,7 +54,7 @@ class Layer(base.Layer):
 
     def to_module(self) -> Any:
         """Returns a separate ``torch.nn.Module`` with the current values, to save or to use."""
-        values = [variable.numpy() for variable in self.variables]
+        values = read_together(self.variables)
         return modules.with_values(self._skeleton, dict(zip(self._paths, values, strict=True)))
 
     def __call__(self, inputs: Any) -> Tensor:
