@@ -230,6 +230,17 @@ def test_a_failed_run_keeps_the_model_that_it_was_to_replace(
     assert contents(out) == before
 
 
+def test_an_interrupted_run_leaves_no_folder(
+    files: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ps.models.WideDeep, "fit", interrupted)
+    assert main(local(files / "part-*.parquet", tmp_path / "models" / "out")) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_checkpoint_does_not_stay_without_its_preparation(
     files: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
