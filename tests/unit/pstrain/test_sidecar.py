@@ -135,6 +135,25 @@ def test_a_later_life_knows_the_best(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("trained")
+def test_a_later_life_counts_the_checkpoints_that_an_earlier_one_has_evaluated(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def steps(most: int) -> list[int]:
+        options: dict[str, Any] = {"every": True, "max_evaluations": most, "verbose": 0}
+        evaluator = ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0, **options)
+        return [result["step"] for result in evaluator.start()]
+
+    assert steps(1) == [4]
+    assert steps(2) == [4, 8], "what is evaluated once more counts once"
+    assert steps(2) == [4], "one evaluation is made before it ends"
+    assert steps(3) == [4, 8, 12]
+    results = tmp_path / "evaluation" / "metrics.jsonl"
+    results.write_text(results.read_text() + '{"checkpoint": "cut o')
+    assert steps(3) == [4]
+    assert "metrics.jsonl" in caplog.text
+
+
+@pytest.mark.usefixtures("trained")
 def test_a_checkpoint_that_goes_away_is_passed_over(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
