@@ -56,7 +56,8 @@ class ParameterServerStrategy(Replica):
     The constructor blocks until every parameter server answers, for at most
     ``config.start_timeout_s``, and logs which server it waits for. It then takes the servers over:
     the variables that another coordinator, or an earlier strategy of this program, had there are
-    dropped, and the calls of that coordinator or strategy raise AbortedError.
+    dropped, and the calls of that coordinator or strategy raise AbortedError. Of two programs that
+    take the same servers over at once, one goes on; the other gets AbortedError, here or later.
     ``variable_partitioner``: a function ``(shape=, dtype=)`` that returns the number of shards per
     axis; only the first may exceed 1. ``placement``: "round_robin" puts each shard on the next
     server, "bytes" puts it on the server that holds the fewest bytes. ``consistency``: "async",
