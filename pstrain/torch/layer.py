@@ -21,6 +21,7 @@ from pstrain.initializers import seed_for
 from pstrain.layers import base
 from pstrain.torch import devices, modules
 from pstrain.trainer.context import current_position
+from pstrain.variables.joint_access import read_together
 from pstrain.variables.parameters import current_step
 from pstrain.variables.variable import create_variable
 
@@ -69,7 +70,7 @@ class Layer(base.Layer):
 
     def to_module(self) -> Any:
         """Returns a separate ``torch.nn.Module`` with the current values, on the processor."""
-        values = [variable.numpy() for variable in self.variables]
+        values = read_together(self.variables)
         return modules.with_values(self._skeleton, dict(zip(self._paths, values, strict=True)))
 
     def __call__(self, inputs: Any) -> Tensor:

@@ -74,6 +74,11 @@ class BaseVariable(ValueOperators, Hinting):
         return self._start
 
     @property
+    def is_whole(self) -> bool:
+        """Whether the value of the variable is all rows of ``spec``."""
+        return self._start == 0 and self._stop == self.spec.rows
+
+    @property
     def trainable(self) -> bool:
         return self.spec.trainable
 

@@ -228,6 +228,17 @@ def test_failed_train_keeps_the_model_it_was_to_replace(
     assert contents(out) == before
 
 
+def test_interrupted_train_leaves_no_output_folder(
+    files: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ps.models.WideDeep, "fit", interrupted)
+    assert main(local(files / "part-*.parquet", tmp_path / "models" / "out")) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_train_that_cannot_save_its_preparation_keeps_the_old_model(
     files: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

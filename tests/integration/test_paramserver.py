@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import pathlib
+import random
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -346,6 +347,41 @@ def test_takeover_includes_a_server_restarted_meanwhile(
             old.begin_anew()
         for strategy in (old, new):
             strategy.parameters.close()
+
+
+def test_one_of_two_concurrent_takeovers_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rng = random.Random(5)
+    begin_session = RemoteParameters.begin_session
+
+    def begin(self: RemoteParameters, *arguments: Any) -> bool:
+        time.sleep(rng.choice([0.0, 0.0, 0.001, 0.003]))
+        return begin_session(self, *arguments)
+
+    def program(addresses: list[str]) -> ParameterServerStrategy | None:
+        try:
+            return strategy_on(addresses)
+        except AbortedError:
+            return None
+
+    def goes_on(strategy: ParameterServerStrategy | None) -> bool:
+        try:
+            if strategy is not None:
+                strategy.parameters.check_current()
+        except AbortedError:
+            return False
+        return strategy is not None
+
+    monkeypatch.setattr(RemoteParameters, "begin_session", begin)
+    with contextlib.ExitStack() as stack, concurrent.futures.ThreadPoolExecutor(2) as pool:
+        servers = [stack.enter_context(ParameterServer(token=TOKEN)) for _ in range(3)]
+        addresses = [server.address for server in servers]
+        for _ in range(30):
+            both = list(pool.map(program, [addresses, addresses]))
+            assert [goes_on(strategy) for strategy in both].count(True) == 1
+            for strategy in filter(None, both):
+                strategy.parameters.close()
 
 
 def test_new_coordinator_takes_over_and_fences_the_old_one(addresses: list[str]) -> None:

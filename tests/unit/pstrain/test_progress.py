@@ -22,6 +22,12 @@ class Terminal(io.StringIO):
         return True
 
 
+class NotebookStream(io.StringIO):
+    """Stands for the stream that ipykernel puts in the place of standard output and error."""
+
+    __module__ = "ipykernel.iostream"
+
+
 def begun_bar(stream: io.StringIO) -> ProgressBar:
     bar = ProgressBar(examples_per_epoch=1_000, stream=stream)
     bar.params = {"epochs": 5, "steps": None}
@@ -58,6 +64,20 @@ def test_progress_bar_writes_one_line_per_epoch_to_file() -> None:
     bar.on_epoch_end(1, LOGS)
     assert stream.getvalue().count("\n") == 1
     assert "\r" not in stream.getvalue()
+
+
+def test_notebook_line_is_updated_during_epoch() -> None:
+    stream = NotebookStream()
+    bar = begun_bar(stream)
+    bar.on_train_batch_end(3, LOGS)
+    assert stream.getvalue().startswith("\repoch 2/5")
+    assert "\n" not in stream.getvalue()
+    bar.on_epoch_end(1, LOGS)
+    assert stream.getvalue().count("\n") == 1
+    quiet = ProgressBar(2, stream=(whole := NotebookStream()))
+    quiet.on_epoch_begin(0)
+    quiet.on_train_batch_end(3, LOGS)
+    assert not whole.getvalue()
 
 
 @pytest.mark.parametrize("form", [dict, pa.table, lambda data: ds.Dataset.from_numpy(data)])

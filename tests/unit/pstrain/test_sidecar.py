@@ -135,6 +135,25 @@ def test_restarted_sidecar_keeps_best_result(tmp_path: pathlib.Path) -> None:
 
 
 @pytest.mark.usefixtures("trained")
+def test_restarted_sidecar_counts_earlier_evaluations(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def steps(most: int) -> list[int]:
+        options: dict[str, Any] = {"every": True, "max_evaluations": most, "verbose": 0}
+        evaluator = ps.SidecarEvaluator(model(), data(), tmp_path, timeout=0, **options)
+        return [result["step"] for result in evaluator.start()]
+
+    assert steps(1) == [4]
+    assert steps(2) == [4, 8], "what is evaluated once more counts once"
+    assert steps(2) == [4], "one evaluation is made before it ends"
+    assert steps(3) == [4, 8, 12]
+    results = tmp_path / "evaluation" / "metrics.jsonl"
+    results.write_text(results.read_text() + '{"checkpoint": "cut o')
+    assert steps(3) == [4]
+    assert "metrics.jsonl" in caplog.text
+
+
+@pytest.mark.usefixtures("trained")
 def test_checkpoint_deleted_before_evaluation_is_skipped(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

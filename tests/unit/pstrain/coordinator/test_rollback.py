@@ -348,3 +348,29 @@ def test_fit_fails_when_another_coordinator_took_its_servers() -> None:
     with pytest.raises(DataServiceError, match="is over"):
         fit.train()
     assert fit.runs == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "level"),
+    [(AbortedError("session s is over"), "INFO"), (ServerLostError("gone"), "ERROR")],
+)
+def test_replaced_strategy_logs_unknown_commits_at_info(
+    error: DataServiceError, level: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fence(_trainer: str) -> None:
+        raise error
+
+    link, stopped = LinkWithGivenReplies([]), list[Exception]()
+    link._servers = SimpleNamespace(session="s", fence=fence)
+    link._awaits_restore = lambda _error: False  # type: ignore[method-assign]
+    link._scheduler = SimpleNamespace(
+        record_loss=lambda *_: (frozenset(), {}),
+        wait_for_round=lambda *_: None,
+        stop=stopped.append,
+        trainer_lost=lambda *_: None,
+    )
+    with caplog.at_level("INFO", "pstrain"):
+        link._settle_loss()
+    assert stopped == [error]
+    (record,) = caplog.records
+    assert (record.levelname, "had committed is not known" in record.message) == (level, True)

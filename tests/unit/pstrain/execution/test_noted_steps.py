@@ -146,7 +146,8 @@ class SumOfNumbers(NotingFunction):
         taken = []
         for number, _ in take(iterator, steps):
             taken.append(number)
-            note(number)
+            if not note(number):
+                break
         return {**self.report_of(taken), "ended": len(taken) < steps}
 
     def report_of(self, notes: Any) -> dict[str, Any]:

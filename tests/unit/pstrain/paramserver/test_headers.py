@@ -77,6 +77,7 @@ WELL_FORMED: list[tuple[dict[str, Any], list[Any]]] = [
     (PUSH, [IDS, ROWS]),
     (ASSIGN, [ROWS]),
     (SCATTER, [IDS, ROWS]),
+    ({"kind": "change", "changes": [ASSIGN, ASSIGN]}, [ROWS, ROWS]),
     (
         {"kind": "claim", "items": [[3, 0, 1]]},
         [*(np.array([n], np.int64) for n in (77, 0, 8)), np.ones(1, np.uint8)],

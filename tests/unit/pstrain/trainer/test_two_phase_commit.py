@@ -7,14 +7,16 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pstrain import results
 from pstrain.errors import CancelledError, InvalidArgumentError, UnavailableError
-from pstrain.trainer import committing, staging
+from pstrain.paramserver.commits import NOTES_MAX_BYTES
+from pstrain.trainer import committing
 from pstrain.trainer.committing import Committer
 from pstrain.trainer.outgoing import Answer, Answers, Message, Pulls
-from pstrain.trainer.staging import ClosureRun, HeldEnd, note
+from pstrain.trainer.staging import ClosureRun, HeldEnd, note, notes_max_bytes
 from pstrain.variables.parameters import step_scope
 from pstrain.vocabulary import StepToken
 from pstrain.wire import trainer_pb2 as pb
@@ -156,18 +158,43 @@ def test_notes_are_sent_with_decided_part_unless_closure_ends(trainer: Trainer) 
     assert [len(entry) for entry in trainer.servers.entries] == [6, 5, 6, 5]
 
 
-def test_note_returns_false_when_noted_bytes_reach_limit(
-    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(staging, "NOTED_MAX_BYTES", 2_500)
+def test_note_returns_false_when_noted_bytes_reach_limit(trainer: Trainer) -> None:
     run, answers = trainer.run(2), []
+    run.notes_max_bytes = 3_000
     with step_scope(run.token, run):
         for _ in range(3):
             run.add(0, {"kind": "push"}, None)
             answers.append(note(b"0" * 1_000))
             run.before_take()
     assert answers == [True, True, False]
+    assert [len(entry) for entry in trainer.servers.entries] == [6, 6, 5]
     assert note("by no closure")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros(3_000_000, np.uint8),
+        (1, [{"x": b"0" * 1_600_000}]),
+        "x" * 1_600_000,
+        ("x" * 800_000, "x" * 800_000),
+    ],
+)
+def test_note_larger_than_limit_is_refused(value: Any, trainer: Trainer) -> None:
+    run = trainer.run(2)
+    with step_scope(run.token, run):
+        assert note("x" * 800_000)
+        assert not note(value)
+    assert run.notes == ["x" * 800_000]
+
+
+def test_limit_keeps_notes_of_all_running_closures() -> None:
+    for closures in (1, 3, 14, 64, 1_000):
+        limit = notes_max_bytes(closures)
+        # As many again may wait for their end to be committed.
+        assert 2 * closures * limit <= NOTES_MAX_BYTES // 2
+        committer = Committer(None, "t", list, list, lambda result, _: result, closures)  # type: ignore[arg-type]
+        assert committer.new_run(StepToken("s", 1, 0), 0).notes_max_bytes == limit
 
 
 def test_thread_holds_at_most_one_part(trainer: Trainer) -> None:
