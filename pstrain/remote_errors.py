@@ -2,7 +2,7 @@
 
 Classes travel as names; arguments and attributes travel if they are of types that closures may
 return. Imports nothing and unpickles nothing. Invariant: whatever was raised, the receiver gets an
-exception whose text and cause describe it.
+exception whose text and notes describe it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,6 @@ _DETAIL_MAX_BYTES = 64 << 10
 _MEMBERS_MAX = 20
 
 _ClassName: TypeAlias = "tuple[str, str]"
-
-
-class RemoteTraceback(Exception):
-    """The traceback of the process that raised an error: shown before the error's own one."""
-
-    def __str__(self) -> str:
-        return f'\n"""\n{self.args[0]}\n"""'
 
 
 def encode(error: BaseException, where: str) -> str:
@@ -57,12 +50,12 @@ def decode(text: str) -> Exception:
     """Returns the error as an instance of its own class, if this process has loaded that class.
 
     If it has not, or cannot rebuild the error, returns a RemoteError that is also an instance of
-    the nearest base class known here. Its cause is a :class:`RemoteTraceback`.
+    the nearest base class known here. The traceback of the process that raised the error is added
+    as a note.
     """
     value = json.loads(text)
     error = _user_error(value) if "classes" in value else error_from_dict(value["ours"])
-    # A cause rather than a note: IPython shows causes in all versions, notes in newer ones only.
-    error.__cause__ = RemoteTraceback(value["traceback"].rstrip())
+    error.add_note(f"Raised remotely:\n{value['traceback'].rstrip()}")
     return error
 
 
