@@ -21,7 +21,9 @@ class Thing:
 Thing.__module__ = "made_up.things"
 
 
-def test_what_is_made_here_is_of_use_here_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_of_parent_process_is_refused_in_forked_child(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     origin = Origin()
     origin.check("a reader")
     parent = os.getpid()
@@ -35,7 +37,7 @@ def test_what_is_made_here_is_of_use_here_only(monkeypatch: pytest.MonkeyPatch) 
     assert Origin().is_here
 
 
-def test_a_fork_changes_nothing_in_the_parent() -> None:
+def test_fork_leaves_reference_counts_of_parent_unchanged() -> None:
     thing: Any = left_to_parent(Thing())
     before = sys.getrefcount(thing)
     forking._add_references()
@@ -47,7 +49,7 @@ def test_a_fork_changes_nothing_in_the_parent() -> None:
     assert forgotten() is None
 
 
-def test_in_a_child_nothing_is_done_when_the_parents_are_forgotten(
+def test_forked_child_detaches_finalizers_of_package_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forking, "_PACKAGES", ("made_up",))

@@ -54,7 +54,7 @@ def heard(parser: MessageParser, data: bytes, sizes: list[int]) -> list[Said]:
 
 
 @given(MESSAGES, st.lists(st.integers(1, 100_000) | st.integers(1, 20), min_size=1, max_size=5))
-def test_messages_are_whole_wherever_the_stream_is_cut(
+def test_messages_are_parsed_whole_however_stream_is_chunked(
     messages: list[Said], sizes: list[int]
 ) -> None:
     if sum(sizes) < 1_000:
@@ -63,7 +63,7 @@ def test_messages_are_whole_wherever_the_stream_is_cut(
 
 
 @given(MESSAGES, st.data())
-def test_a_stream_that_ends_in_a_message_has_all_before(
+def test_truncated_stream_yields_all_complete_messages(
     messages: list[Said], data: st.DataObject
 ) -> None:
     whole = encoded(messages)
@@ -74,7 +74,7 @@ def test_a_stream_that_ends_in_a_message_has_all_before(
 
 
 @given(st.binary(min_size=HEAD_BYTES, max_size=200))
-def test_any_bytes_are_messages_or_data_loss(data: bytes) -> None:
+def test_arbitrary_bytes_parse_to_messages_or_data_loss(data: bytes) -> None:
     parser = MessageParser(trusted=False)
     try:
         found = heard(parser, data, [200])
@@ -84,7 +84,7 @@ def test_any_bytes_are_messages_or_data_loss(data: bytes) -> None:
 
 
 @given(st.integers(0, 3), st.integers(0, 255))
-def test_a_damaged_head_is_data_loss(at: int, value: int) -> None:
+def test_damaged_message_head_is_data_loss(at: int, value: int) -> None:
     head = bytearray(head_of(Kind.MESSAGE, 3, None))
     if head[at] == value or (at == 1 and value in list(KINDS)) or at == 3 or (at, value) == (2, 1):
         return
@@ -104,7 +104,7 @@ def test_a_damaged_head_is_data_loss(at: int, value: int) -> None:
         (True, 1, MAX_BODY_BYTES + 1, True),
     ],
 )
-def test_sizes_are_bounded_by_who_announces_them(
+def test_message_size_limits_depend_on_trust_in_peer(
     trusted: bool, header_bytes: int, body_bytes: int | None, is_refused: bool
 ) -> None:
     parser = MessageParser(trusted=trusted)
@@ -116,7 +116,7 @@ def test_sizes_are_bounded_by_who_announces_them(
         heard(parser, head, [100])
 
 
-def test_who_is_trusted_may_send_more() -> None:
+def test_peer_may_send_larger_messages_once_trusted() -> None:
     parser = MessageParser(trusted=False)
     hello: Said = (Kind.OPEN, b"token", None)
     assert heard(parser, encoded([hello]), [100]) == [hello]
@@ -125,7 +125,7 @@ def test_who_is_trusted_may_send_more() -> None:
     assert heard(parser, encoded([message]), [1_000]) == [message]
 
 
-def test_a_body_lands_where_it_stays() -> None:
+def test_body_is_received_in_place_and_left_untouched() -> None:
     """The body is received without a copy, and later messages do not touch it."""
     parser = MessageParser(trusted=True)
     head = head_of(Kind.MESSAGE, 0, 100_000)
@@ -142,7 +142,7 @@ def test_a_body_lands_where_it_stays() -> None:
     assert received.body == pa.py_buffer(b"x" * 100_000)
 
 
-def test_a_body_that_finds_no_memory_leaves_the_message_where_it_was(
+def test_message_is_kept_when_allocation_of_its_body_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parser = MessageParser(trusted=True)
