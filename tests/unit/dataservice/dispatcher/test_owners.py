@@ -48,7 +48,7 @@ def pass_time(service: DispatcherService, clock: ManualClock, seconds: int) -> N
         service.tick()
 
 
-def test_windows_wait_for_the_word_of_the_owner() -> None:
+def test_windows_of_lost_reader_wait_for_report_of_its_owner() -> None:
     clock = ManualClock()
     service = begun(ListJournal(), clock)
     sync(service, "r1", consumed=(RowMark(0, 0, 1, True),))
@@ -63,7 +63,7 @@ def test_windows_wait_for_the_word_of_the_owner() -> None:
     assert service.owners.release("t", {}) == 0
 
 
-def test_an_owner_that_stays_silent_is_not_waited_for_for_ever(
+def test_silent_owner_times_out_with_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
@@ -76,7 +76,7 @@ def test_an_owner_that_stays_silent_is_not_waited_for_for_ever(
     assert lease(service, "r2")
 
 
-def test_a_reader_that_is_heard_of_again_goes_on() -> None:
+def test_owned_reader_heard_again_keeps_its_windows() -> None:
     clock = ManualClock()
     service = begun(ListJournal(), clock)
     for _ in range(5):
@@ -85,7 +85,7 @@ def test_a_reader_that_is_heard_of_again_goes_on() -> None:
     assert lease(service, "r2") == []
 
 
-def test_owners_survive_a_restart_and_a_shortened_journal() -> None:
+def test_owners_survive_restart_from_compacted_journal() -> None:
     clock, journal = ManualClock(), ListJournal()
     before = begun(journal, clock)
     before._store._shorten_at = 0
@@ -97,13 +97,13 @@ def test_owners_survive_a_restart_and_a_shortened_journal() -> None:
     assert after.owners.release("t", {}) == 1
 
 
-def test_readers_of_nobody_are_nobodys() -> None:
+def test_release_of_empty_owner_spares_readers_without_owner() -> None:
     service = begun(ListJournal(), ManualClock())
     assert service.owners.release("", {}) == 0
     sync(service, "r2")
 
 
-def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() -> None:
+def test_released_owner_can_open_no_reader_even_after_restart() -> None:
     clock, journal = ManualClock(), ListJournal()
     service = begun(journal, clock)
     # Nothing is known of "u" yet: its reader's request is on its way.
@@ -119,7 +119,7 @@ def test_a_released_owner_opens_no_reader_any_more_not_even_after_a_restart() ->
     assert lease(after, "r3")
 
 
-def test_released_owners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_released_owners_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataservice.dispatcher.state.RELEASED_OWNERS_KEPT", 2)
     service = begun(ListJournal(), ManualClock())
     for owner in ("a", "b", "c"):

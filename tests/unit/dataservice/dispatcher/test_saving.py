@@ -84,7 +84,7 @@ SCRIPT: tuple[ev.Event, ...] = (
 
 
 @pytest.mark.parametrize("cut", range(len(SCRIPT) + 1))
-def test_snapshots_survive_a_restart_and_a_shortened_journal_at_every_point(cut: int) -> None:
+def test_snapshots_survive_replay_and_compaction_at_every_event(cut: int) -> None:
     state = replayed(SCRIPT[:cut])
     frames = [encode_frame([event]) for event in SCRIPT[:cut]]
     assert replayed(tuple(event for frame in frames for event in decode_frame(frame))) == state
@@ -95,7 +95,7 @@ def test_snapshots_survive_a_restart_and_a_shortened_journal_at_every_point(cut:
     assert short == replayed(SCRIPT), "and go on alike"
 
 
-def test_windows_of_a_lost_worker_go_straight_to_others() -> None:
+def test_snapshot_windows_of_lost_worker_are_leasable_at_once() -> None:
     state = replayed(SCRIPT[:10])
     snapshot = state.snapshots.by_id["s1"]
     assert snapshot.windows is not None
@@ -103,13 +103,13 @@ def test_windows_of_a_lost_worker_go_straight_to_others() -> None:
     assert snapshot.totals == (1, 8, 10, 99, 1)
 
 
-def test_a_closed_snapshot_keeps_its_totals_and_no_secrets() -> None:
+def test_closed_snapshot_keeps_totals_and_no_storage_options() -> None:
     snapshot = replayed(SCRIPT).snapshots.by_id["s1"]
     assert (snapshot.storage_options, snapshot.chunks) == ("{}", {})
     assert snapshot.totals == (3, 8, 10, 99, 1)
 
 
-def test_the_oldest_closed_snapshots_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_closed_snapshots_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots_module, "CLOSED_SNAPSHOTS_KEPT", 2)
     state = replayed((dataset(),))
     for number in range(5):
@@ -176,7 +176,7 @@ def written(*windows: int) -> tuple[WrittenWindow, ...]:
     return tuple(WrittenWindow(w, (Chunk(w, ROWS, 100 + w, 2, f"t{w}"),)) for w in windows)
 
 
-def test_windows_are_shared_and_the_last_report_gets_the_marker() -> None:
+def test_snapshot_windows_are_shared_and_last_report_leases_marker() -> None:
     state = started(windows=8)
     first, _ = work(state, "w1")
     second, _ = work(state, "w2")
@@ -211,7 +211,7 @@ def test_windows_are_shared_and_the_last_report_gets_the_marker() -> None:
     assert work(state, other, marked=True) == ((), None)
 
 
-def test_what_a_worker_does_not_know_of_is_handed_out_again() -> None:
+def test_window_unknown_to_its_worker_is_leased_again() -> None:
     state = started(windows=2, workers=1)
     lost, _ = work(state, count=1)
     again, _ = work(state, count=1)
@@ -221,7 +221,7 @@ def test_what_a_worker_does_not_know_of_is_handed_out_again() -> None:
     assert work(state, count=0, holding=())[0] == ()
 
 
-def test_each_pass_has_windows_of_its_own() -> None:
+def test_each_pass_of_snapshot_has_its_own_windows() -> None:
     state = started(windows=2, rounds=3, workers=1)
     epochs = []
     for _ in range(6):
@@ -232,7 +232,7 @@ def test_each_pass_has_windows_of_its_own() -> None:
     assert marker is not None
 
 
-def test_reports_count_once_and_only_from_who_holds_the_window() -> None:
+def test_written_window_counts_once_and_only_from_its_holder() -> None:
     state = started(windows=2)
     work(state, "w1", count=1)
     for _ in range(2):
@@ -241,7 +241,7 @@ def test_reports_count_once_and_only_from_who_holds_the_window() -> None:
     assert state.snapshots.by_id["s1"].totals == (1, 2, 10, 100, 1)
 
 
-def test_an_empty_window_has_no_chunk() -> None:
+def test_empty_window_has_no_chunk_in_snapshot() -> None:
     state = started(windows=1)
     work(state, "w1")
     _, marker = work(state, "w1", written=(WrittenWindow(0, ()),))
@@ -249,13 +249,13 @@ def test_an_empty_window_has_no_chunk() -> None:
     assert json.loads(marker.content)["chunks"] == []
 
 
-def test_a_dataset_without_windows_is_done_at_once() -> None:
+def test_snapshot_without_windows_is_done_at_once() -> None:
     state = started(windows=0)
     assert saving.work_for(state, "w1", (), 3) == ("s1",)
     assert work(state)[1] is not None
 
 
-def test_the_first_error_ends_it() -> None:
+def test_first_worker_error_ends_snapshot() -> None:
     state = started()
     work(state, "w1")
     work(state, "w2", error=ERROR)
@@ -267,7 +267,7 @@ def test_the_first_error_ends_it() -> None:
     assert work(state, "w1", written=written(0))[0] == ()
 
 
-def test_a_window_that_takes_its_workers_down_ends_it() -> None:
+def test_window_that_loses_workers_repeatedly_ends_snapshot() -> None:
     state = started(windows=2, workers=0)
     for number in range(saving.MAX_TAKEOVERS):
         name = f"w{number}"
@@ -282,14 +282,14 @@ def test_a_window_that_takes_its_workers_down_ends_it() -> None:
     assert "window 0 lost its data worker 10 times" in marker.content
 
 
-def test_done_that_cannot_be_written_is_an_error() -> None:
+def test_failure_to_write_done_marker_is_marked_as_error() -> None:
     state = started(windows=1)
     work(state)
     assert work(state, written=written(0))[1].name == "DONE"  # type: ignore[union-attr]
     assert work(state, error=ERROR)[1].name == "ERROR"  # type: ignore[union-attr]
 
 
-def test_a_plan_that_is_not_divided_has_one_window_of_many_chunks() -> None:
+def test_undivided_snapshot_has_one_window_of_many_chunks() -> None:
     state = replayed((dataset(), worker("w1")))
     run(state, saving.start(state, start_request(), None))
     ((lease,), _) = work(state)
@@ -301,7 +301,7 @@ def test_a_plan_that_is_not_divided_has_one_window_of_many_chunks() -> None:
     assert saving.task_of(state.snapshots.by_id["s1"]).windows is None
 
 
-def test_what_a_path_holds_decides_whether_saving_begins() -> None:
+def test_snapshot_start_attaches_or_is_refused_by_contents_of_path() -> None:
     state = started()
     again = start_request(snapshot_id="s2")
     assert saving.attach(state, again).snapshot_id == "s1"  # type: ignore[union-attr]
@@ -328,7 +328,7 @@ def test_what_a_path_holds_decides_whether_saving_begins() -> None:
         saving.start(state, start_request(snapshot_id="s3", path="/b"), plan_of(1, rounds=None))
 
 
-def test_a_repeat_finds_what_the_first_request_began_however_far_it_is() -> None:
+def test_repeated_start_returns_same_snapshot_at_any_stage() -> None:
     state = started()
     for _ in range(2):
         assert run(state, saving.start(state, start_request(found_id="s0"), plan_of(4))) == "s1"
@@ -336,7 +336,7 @@ def test_a_repeat_finds_what_the_first_request_began_however_far_it_is() -> None
         state.apply(facts.SnapshotDone(snapshot_id="s1"))
 
 
-def test_a_dataset_that_is_being_saved_cannot_be_deleted() -> None:
+def test_dataset_being_saved_cannot_be_deleted() -> None:
     state = started()
     with pytest.raises(FailedPreconditionError, match=r"is being saved to /data/s.*cancel"):
         decide.delete_dataset(state, "1000")
@@ -345,7 +345,7 @@ def test_a_dataset_that_is_being_saved_cannot_be_deleted() -> None:
     assert decide.delete_dataset(state, "1000").events
 
 
-def test_a_worker_has_few_snapshots_and_those_with_fewest_workers_first() -> None:
+def test_worker_gets_few_snapshots_and_those_with_fewest_workers_first() -> None:
     state = started()
     for name in ("s2", "s3"):
         request = start_request(snapshot_id=name, path=f"/{name}")
@@ -417,7 +417,7 @@ class Cluster:
         max_size=40,
     ),
 )
-def test_whatever_happens_every_window_is_written(
+def test_every_window_is_written_under_any_failures(
     windows: int, rounds: int, steps: list[tuple[str, int, bool]]
 ) -> None:
     cluster = Cluster(windows, rounds)

@@ -59,7 +59,7 @@ def member_ids(state: DispatcherState) -> list[str]:
     return [worker.worker_id for worker in update.workers]
 
 
-def test_the_place_not_the_order_of_coming_is_the_index() -> None:
+def test_worker_index_is_its_place_in_list_not_order_of_arrival() -> None:
     state = listed()
     add_worker(state, "late", "b:7")
     add_worker(state, "later", "a:9")
@@ -68,7 +68,7 @@ def test_the_place_not_the_order_of_coming_is_the_index() -> None:
     assert shares.place_of(DispatcherState(), "late") == WorkerPlace(0, 0)
 
 
-def test_an_address_without_a_place_is_refused_and_leaves_no_trace() -> None:
+def test_unlisted_worker_address_is_refused_without_trace() -> None:
     state = listed()
     with pytest.raises(FailedPreconditionError, match=r"c:1 is not configured"):
         decide.register_worker(state, RegisterWorker(worker_id="w", address="c:1"))
@@ -76,7 +76,7 @@ def test_an_address_without_a_place_is_refused_and_leaves_no_trace() -> None:
 
 
 @pytest.mark.parametrize("policy", STATIC)
-def test_without_a_list_static_policies_say_what_to_set(policy: ShardingPolicy) -> None:
+def test_static_policy_without_worker_list_is_refused_naming_option(policy: ShardingPolicy) -> None:
     state = listed(())
     request = replace(OPEN, policy=policy)
     for ask in (
@@ -88,13 +88,13 @@ def test_without_a_list_static_policies_say_what_to_set(policy: ShardingPolicy) 
 
 
 @pytest.mark.parametrize("policy", STATIC)
-def test_only_policies_that_divide_sources_list_them(policy: ShardingPolicy) -> None:
+def test_only_file_policies_list_sources(policy: ShardingPolicy) -> None:
     needed = opening.dataset_to_plan(listed(), replace(OPEN, policy=policy))
     expects = policy in (ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
     assert (needed is not None) == expects
 
 
-def test_an_iteration_ends_when_all_shards_are_finished() -> None:
+def test_iteration_ends_when_all_shards_are_finished() -> None:
     state = divided()
     assert answer_of(state) == (True, False, ()), "nothing beyond what the streams bring"
     commit(state, decide.finish_task(state, "w0", "i1"))
@@ -105,7 +105,7 @@ def test_an_iteration_ends_when_all_shards_are_finished() -> None:
     assert member_ids(state) == []
 
 
-def test_a_worker_that_never_came_is_missing() -> None:
+def test_listed_worker_that_never_registered_is_missing() -> None:
     state = listed()
     add_worker(state, "w1", "b:7")
     answer = commit(state, opening.open_iteration(state, OPEN, "files"))
@@ -119,7 +119,7 @@ def test_a_worker_that_never_came_is_missing() -> None:
     assert member_ids(state) == ["w0"]
 
 
-def test_a_lost_workers_shard_stays_due_and_only_its_address_may_take_it() -> None:
+def test_shard_of_lost_worker_stays_due_for_its_address_only() -> None:
     state = divided()
     commit(state, decide.lose_worker(state, "w0"))
     assert answer_of(state) == (False, False, ("worker 0 of 2 at a:%port% (bound to a:1)",))
@@ -129,7 +129,7 @@ def test_a_lost_workers_shard_stays_due_and_only_its_address_may_take_it() -> No
     assert member_ids(state) == ["w3", "w1"]
 
 
-def test_a_worker_lost_after_its_shard_is_not_missed() -> None:
+def test_worker_lost_after_finishing_its_shard_is_not_missing() -> None:
     state = divided()
     commit(state, decide.finish_task(state, "w0", "i1"))
     commit(state, decide.lose_worker(state, "w0"))
@@ -138,20 +138,20 @@ def test_a_worker_lost_after_its_shard_is_not_missed() -> None:
     assert member_ids(state) == ["w1"], "what is finished does not begin again"
 
 
-def test_a_restarted_worker_takes_its_address_over() -> None:
+def test_restarted_worker_takes_over_shard_of_its_address() -> None:
     state = divided()
     add_worker(state, "w2", "a:1")
     assert member_ids(state) == ["w2", "w1"]
     assert not state.iterations["i1"].shards[0]
 
 
-def test_bindings_and_shards_survive_the_shortened_journal() -> None:
+def test_bindings_and_shards_survive_journal_compaction() -> None:
     state = divided()
     commit(state, decide.finish_task(state, "w1", "i1"))
     assert compacted(state) == state
 
 
-def test_the_same_list_changes_nothing_and_another_one_waits_for_the_end() -> None:
+def test_changed_worker_list_is_refused_until_iteration_ends() -> None:
     state = divided()
     assert shares.set_worker_list(state, list(LIST)) == Decision(())
     with pytest.raises(InvalidArgumentError, match="names a:1 twice"):
@@ -166,7 +166,7 @@ def test_the_same_list_changes_nothing_and_another_one_waits_for_the_end() -> No
     add_worker(state, "w9", "c:4")
 
 
-def test_a_named_job_keeps_its_plan() -> None:
+def test_named_job_refuses_dataset_with_other_plan() -> None:
     state = divided()
     for number, fingerprint in ((1001, "a"), (1002, "a"), (1003, "b")):
         dataset = RegisterDataset(
@@ -182,7 +182,7 @@ def test_a_named_job_keeps_its_plan() -> None:
         opening.open_iteration(state, replace(same, dataset_id="1003", reader_id="r7"), None)
 
 
-def test_a_named_job_keeps_its_policy() -> None:
+def test_named_job_refuses_other_policy() -> None:
     state = divided()
     with pytest.raises(InvalidArgumentError, match="existing DATA, got FILE"):
         opening.open_iteration(
