@@ -35,7 +35,7 @@ def expected(size: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1_000])
-def test_windows_leave_as_their_last_rows_come(size: int) -> None:
+def test_windows_leave_as_their_last_rows_arrive(size: int) -> None:
     batches = run(spread().group_by_window("k", window_size=size))
     assert [batch.column("i").to_pylist() for batch in batches] == expected(size)
     for batch in batches:
@@ -43,11 +43,11 @@ def test_windows_leave_as_their_last_rows_come(size: int) -> None:
         assert batch.column("t").to_pylist() == wanted
 
 
-def test_positions_over_many_keys_and_chunks() -> None:
+def test_open_windows_of_many_keys_resume_from_positions() -> None:
     check_positions(spread().group_by_window("k", window_size=13), limit=15)
 
 
-def test_a_position_saved_without_windows_to_skip_is_read() -> None:
+def test_older_position_without_windows_to_skip_is_restored() -> None:
     dataset = spread().group_by_window("k", window_size=7)
     tail = [batch.column("i").to_pylist() for batch in run(dataset)][3:]
     with dataset.node.open(RunContext()) as stream:
@@ -62,7 +62,7 @@ def test_a_position_saved_without_windows_to_skip_is_read() -> None:
         assert [batch.column("i").to_pylist() for batch in stream] == tail
 
 
-def test_what_is_held_follows_the_rows_that_wait() -> None:
+def test_held_rows_are_bounded_by_waiting_rows() -> None:
     rows = OpenRows(lambda _key: 64)
     batches = run(spread(chunk=10).repeat(8))
     waiting = 0
