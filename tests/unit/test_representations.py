@@ -1,4 +1,4 @@
-"""How public objects are shown at a prompt, without a request to any server."""
+"""Representations of public objects, made without a request to any server."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from pstrain.coordinator.remote_value import RemoteValue
 from pstrain.errors import InvalidArgumentError, InvalidTypeError
 
 
-class _Nobody:
+class _FailsWhenUsed:
     """A coordinator's scheduler, or the owner of a value, that fails the test when it is used."""
 
     def __getattr__(self, name: str) -> Any:
@@ -28,12 +28,12 @@ class _Nobody:
 
 def _coordinator() -> ClusterCoordinator:
     coordinator = object.__new__(ClusterCoordinator)
-    coordinator._scheduler = _Nobody()  # type: ignore[assignment]
+    coordinator._scheduler = _FailsWhenUsed()  # type: ignore[assignment]
     return coordinator
 
 
 def _value() -> RemoteValue:
-    return RemoteValue(1, threading.Condition(), _Nobody())
+    return RemoteValue(1, threading.Condition(), _FailsWhenUsed())
 
 
 def _checkpoint() -> ps.Checkpoint:

@@ -1,4 +1,4 @@
-"""Arguments of the commands that ask a dispatcher."""
+"""Arguments and output of the commands, without a dispatcher."""
 
 from __future__ import annotations
 

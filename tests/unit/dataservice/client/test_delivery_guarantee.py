@@ -1,4 +1,4 @@
-"""Datasets that are declared unrepeatable: how they are delivered, and that users are told."""
+"""Delivery of datasets declared nondeterministic: the guarantee that applies, and its warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader's buffer: bounded, in order, and no wait for it lasts for ever."""
+"""The reader's element buffer: bounded, first in first out, and every wait ends on close."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataservice.client.buffer import LOW_BYTES, ElementBuffer
 TIMEOUT_S = 10.0
 
 
-def putting(
+def put_in_thread(
     buffer: ElementBuffer[str], item: str, size_bytes: int
 ) -> tuple[threading.Thread, list]:
     results: list[bool] = []
@@ -30,7 +30,7 @@ def test_buffered_items_leave_in_order_and_free_their_room() -> None:
 def test_put_waits_for_room_in_items_and_bytes() -> None:
     for buffer in (ElementBuffer[str](1, 100), ElementBuffer[str](9, 15)):
         buffer.put([("a", 10)])
-        thread, results = putting(buffer, "b", 10)
+        thread, results = put_in_thread(buffer, "b", 10)
         assert not results
         assert buffer.get(0.0) == "a"
         thread.join(TIMEOUT_S)
@@ -65,7 +65,7 @@ def test_wake_ends_pending_get_without_item() -> None:
 def test_closing_buffer_drops_items_and_ends_pending_put() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(1, 100)
     buffer.put([("a", 10)])
-    thread, results = putting(buffer, "b", 10)
+    thread, results = put_in_thread(buffer, "b", 10)
     buffer.close()
     thread.join(TIMEOUT_S)
     assert results == [False]
@@ -95,7 +95,7 @@ def test_closing_ends_put_of_several_items() -> None:
     assert results == [False]
 
 
-def awaiting_low(buffer: ElementBuffer[str]) -> tuple[threading.Thread, list[bool]]:
+def await_low_in_thread(buffer: ElementBuffer[str]) -> tuple[threading.Thread, list[bool]]:
     results: list[bool] = []
     thread = threading.Thread(target=lambda: results.append(buffer.await_low()))
     thread.start()
@@ -105,7 +105,7 @@ def awaiting_low(buffer: ElementBuffer[str]) -> tuple[threading.Thread, list[boo
 def test_await_low_returns_when_two_thirds_of_items_are_taken() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(3, 100)
     buffer.put((item, 10) for item in "abc")
-    thread, results = awaiting_low(buffer)
+    thread, results = await_low_in_thread(buffer)
     assert buffer.get(0.0) == "a"
     assert thread.is_alive()
     assert not results
@@ -117,7 +117,7 @@ def test_await_low_returns_when_two_thirds_of_items_are_taken() -> None:
 def test_await_low_returns_when_few_bytes_are_held() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(64, 1 << 30)
     buffer.put((item, LOW_BYTES // 2 + 1) for item in "ab")
-    thread, results = awaiting_low(buffer)
+    thread, results = await_low_in_thread(buffer)
     assert thread.is_alive()
     assert not results
     assert buffer.get(0.0) == "a"
@@ -134,7 +134,7 @@ def test_await_low_returns_at_once_for_buffer_of_one_item() -> None:
 def test_closing_ends_await_low() -> None:
     buffer: ElementBuffer[str] = ElementBuffer(2, 100)
     buffer.put([("a", 10), ("b", 10)])
-    thread, results = awaiting_low(buffer)
+    thread, results = await_low_in_thread(buffer)
     buffer.close()
     thread.join(TIMEOUT_S)
     assert results == [False]

@@ -1,4 +1,4 @@
-"""Which workers a reader has streams to: all of few, some of many, none left out for good."""
+"""The workers that a reader opens streams to: all of few, some of many, and none dropped later."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def chosen(reader: str, workers: int, readers: int) -> dict[str, str]:
         (1_000, 100, 40),
     ],
 )
-def test_workers_chosen_by_reader_depend_on_numbers_of_both(
+def test_number_of_chosen_workers_depends_on_workers_and_readers(
     workers: int, readers: int, expected: int
 ) -> None:
     assert len(chosen("reader", workers, readers)) == expected

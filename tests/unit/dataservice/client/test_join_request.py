@@ -1,4 +1,4 @@
-"""A request to join: each attempt states the current age, and a late refusal is not trusted."""
+"""A request to join: each attempt states the current age, and a late refusal is retried."""
 
 from __future__ import annotations
 

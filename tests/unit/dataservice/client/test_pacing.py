@@ -1,4 +1,4 @@
-"""When a reader calls the dispatcher."""
+"""Pacing of a reader's calls to the dispatcher: heartbeats, grouped reports, and idle back-off."""
 
 from __future__ import annotations
 

@@ -84,20 +84,20 @@ def test_rewind_removes_rows_of_later_elements() -> None:
     assert consumed == Consumed(Ranges([(0, 1), (2, 3)]), {1: 4, 3: 2})
 
 
-class Rows(LivePosition):
+class RowCountPosition(LivePosition):
     """A position after a number of rows of a source without a known order."""
 
     def __init__(self, rows: int) -> None:
         self.rows = rows
 
-    def after(self, rows: int) -> Rows:
-        return Rows(self.rows + rows)
+    def after(self, rows: int) -> RowCountPosition:
+        return RowCountPosition(self.rows + rows)
 
     def to_json(self) -> State:
         return {"rows": self.rows}
 
 
-class Source(BatchStream):
+class FortyRowStream(BatchStream):
     """A stream of 40 rows, in chunks of 5."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Source(BatchStream):
         return pa.record_batch({"x": list(range(self.rows - 5, self.rows))})
 
     def state(self) -> Any:
-        return Rows(self.rows)
+        return RowCountPosition(self.rows)
 
     def state_after(self, state: Any, rows: int) -> Any:
         return state.after(rows)
@@ -136,7 +136,7 @@ def remote(*, ordered: bool = False, batched: bool = False) -> ds.Dataset:
 
 
 def opened(dataset: ds.Dataset, monkeypatch: pytest.MonkeyPatch) -> BatchStream:
-    monkeypatch.setattr(ServiceSource, "open", lambda _self, _context: Source())
+    monkeypatch.setattr(ServiceSource, "open", lambda _self, _context: FortyRowStream())
     return dataset.node.open(RunContext())
 
 
@@ -223,4 +223,4 @@ def test_row_operators_after_distribute_keep_position_saveable(build: Any) -> No
 
 def test_position_inside_unknown_operator_state_is_refused() -> None:
     with pytest.raises(FailedPreconditionError, match="another cut or order"):
-        without_live_positions({"input": {"input": Rows(3), "left": 2}, "row": 1})
+        without_live_positions({"input": {"input": RowCountPosition(3), "left": 2}, "row": 1})

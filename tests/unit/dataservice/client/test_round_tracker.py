@@ -1,4 +1,4 @@
-"""One consumer of coordinated reads: what it may hand out and ask for, and when it calls."""
+"""Round tracker of one consumer: rounds to request and hand out, roll calls, pacing of calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A read session: when it is idle, when it is at the end, and what it tells the dispatcher."""
+"""A read session: idleness, end of data, streams to workers, and reports to the dispatcher."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_finished_iteration_stays_at_end() -> None:
     assert reader.session.take_end()
 
 
-def test_finished_tasks_end_only_once_their_last_element_is_taken() -> None:
+def test_iteration_without_windows_ends_once_its_last_element_is_taken() -> None:
     reader = Reader(OFF, "a", "b")
     reader.session.begin_wait()
     reader.call(ended=True, iteration_finished=True, workers=members("a", "b"))

@@ -1,4 +1,4 @@
-"""How long a reader waits for workers of a fixed list, and what it says meanwhile."""
+"""Time-outs and warnings of a reader that waits for missing or unreachable workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many rows a source of files puts into a chunk."""
+"""The number of rows in a chunk of a file source, by the width of its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow to NumPy and back: what is shared, what is copied, what is refused."""
+"""Conversion between Arrow and NumPy: shared memory, copies, nulls, and refused types."""
 
 from __future__ import annotations
 

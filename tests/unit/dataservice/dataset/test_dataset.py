@@ -1,4 +1,4 @@
-"""The facade and its iterators: epochs, saved positions, forms of reading, errors."""
+"""Dataset and its iterators: epochs, saved positions, forms of reading, errors."""
 
 from __future__ import annotations
 

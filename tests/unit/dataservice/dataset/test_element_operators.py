@@ -28,7 +28,7 @@ from tests.unit.dataservice.dataset.checkpoint_checker import (
 )
 
 
-def cuts(dataset: Dataset) -> list[list[int]]:
+def rows_by_batch(dataset: Dataset) -> list[list[int]]:
     return [batch.column("x").to_pylist() for batch in run(dataset)]
 
 
@@ -44,8 +44,10 @@ def test_batch_cuts_rows_into_given_size(
     chunk_sizes = sizes if sum(sizes) < rows else []
     dataset = numbers(rows, chunk_sizes).batch(size, drop_remainder=drop)
     kept = rows // size * size if drop else rows
-    assert cuts(dataset) == [list(range(i, min(i + size, kept))) for i in range(0, kept, size)]
-    assert dataset.cardinality() == len(cuts(dataset))
+    assert rows_by_batch(dataset) == [
+        list(range(i, min(i + size, kept))) for i in range(0, kept, size)
+    ]
+    assert dataset.cardinality() == len(rows_by_batch(dataset))
     check_positions(dataset)
 
 
@@ -110,7 +112,7 @@ def test_take_and_skip_count_rows(rows: int, skip: int, take: int) -> None:
 
 def test_take_and_skip_count_batches_after_batch() -> None:
     dataset = numbers(20).batch(3).skip(1).take(4)
-    assert cuts(dataset) == [[3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]]
+    assert rows_by_batch(dataset) == [[3, 4, 5], [6, 7, 8], [9, 10, 11], [12, 13, 14]]
     assert dataset.cardinality() == 4
     check_positions(dataset)
 
@@ -141,8 +143,8 @@ def test_repeat_yields_given_number_of_passes() -> None:
     assert values(run(numbers(3).repeat(3))) == [0, 1, 2] * 3
     assert run(numbers(3).repeat(0)) == []
     assert values(run(numbers(3).repeat().take(7))) == [0, 1, 2, 0, 1, 2, 0]
-    assert cuts(numbers(3).batch(2).repeat(2)) == [[0, 1], [2], [0, 1], [2]]
-    assert cuts(numbers(3).repeat(2).batch(4)) == [[0, 1, 2, 0], [1, 2]]
+    assert rows_by_batch(numbers(3).batch(2).repeat(2)) == [[0, 1], [2], [0, 1], [2]]
+    assert rows_by_batch(numbers(3).repeat(2).batch(4)) == [[0, 1, 2, 0], [1, 2]]
     for dataset in (
         numbers(20).repeat(3),
         numbers(20).shuffle(6, seed=1).repeat(3).batch(7),

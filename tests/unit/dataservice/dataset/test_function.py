@@ -1,4 +1,4 @@
-"""User functions: what they may be, where they load, and how their errors look."""
+"""User functions: accepted callables, pickling, loading, and how their errors are shown."""
 
 from __future__ import annotations
 

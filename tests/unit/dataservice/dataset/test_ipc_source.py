@@ -49,7 +49,7 @@ def folder(tmp_path: pathlib.Path) -> pathlib.Path:
     return tmp_path
 
 
-def windowed(dataset: Dataset) -> list[int]:
+def rows_by_windows(dataset: Dataset) -> list[int]:
     linear = linearise(decode_plan(encode_plan(dataset.node)))
     rows: list[int] = []
     for window in plan_windows(linear, plan_splits(linear), 0):
@@ -68,7 +68,7 @@ def test_ipc_files_and_streams_are_read_in_order(folder: pathlib.Path) -> None:
     assert Dataset.from_ipc(str(folder / "[ab].*")).cardinality() == 1_500
     check_positions(dataset)
     check_positions(dataset.shuffle(100, seed=2).batch(150))
-    assert sorted(windowed(dataset)) == list(range(1_600))
+    assert sorted(rows_by_windows(dataset)) == list(range(1_600))
     remote = Dataset.from_ipc(f"file://{folder}/*.arrow*")
     assert values(run(remote)) == [*range(1_000), *range(1_500, 1_600)]
     copied = Dataset.from_ipc(str(folder), memory_map=False)
@@ -82,7 +82,7 @@ def test_ipc_splits_are_record_batches_with_small_ones_merged(tmp_path: pathlib.
     small = write(tmp_path / "b.arrow", {"x": np.arange(300_000)}, 10_000)
     splits = plan_splits(linearise(Dataset.from_ipc(small).node))
     assert [split.rows for split in splits] == [60_000] * 5
-    assert windowed(Dataset.from_ipc(small).skip(70_001).take(55_000)) == list(
+    assert rows_by_windows(Dataset.from_ipc(small).skip(70_001).take(55_000)) == list(
         range(70_001, 125_001)
     )
 
@@ -164,7 +164,7 @@ def test_differing_or_changed_ipc_files_are_refused(tmp_path: pathlib.Path) -> N
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def mapped_paths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Records the files that are mapped from now on, in order."""
     paths: list[str] = []
     original = pa.memory_map
@@ -178,23 +178,25 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_mapped_file_stays_open_between_its_splits(
-    tmp_path: pathlib.Path, opened: list[str]
+    tmp_path: pathlib.Path, mapped_paths: list[str]
 ) -> None:
     path = write(tmp_path / "a.arrow", table(0, 200_000), 66_000)
     source = linearise(Dataset.from_ipc(path).node).segments[0].source
     splits = source.plan()
-    opened.clear()
+    mapped_paths.clear()
     parts = [list(source.read(split, 0, RunContext())) for split in splits for _ in range(2)]
     assert len(splits) == 4
     assert sum(batch.num_rows for part in parts for batch in part) == 2 * 200_000
-    assert opened == [path]
+    assert mapped_paths == [path]
 
 
-def test_concurrent_readers_map_file_separately(tmp_path: pathlib.Path, opened: list[str]) -> None:
+def test_concurrent_readers_map_file_separately(
+    tmp_path: pathlib.Path, mapped_paths: list[str]
+) -> None:
     path = write(tmp_path / "a.arrow", table(0, 200_000), 100_000)
     source = linearise(Dataset.from_ipc(path).node).segments[0].source
     splits = source.plan()
-    opened.clear()
+    mapped_paths.clear()
     for _ in range(2):
         first, second = (source.read(split, 0, RunContext()) for split in splits)
         assert next(first).column("x")[0].as_py() == 0
@@ -202,17 +204,17 @@ def test_concurrent_readers_map_file_separately(tmp_path: pathlib.Path, opened: 
         # Both reads are abandoned in the middle.
         first.close()
         second.close()
-    assert opened == [path, path]
+    assert mapped_paths == [path, path]
 
 
-def test_replaced_file_is_mapped_anew(tmp_path: pathlib.Path, opened: list[str]) -> None:
+def test_replaced_file_is_mapped_anew(tmp_path: pathlib.Path, mapped_paths: list[str]) -> None:
     path = write(tmp_path / "a.arrow", table(0, 10))
     dataset = Dataset.from_ipc(path)
-    assert windowed(dataset) == list(range(10))
+    assert rows_by_windows(dataset) == list(range(10))
     write(tmp_path / "a.arrow", table(5, 30))
-    opened.clear()
-    assert windowed(dataset) == list(range(5, 30))
-    assert opened
+    mapped_paths.clear()
+    assert rows_by_windows(dataset) == list(range(5, 30))
+    assert mapped_paths
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it looks into /proc")

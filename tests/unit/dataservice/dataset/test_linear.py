@@ -1,4 +1,4 @@
-"""Which plans can be divided, into what, and why others cannot."""
+"""Linearised plans: their source, operators and tail, and why other plans cannot be divided."""
 
 from __future__ import annotations
 

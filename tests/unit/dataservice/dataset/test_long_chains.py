@@ -1,4 +1,4 @@
-"""Plans of hundreds of operators."""
+"""Plans of hundreds of operators: read, resumed, and refused beyond the limit."""
 
 from __future__ import annotations
 

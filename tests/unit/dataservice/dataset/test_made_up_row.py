@@ -1,4 +1,4 @@
-"""Functions of rows over a dataset without rows."""
+"""Schemas of row functions over no rows: the functions are tried on one made-up row."""
 
 from __future__ import annotations
 

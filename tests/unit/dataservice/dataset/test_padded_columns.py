@@ -1,4 +1,4 @@
-"""Results of functions over padded batches, also if their lists are no longer equally long."""
+"""Padded columns: functions over padded batches keep them padded; rows of them are ragged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PADDED = ROWS.padded_batch(2)
 WIDTHS = [3, 0, 4, 1]
 
 
-def more(columns: dict[str, Any]) -> dict[str, Any]:
+def add_columns(columns: dict[str, Any]) -> dict[str, Any]:
     tokens = columns["tokens"]
     return {
         **columns,
@@ -52,7 +52,7 @@ def test_columns_passed_on_by_function_stay_padded() -> None:
 
 
 def test_columns_computed_from_padded_columns_are_padded() -> None:
-    dataset = PADDED.map(more)
+    dataset = PADDED.map(add_columns)
     assert dataset.schema.field("mask").type == pa.list_(pa.bool_())
     assert shapes(dataset, "mask") == [(width,) for width in WIDTHS]
     assert shapes(dataset, "next") == [(max(0, width - 1),) for width in WIDTHS]
@@ -67,7 +67,10 @@ def test_with_column_over_padded_batch_yields_padded_column() -> None:
 
 
 def test_registered_plan_yields_same_padded_columns() -> None:
-    for dataset in (PADDED.map(more), PADDED.with_column("mask", lambda c: c["tokens"] != 0)):
+    for dataset in (
+        PADDED.map(add_columns),
+        PADDED.with_column("mask", lambda c: c["tokens"] != 0),
+    ):
         registered = Dataset(decode_plan(encode_plan(freeze_schemas(dataset.node))))
         assert registered.schema.equals(dataset.schema, check_metadata=True)
         assert shapes(registered, "mask") == shapes(dataset, "mask")

@@ -22,16 +22,16 @@ from tests.unit.dataservice.dataset.checkpoint_checker import (
 DEADLINE_S = 60.0
 
 
-def prefetching() -> list[threading.Thread]:
+def prefetch_threads() -> list[threading.Thread]:
     return [t for t in threading.enumerate() if "prefetch" in t.name]
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_stays() -> Iterator[None]:
+def _no_prefetch_thread_is_left() -> Iterator[None]:
     yield
-    for thread in prefetching():
+    for thread in prefetch_threads():
         thread.join(DEADLINE_S)
-    assert not prefetching()
+    assert not prefetch_threads()
 
 
 def test_prefetch_keeps_elements_and_positions_of_its_input() -> None:
@@ -82,9 +82,9 @@ def test_prefetched_error_arrives_in_order_and_ends_stream() -> None:
 def test_closing_stream_early_stops_prefetch_thread() -> None:
     stream = open_stream(numbers(20).repeat().prefetch(2))
     next(stream)
-    assert prefetching()
+    assert prefetch_threads()
     stream.close()
-    assert not prefetching()
+    assert not prefetch_threads()
     stream.close()
     with pytest.raises(StopIteration):
         next(stream)
@@ -99,7 +99,7 @@ def test_dropped_stream_stops_its_prefetch_thread() -> None:
 
 def test_unread_prefetch_stream_can_be_closed() -> None:
     open_stream(numbers(20).prefetch(2)).close()
-    assert not prefetching()
+    assert not prefetch_threads()
 
 
 def test_cancelled_run_cancels_prefetching_reader() -> None:
@@ -132,5 +132,5 @@ def test_prefetch_of_zero_reads_nothing_ahead() -> None:
     dataset = numbers(9).prefetch(0)
     with open_stream(dataset) as stream:
         next(stream)
-        assert not prefetching()
+        assert not prefetch_threads()
     check_positions(dataset)

@@ -21,7 +21,7 @@ from dataservice.errors import SchemaError
 SCHEMA = pa.schema([("i", pa.int64()), ("f", pa.float32()), ("s", pa.string())])
 
 
-def written(path: pathlib.Path, **columns: pa.Array) -> Dataset:
+def write_row_groups(path: pathlib.Path, **columns: pa.Array) -> Dataset:
     """Writes a file with a row group for each row; returns its dataset."""
     pq.write_table(pa.table(columns), path / "rows.parquet", row_group_size=1)
     return Dataset.from_parquet(str(path / "rows.parquet"))
@@ -56,7 +56,7 @@ def count_read(data: Dataset, condition: Expression) -> int:
 def test_only_row_groups_not_ruled_out_by_statistics_are_read(
     tmp_path: pathlib.Path, condition: Expression, groups: int
 ) -> None:
-    data = written(
+    data = write_row_groups(
         tmp_path,
         i=pa.array([0, 1, 2, None]),
         f=pa.array([1.5, 0.5, -2.0, None], pa.float32()),
@@ -88,7 +88,7 @@ def test_pushed_down_filter_keeps_nan_rows(tmp_path: pathlib.Path, condition: Ex
 
 def test_types_with_incomparable_statistics_are_still_filtered(tmp_path: pathlib.Path) -> None:
     values = [decimal.Decimal("0.50"), None, decimal.Decimal("1.50")]
-    data = written(
+    data = write_row_groups(
         tmp_path,
         price=pa.array(values, pa.decimal128(9, 2)),
         id=pa.array([b"0" * 16, b"1" * 16, None], pa.uuid()),
@@ -98,7 +98,7 @@ def test_types_with_incomparable_statistics_are_still_filtered(tmp_path: pathlib
     assert data.filter(col("price").is_null()).to_table().num_rows == 1
     with pytest.raises(SchemaError, match="cannot compute"):
         data.filter(col("price") > "a").to_table()
-    halves = written(tmp_path, h=pa.array([0.5, None, 2.0], pa.float16()))
+    halves = write_row_groups(tmp_path, h=pa.array([0.5, None, 2.0], pa.float16()))
     assert halves.filter(col("h") > 1).to_table()["h"].to_pylist() == [2.0]
     assert halves.filter(col("h").is_in([0.5])).to_table()["h"].to_pylist() == [0.5]
 

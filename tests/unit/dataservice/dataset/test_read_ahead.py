@@ -1,4 +1,4 @@
-"""Files that Arrow reads ahead are not closed during a read, which would hit what comes after."""
+"""Files that Arrow reads ahead: closing one waits for the read in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sources whose rows count as consumed once a receipt is acknowledged, and which stay known."""
+"""Receipts: rows count as consumed once acknowledged; a source stays known while it may go on."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ BELOW = {
     "grouped": NUMBERS.group_by_window(col("id") % 3, lambda _, w: w.batch(4), window_size=8),
     "bucketed": NUMBERS.map(numbered).bucket_by_sequence_length(col("id") % 3, [1], [4, 4]),
     "batched": NUMBERS.map(numbered).batch(7),
-    "none, then some": NUMBERS.take(0).map(numbered).concatenate(NUMBERS.map(numbered)),
+    "empty, then rows": NUMBERS.take(0).map(numbered).concatenate(NUMBERS.map(numbered)),
     "mixed": Dataset.sample_from_datasets([NUMBERS.take(0).map(numbered), NUMBERS.map(numbered)]),
     "exploded": NUMBERS.flat_map(few, format="rows"),
     "filtered": NUMBERS.map(numbered).filter(lambda c: c["id"] > c["id"].min() - 1),

@@ -1,4 +1,4 @@
-"""sample_from_datasets and choose_from_datasets: which element comes next, and why."""
+"""sample_from_datasets and choose_from_datasets: order, weights, seeds, positions, and the end."""
 
 from __future__ import annotations
 

@@ -27,18 +27,18 @@ from tests.unit.dataservice.dataset.checkpoint_checker import numbers, run, valu
 CONTEXT = RunContext()
 
 
-def windows_rows(dataset: Dataset, epoch: int = 0) -> list[list[int]]:
+def rows_of_windows(dataset: Dataset, epoch: int = 0) -> list[list[int]]:
     """Returns the rows of each window of an epoch."""
     linear = linearise(dataset.node)
     rows = []
     for window in plan_windows(linear, plan_splits(linear), epoch):
         arguments: Any = {"epoch": epoch, "window_index": window.index, "context": CONTEXT}
         with open_window(linear, window.splits, **arguments) as stream:
-            rows.append(values(list(stream), linear_column(dataset)))
+            rows.append(values(list(stream), first_column(dataset)))
     return rows
 
 
-def linear_column(dataset: Dataset) -> str:
+def first_column(dataset: Dataset) -> str:
     return dataset.schema.names[0]
 
 
@@ -48,11 +48,11 @@ def flat(rows: list[list[int]]) -> list[int]:
 
 @pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 1_000, 70_000])
 def test_windows_together_hold_every_row_in_order(rows: int) -> None:
-    assert flat(windows_rows(Dataset.range(rows))) == list(range(rows))
+    assert flat(rows_of_windows(Dataset.range(rows))) == list(range(rows))
     if rows:
         plain = min(rows, -(-rows // -(-rows // 64)))
         # The last tenth is cut finer.
-        assert plain <= len(windows_rows(Dataset.range(rows))) <= plain + 3 * (plain // 10 + 1)
+        assert plain <= len(rows_of_windows(Dataset.range(rows))) <= plain + 3 * (plain // 10 + 1)
 
 
 def test_large_range_has_bounded_number_of_splits() -> None:
@@ -76,7 +76,7 @@ def test_take_and_skip_are_exact_across_windows(
     wanted = values(run(dataset))
     if shuffled:
         dataset = dataset.shuffle(10, seed=1)
-    divided = flat(windows_rows(dataset))
+    divided = flat(rows_of_windows(dataset))
     assert Counter(divided) == Counter(wanted)
     if not shuffled:
         assert divided == wanted
@@ -84,8 +84,8 @@ def test_take_and_skip_are_exact_across_windows(
 
 def test_take_and_skip_of_one_segment_are_exact_across_windows() -> None:
     dataset = numbers(50).take(20).skip(5).concatenate(numbers(9).skip(7)).take(16)
-    assert flat(windows_rows(dataset)) == [*range(5, 20), 7]
-    assert flat(windows_rows(dataset)) == values(run(dataset))
+    assert flat(rows_of_windows(dataset)) == [*range(5, 20), 7]
+    assert flat(rows_of_windows(dataset)) == values(run(dataset))
 
 
 def test_windows_have_same_rows_as_plan_in_every_epoch() -> None:
@@ -96,16 +96,16 @@ def test_windows_have_same_rows_as_plan_in_every_epoch() -> None:
         .shuffle(100, seed=2)
     )
     for epoch in (0, 1):
-        rows = windows_rows(dataset, epoch)
+        rows = rows_of_windows(dataset, epoch)
         assert Counter(flat(rows)) == Counter(values(run(dataset, epoch)))
-    assert windows_rows(dataset, 0) == windows_rows(dataset, 0)
-    assert windows_rows(dataset, 0) != windows_rows(dataset, 1)
+    assert rows_of_windows(dataset, 0) == rows_of_windows(dataset, 0)
+    assert rows_of_windows(dataset, 0) != rows_of_windows(dataset, 1)
     fixed = Dataset.range(2_000).shuffle(100, seed=2, reshuffle_each_iteration=False)
-    assert windows_rows(fixed, 0) == windows_rows(fixed, 1)
+    assert rows_of_windows(fixed, 0) == rows_of_windows(fixed, 1)
 
 
 def test_window_of_permuted_splits_is_shuffled_as_whole() -> None:
-    rows = windows_rows(Dataset.range(6_400).shuffle(400, seed=2))
+    rows = rows_of_windows(Dataset.range(6_400).shuffle(400, seed=2))
     assert len(rows) == 16
     assert all(len(window) == 400 for window in rows)
     assert any(max(window) - min(window) > 2_000 for window in rows)
@@ -114,7 +114,7 @@ def test_window_of_permuted_splits_is_shuffled_as_whole() -> None:
 
 def test_windows_of_concatenated_sources_conform_to_first_source() -> None:
     second = Dataset.from_table(pa.table({"x": pa.array([5, 6], pa.int8())}))
-    assert flat(windows_rows(numbers(3).concatenate(second))) == [0, 1, 2, 5, 6]
+    assert flat(rows_of_windows(numbers(3).concatenate(second))) == [0, 1, 2, 5, 6]
 
 
 def test_window_of_splits_from_several_segments_is_refused() -> None:

@@ -29,7 +29,7 @@ from tests.unit.dataservice.dataset.checkpoint_checker import numbers, run, valu
 from tests.unit.dataservice.dataset.test_interleave import by_definition
 
 
-class Divided:
+class DividedDataset:
     """A dataset as a dispatcher and a worker see it."""
 
     def __init__(self, dataset: Dataset) -> None:
@@ -84,7 +84,7 @@ def test_window_interleaves_its_elements_as_defined(
     source = numbers(count, [])
     source = source.shuffle(1_000, seed=3) if shuffled else source
     dataset = source.interleave(part, cycle, block)
-    service = Divided(dataset)
+    service = DividedDataset(dataset)
     assert Counter(values(service.all_batches(), "y")) == Counter(values(run(dataset), "y"))
     for window in service.windows if not shuffled else ():
         elements = [x for split in window.splits for x in range(split.start, split.stop)]
@@ -96,7 +96,7 @@ def test_window_interleaves_its_elements_as_defined(
 
 def test_interleaved_shuffle_differs_between_windows_and_is_replayed() -> None:
     shuffled = Dataset.range(64).interleave(lambda _r: Dataset.range(20).shuffle(20), 2)
-    service = Divided(shuffled)
+    service = DividedDataset(shuffled)
     assert len({tuple(service.rows(n, "id")) for n in range(8)}) == 8
     service.check_replays("id")
 
@@ -107,7 +107,7 @@ def test_interleaved_files_are_divided_and_refused_once_changed(tmp_path: pathli
         pq.write_table(table, tmp_path / f"{index:02}.parquet")
     names = Dataset.list_files(str(tmp_path / "*.parquet"), shuffle=True, seed=1)
     dataset = names.interleave(lambda row: Dataset.from_parquet(row), 2)
-    service = Divided(dataset)
+    service = DividedDataset(dataset)
     assert len(service.windows) == 16
     assert sorted(values(service.all_batches(), "y")) == sorted(values(run(dataset), "y"))
     service.check_replays("y")
@@ -162,7 +162,7 @@ def sequences(count: int) -> Dataset:
 @given(st.integers(0, 300), st.booleans())
 def test_buckets_fill_within_window(count: int, shuffled: bool) -> None:
     dataset = sequences(count).shuffle(50, seed=1) if shuffled else sequences(count)
-    service = Divided(dataset.bucket_by_sequence_length("n", [4, 7], [4, 3, 2]))
+    service = DividedDataset(dataset.bucket_by_sequence_length("n", [4, 7], [4, 3, 2]))
     assert sorted(values(service.all_batches())) == list(range(count))
     for window in service.windows:
         short: Counter[int] = Counter()
@@ -178,7 +178,7 @@ def test_buckets_fill_within_window(count: int, shuffled: bool) -> None:
 
 def test_windows_are_large_enough_for_groups() -> None:
     def sizes(dataset: Dataset) -> set[int | None]:
-        return {window.rows for window in Divided(dataset).windows}
+        return {window.rows for window in DividedDataset(dataset).windows}
 
     few = numbers(1_000, []).bucket_by_sequence_length("x", [4], [8, 8])
     assert sizes(few) == {256, 232}, "16 batches for each bucket"
@@ -197,11 +197,11 @@ def test_operators_after_grouping_are_applied_within_windows() -> None:
         .shuffle(3, seed=2)
         .filter(lambda c: c["x"] % 20 == 0)
     )
-    service = Divided(dataset)
+    service = DividedDataset(dataset)
     elements = [e for window in service.windows for e in service.elements(window.index)]
     assert sorted(values(elements)) == list(range(0, 2_000, 20))
     assert all(len({x // 10 % 3 for x in values([element])}) == 1 for element in elements)
-    rows = Divided(dataset.unbatch().batch(7))
+    rows = DividedDataset(dataset.unbatch().batch(7))
     assert rows.pipeline.batch_size == 7
     assert sorted(values(rows.all_batches())) == sorted(values(elements))
 

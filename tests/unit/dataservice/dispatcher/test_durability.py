@@ -63,7 +63,7 @@ def test_read_waits_until_events_it_saw_are_durable() -> None:
         assert seen.result(WAIT_S).dataset_id == "1000"
 
 
-def beat(service: DispatcherService) -> tuple[object, ...]:
+def send_heartbeat(service: DispatcherService) -> tuple[object, ...]:
     return service.heartbeat("w1", ["i1"], WorkerReport()).ended
 
 
@@ -82,7 +82,7 @@ def test_request_without_news_does_not_wait_for_events_of_others() -> None:
     with ThreadPoolExecutor(3) as pool:
         pool.submit(register, service)
         assert journal.writing.wait(WAIT_S)
-        assert pool.submit(beat, service).result(WAIT_S) == ()
+        assert pool.submit(send_heartbeat, service).result(WAIT_S) == ()
         pool.submit(service.sync, idle, ReaderReport(), version).result(WAIT_S)
         # A repeated mark is no news, but may not be durable yet: the reply has to wait.
         again = Sync(reader_id="r1", iteration_id="i1", consumed=(RowMark(0, 0, 1, False),))
@@ -338,7 +338,7 @@ def test_decisions_proceed_while_journal_is_replaced() -> None:
         ticking = pool.submit(service.tick)
         assert journal.writing.wait(WAIT_S)
         # A mere heartbeat does not even wait for the disk.
-        assert beat(service) == ()
+        assert send_heartbeat(service) == ()
         leasing = pool.submit(service.lease_windows, lease_request())
         eventually(lambda: service._store._commits.ticket() == 4)  # type: ignore[union-attr]
         assert not leasing.done()

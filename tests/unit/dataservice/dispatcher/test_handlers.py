@@ -1,4 +1,4 @@
-"""Opening and saving plan once, outside the lock, for all requests that may wait for the plan."""
+"""Planning by the handlers of open and save: once per job, outside the lock, by few threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often clients have to send heartbeats, and when they count as lost."""
+"""Heartbeat intervals and time-outs of clients, by the size of the cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataservice.dispatcher.presence import INTERVALS_PER_TIMEOUT, Presence, sha
 from dataservice.vocabulary import ReaderId, WorkerId
 
 
-def crowd(clients: int, now_s: float = 0.0) -> Presence:
+def presence_of(clients: int, now_s: float = 0.0) -> Presence:
     presence = Presence(10.0, 60.0, now_s)
     for number in range(clients):
         presence.renew_worker(WorkerId(f"w{number}"), now_s)
@@ -84,21 +84,21 @@ def test_deadlines_behave_like_plain_table(steps: list[tuple[str, str, float]]) 
 
 
 def test_small_cluster_keeps_configured_interval_and_timeouts() -> None:
-    presence = crowd(HEARTBEATS_PER_S)
+    presence = presence_of(HEARTBEATS_PER_S)
     assert presence.interval_s == 1.0
     assert (presence.worker_timeout_s, presence.client_timeout_s) == (10.0, 60.0)
 
 
 @pytest.mark.parametrize("clients", [600, 4_000, 50_000])
 def test_heartbeat_rate_is_bounded_for_any_number_of_clients(clients: int) -> None:
-    presence = crowd(clients)
+    presence = presence_of(clients)
     assert clients / presence.interval_s == pytest.approx(HEARTBEATS_PER_S)
     assert presence.worker_timeout_s >= INTERVALS_PER_TIMEOUT * presence.interval_s
     assert presence.client_timeout_s >= INTERVALS_PER_TIMEOUT * presence.interval_s
 
 
 def test_heartbeat_interval_follows_number_of_clients() -> None:
-    presence = crowd(4_000)
+    presence = presence_of(4_000)
     assert presence.interval_s == pytest.approx(8.0)
     for number in range(3_000):
         presence.drop_worker(WorkerId(f"w{number}"))
@@ -107,7 +107,7 @@ def test_heartbeat_interval_follows_number_of_clients() -> None:
 
 
 def test_granted_timeout_is_kept_when_cluster_shrinks() -> None:
-    presence = crowd(4_000)
+    presence = presence_of(4_000)
     presence.renew_worker(WorkerId("w0"), 0.0)
     for number in range(1, 4_000):
         presence.drop_worker(WorkerId(f"w{number}"))
@@ -153,7 +153,7 @@ def test_heartbeats_of_clients_that_came_at_once_are_spread(joined_at_once: bool
 
 
 def test_punctual_client_is_told_exact_interval() -> None:
-    presence = crowd(4_000)
+    presence = presence_of(4_000)
     now_s = 5.0
     now_s += presence.least_silence_s("w7", now_s)
     for _ in range(3):
@@ -173,7 +173,7 @@ def test_share_of_client_lies_between_zero_and_one(client_id: str) -> None:
 
 
 def test_nobody_times_out_after_dispatcher_stood_still() -> None:
-    presence = crowd(3)
+    presence = presence_of(3)
     silent = presence.take_timed_out(100.0)
     assert silent == ((), (), 100.0)
     assert presence.take_timed_out(101.0).stood_still_s == 0.0

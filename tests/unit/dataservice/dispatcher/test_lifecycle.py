@@ -1,4 +1,4 @@
-"""How repetitions and jobs end, what the state keeps of them, and who may read them again."""
+"""Ends of repetitions and jobs: history, readers refused or given a notice, and collection."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_dataset_made_before_end_of_repetition_gets_end_with_notice(
         cluster.open("r3", 0, made_s=cluster.now_s)
 
 
-def test_reader_that_restores_position_joins_ended_repetition_unnoticed(cluster: Cluster) -> None:
+def test_restoring_reader_joins_ended_repetition_without_notice(cluster: Cluster) -> None:
     cluster.epoch("r1", 0)
     cluster.now_s += 100.0
     asking = cluster.open("r2", 0, pid=2, started_s=cluster.now_s, restores=True)

@@ -1,4 +1,4 @@
-"""How many polls may wait for windows at once, and when those without a slot come again."""
+"""Slots of long polls: how many may wait at once, and the pause of polls without a slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Saved positions at the dispatcher: their base, their loading, and who has to join for it."""
+"""Saved positions at the dispatcher: their base, loading them, and the peers that must join."""
 
 from __future__ import annotations
 

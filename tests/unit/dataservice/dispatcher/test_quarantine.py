@@ -1,4 +1,4 @@
-"""Windows that kill workers: which are suspected, who runs them, and when they are given up."""
+"""Quarantine of windows that kill workers: accusation, suspicion, acquittal, giving them up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which place of a worker list an address takes."""
+"""Places of a worker list: the addresses that match them, and how they are bound."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def add_worker(state: DispatcherState, name: str, address: str) -> None:
     commit(state, decide.register_worker(state, RegisterWorker(worker_id=name, address=address)))
 
 
-def listed(addresses: tuple[str, ...] = LIST) -> DispatcherState:
+def state_with_worker_list(addresses: tuple[str, ...] = LIST) -> DispatcherState:
     """Returns a state with a dataset and a list of workers, none of which has registered."""
     state = DispatcherState()
     commit(state, shares.set_worker_list(state, addresses))
@@ -39,9 +39,9 @@ def listed(addresses: tuple[str, ...] = LIST) -> DispatcherState:
     return state
 
 
-def divided() -> DispatcherState:
+def state_with_iteration() -> DispatcherState:
     """Returns a state with both workers and reader r1 of iteration i1."""
-    state = listed()
+    state = state_with_worker_list()
     add_worker(state, "w0", "a:1")
     add_worker(state, "w1", "b:7")
     commit(state, opening.open_iteration(state, OPEN, None))
@@ -60,7 +60,7 @@ def member_ids(state: DispatcherState) -> list[str]:
 
 
 def test_worker_index_is_its_place_in_list_not_order_of_arrival() -> None:
-    state = listed()
+    state = state_with_worker_list()
     add_worker(state, "late", "b:7")
     add_worker(state, "later", "a:9")
     assert shares.place_of(state, "late") == WorkerPlace(1, 2)
@@ -69,7 +69,7 @@ def test_worker_index_is_its_place_in_list_not_order_of_arrival() -> None:
 
 
 def test_unlisted_worker_address_is_refused_without_trace() -> None:
-    state = listed()
+    state = state_with_worker_list()
     with pytest.raises(FailedPreconditionError, match=r"c:1 is not configured"):
         decide.register_worker(state, RegisterWorker(worker_id="w", address="c:1"))
     assert not state.workers
@@ -77,7 +77,7 @@ def test_unlisted_worker_address_is_refused_without_trace() -> None:
 
 @pytest.mark.parametrize("policy", STATIC)
 def test_static_policy_without_worker_list_is_refused_naming_option(policy: ShardingPolicy) -> None:
-    state = listed(())
+    state = state_with_worker_list(())
     request = replace(OPEN, policy=policy)
     for ask in (
         lambda: opening.dataset_to_plan(state, request),
@@ -89,13 +89,13 @@ def test_static_policy_without_worker_list_is_refused_naming_option(policy: Shar
 
 @pytest.mark.parametrize("policy", STATIC)
 def test_only_file_policies_list_sources(policy: ShardingPolicy) -> None:
-    needed = opening.dataset_to_plan(listed(), replace(OPEN, policy=policy))
+    needed = opening.dataset_to_plan(state_with_worker_list(), replace(OPEN, policy=policy))
     expects = policy in (ShardingPolicy.FILE, ShardingPolicy.FILE_OR_DATA)
     assert (needed is not None) == expects
 
 
 def test_iteration_ends_when_all_shards_are_finished() -> None:
-    state = divided()
+    state = state_with_iteration()
     assert answer_of(state) == (True, False, ()), "nothing beyond what the streams bring"
     commit(state, decide.finish_task(state, "w0", "i1"))
     assert member_ids(state) == ["w1"]
@@ -106,7 +106,7 @@ def test_iteration_ends_when_all_shards_are_finished() -> None:
 
 
 def test_listed_worker_that_never_registered_is_missing() -> None:
-    state = listed()
+    state = state_with_worker_list()
     add_worker(state, "w1", "b:7")
     answer = commit(state, opening.open_iteration(state, OPEN, "files"))
     assert (answer.num_shards, answer.listing) == (2, "files")
@@ -120,7 +120,7 @@ def test_listed_worker_that_never_registered_is_missing() -> None:
 
 
 def test_shard_of_lost_worker_stays_due_for_its_address_only() -> None:
-    state = divided()
+    state = state_with_iteration()
     commit(state, decide.lose_worker(state, "w0"))
     assert answer_of(state) == (False, False, ("worker 0 of 2 at a:%port% (bound to a:1)",))
     with pytest.raises(FailedPreconditionError):
@@ -130,7 +130,7 @@ def test_shard_of_lost_worker_stays_due_for_its_address_only() -> None:
 
 
 def test_worker_lost_after_finishing_its_shard_is_not_missing() -> None:
-    state = divided()
+    state = state_with_iteration()
     commit(state, decide.finish_task(state, "w0", "i1"))
     commit(state, decide.lose_worker(state, "w0"))
     assert answer_of(state) == (True, False, ())
@@ -139,20 +139,20 @@ def test_worker_lost_after_finishing_its_shard_is_not_missing() -> None:
 
 
 def test_restarted_worker_takes_over_shard_of_its_address() -> None:
-    state = divided()
+    state = state_with_iteration()
     add_worker(state, "w2", "a:1")
     assert member_ids(state) == ["w2", "w1"]
     assert not state.iterations["i1"].shards[0]
 
 
 def test_bindings_and_shards_survive_journal_compaction() -> None:
-    state = divided()
+    state = state_with_iteration()
     commit(state, decide.finish_task(state, "w1", "i1"))
     assert compacted(state) == state
 
 
 def test_changed_worker_list_is_refused_until_iteration_ends() -> None:
-    state = divided()
+    state = state_with_iteration()
     assert shares.set_worker_list(state, list(LIST)) == Decision(())
     with pytest.raises(InvalidArgumentError, match="names a:1 twice"):
         shares.set_worker_list(state, ("a:1", "a:1"))
@@ -167,7 +167,7 @@ def test_changed_worker_list_is_refused_until_iteration_ends() -> None:
 
 
 def test_named_job_refuses_dataset_with_other_plan() -> None:
-    state = divided()
+    state = state_with_iteration()
     for number, fingerprint in ((1001, "a"), (1002, "a"), (1003, "b")):
         dataset = RegisterDataset(
             plan=b"p", schema=b"s", cardinality=10, compression="AUTO", fingerprint=fingerprint
@@ -183,7 +183,7 @@ def test_named_job_refuses_dataset_with_other_plan() -> None:
 
 
 def test_named_job_refuses_other_policy() -> None:
-    state = divided()
+    state = state_with_iteration()
     with pytest.raises(InvalidArgumentError, match="existing DATA, got FILE"):
         opening.open_iteration(
             state, replace(OPEN, policy=ShardingPolicy.FILE, reader_id="r2"), None

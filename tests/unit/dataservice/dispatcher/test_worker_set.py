@@ -49,7 +49,7 @@ def version_of(worker_ids: Iterable[str]) -> int:
     return worker_set.version
 
 
-def told(update: WorkersUpdate) -> pb.SyncReply:
+def sync_reply_of(update: WorkersUpdate) -> pb.SyncReply:
     return pb.SyncReply(
         workers=[
             pb.WorkerInfo(worker_id=w.worker_id, address=w.address, host_id=w.host_id)
@@ -117,7 +117,7 @@ def test_applied_updates_equal_workers_reader_may_read(steps: list[int | str], t
         if isinstance(step, int):
             toggle(worker_set, workers, step)
         elif step == "ask":
-            reply = told(worker_set.since(known.version, workers))
+            reply = sync_reply_of(worker_set.since(known.version, workers))
             targets.narrow(reply)
             known.apply(reply)
             assert known.addresses.keys() == {
@@ -139,7 +139,9 @@ def test_reader_count_is_dropped_for_local_workers(target: str, readers: int) ->
     assert reply.readers == readers
 
 
-def folded(packed: PackedWorkers, worker_set: WorkerSet, workers: Workers) -> pb.OpenIterationReply:
+def packed_reply(
+    packed: PackedWorkers, worker_set: WorkerSet, workers: Workers
+) -> pb.OpenIterationReply:
     reply = pb.OpenIterationReply()
     packed.add_to(reply, tuple(workers.values()), worker_set.version)
     # As it arrives over the wire.
@@ -152,7 +154,7 @@ def test_unfolded_worker_list_equals_current_workers(steps: list[int]) -> None:
     worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     for number in steps:
         toggle(worker_set, workers, number)
-        reply = folded(packed, worker_set, workers)
+        reply = packed_reply(packed, worker_set, workers)
         unfold(reply)
         told_of = {w.worker_id: w.address for w in reply.workers}
         assert told_of == {w.worker_id: w.address for w in workers.values()}
@@ -166,10 +168,10 @@ def test_worker_list_is_packed_once_while_few_workers_change() -> None:
     worker_set, workers = WorkerSet(), dict[WorkerId, Worker]()
     for number in range(2_000):
         toggle(worker_set, workers, number)
-    first = folded(packed, worker_set, workers)
+    first = packed_reply(packed, worker_set, workers)
     for number in (5, 2_000):
         toggle(worker_set, workers, number)
-    second = folded(packed, worker_set, workers)
+    second = packed_reply(packed, worker_set, workers)
     assert len(first.worker_list) < 40_000
     assert second.worker_list == first.worker_list
     assert [w.worker_id for w in second.workers] == ["w2000"]

@@ -14,11 +14,11 @@ from dataservice.runtime import forking
 from dataservice.runtime.forking import Origin, left_to_parent
 
 
-class Thing:
+class PackageObject:
     pass
 
 
-Thing.__module__ = "made_up.things"
+PackageObject.__module__ = "made_up.things"
 
 
 def test_object_of_parent_process_is_refused_in_forked_child(
@@ -38,7 +38,7 @@ def test_object_of_parent_process_is_refused_in_forked_child(
 
 
 def test_fork_leaves_reference_counts_of_parent_unchanged() -> None:
-    thing: Any = left_to_parent(Thing())
+    thing: Any = left_to_parent(PackageObject())
     before = sys.getrefcount(thing)
     forking._add_references()
     assert sys.getrefcount(thing) > before
@@ -53,7 +53,7 @@ def test_forked_child_detaches_finalizers_of_package_objects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(forking, "_PACKAGES", ("made_up",))
-    thing, other = Thing(), type("Other", (), {})()
+    thing, other = PackageObject(), type("Other", (), {})()
     finalizers = [weakref.finalize(each, list) for each in (thing, other)]
     forking._detach_finalizers()
     assert [finalizer.alive for finalizer in finalizers] == [False, True]

@@ -269,7 +269,7 @@ def test_failed_conversion_is_followed_by_next_element(
 
 
 @pytest.mark.parametrize("moves_every_s", [0.0, 3600.0])
-def test_interrupted_iterator_resumes_exactly_from_old_anchor(
+def test_interrupted_iterator_resumes_exactly_however_old_its_anchor(
     moves_every_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(anchor, "_MOVES_EVERY_S", moves_every_s)

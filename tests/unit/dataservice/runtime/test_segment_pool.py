@@ -1,4 +1,4 @@
-"""A sender's segments: reused where they fit, bounded, and no wait for them lasts for ever."""
+"""A sender's pool of shared-memory segments: reuse, bounds, and release."""
 
 from __future__ import annotations
 

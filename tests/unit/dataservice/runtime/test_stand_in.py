@@ -1,4 +1,4 @@
-"""Functions that are sent elsewhere know only the addresses of their program's servers."""
+"""Stand-ins for servers in pickled functions: they keep only the servers' addresses."""
 
 from __future__ import annotations
 

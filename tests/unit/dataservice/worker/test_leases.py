@@ -1,4 +1,4 @@
-"""How many leases a stream holds ahead, and when it asks for more."""
+"""Leases that a stream holds ahead: the size of its store, and the requests for more."""
 
 from __future__ import annotations
 

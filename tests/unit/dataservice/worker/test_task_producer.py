@@ -104,7 +104,7 @@ def test_seeded_or_cached_shuffle_has_same_order_in_all_passes(
     assert first == second
 
 
-def marked(
+def elements_with_bookmarks(
     pipeline: Pipeline, *tasks: Task, share: Share | None = None
 ) -> list[tuple[list[int], RowSpan, Bookmark | None]]:
     """Returns a worker's elements, each with its span and the bookmark that is sent with it."""
@@ -161,13 +161,16 @@ def test_task_resumed_at_any_bookmark_produces_same_elements(name: str) -> None:
 
 
 def check_each_bookmark(pipeline: Pipeline, share: Share | None = None) -> None:
-    whole = marked(pipeline, Task(2, variant="2"), share=share)
+    whole = elements_with_bookmarks(pipeline, Task(2, variant="2"), share=share)
     assert whole
     for index, (_, span, bookmark) in enumerate(whole):
         assert bookmark is not None
         assert bookmark.row == span.first_row
         received = ((0, span.first_row),) if span.first_row else ()
-        assert marked(pipeline, Task(2, received, bookmark, "2"), share=share) == whole[index:]
+        assert (
+            elements_with_bookmarks(pipeline, Task(2, received, bookmark, "2"), share=share)
+            == whole[index:]
+        )
 
 
 @pytest.mark.parametrize("policy", [ds.ShardingPolicy.FILE, ds.ShardingPolicy.DATA])
@@ -219,12 +222,12 @@ def test_rows_before_bookmark_are_recomputed_only_if_missing_or_plan_differs(
 ) -> None:
     note = tmp_path / "rows"
     pipeline = pipeline_of(ds.Dataset.range(64).batch(8).map(noting(note)))
-    bookmark = marked(pipeline, Task(0))[4][2]
+    bookmark = elements_with_bookmarks(pipeline, Task(0))[4][2]
     assert bookmark is not None
     if plan is not None:
         bookmark = bookmark._replace(plan=plan)
     note.write_text("")
-    rest = marked(pipeline, Task(0, received, bookmark))
+    rest = elements_with_bookmarks(pipeline, Task(0, received, bookmark))
     assert [row for ids, *_ in rest for row in ids] == [
         r for r in range(64) if r not in Ranges(received)
     ]
@@ -233,24 +236,27 @@ def test_rows_before_bookmark_are_recomputed_only_if_missing_or_plan_differs(
 
 def test_nondeterministic_or_shared_task_sends_no_bookmarks() -> None:
     dataset = ds.Dataset.range(16).batch(8)
-    assert [bookmark for *_, bookmark in marked(pipeline_of(dataset), Task())] == [None, None]
+    assert [bookmark for *_, bookmark in elements_with_bookmarks(pipeline_of(dataset), Task())] == [
+        None,
+        None,
+    ]
     random = pipeline_of(dataset.map(lambda c: c, deterministic=False))
-    assert [bookmark for *_, bookmark in marked(random, Task(0))] == [None, None]
+    assert [bookmark for *_, bookmark in elements_with_bookmarks(random, Task(0))] == [None, None]
 
 
 def test_oversized_position_is_not_sent_as_bookmark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dataservice.worker.task_producer.MAX_POSITION_CHARS", 10)
-    made = marked(pipeline_of(ds.Dataset.range(16).batch(8)), Task(0))
+    made = elements_with_bookmarks(pipeline_of(ds.Dataset.range(16).batch(8)), Task(0))
     assert [bookmark for *_, bookmark in made] == [None, None]
 
 
 @pytest.mark.parametrize("stream", ['{"what": 1}', "{", "[]", '{"input": {"split": "x"}}'])
 def test_malformed_position_of_bookmark_is_refused_naming_its_row(stream: str) -> None:
     pipeline = pipeline_of(ds.Dataset.range(16).batch(8))
-    bookmark = marked(pipeline, Task(0))[1][2]
+    bookmark = elements_with_bookmarks(pipeline, Task(0))[1][2]
     assert bookmark is not None
     with pytest.raises(InvalidArgumentError, match="saved position of row 8 is malformed"):
-        marked(pipeline, Task(0, ((0, 8),), bookmark._replace(stream=stream)))
+        elements_with_bookmarks(pipeline, Task(0, ((0, 8),), bookmark._replace(stream=stream)))
 
 
 def test_worker_takes_task_of_its_place_or_tasks_it_was_assigned() -> None:

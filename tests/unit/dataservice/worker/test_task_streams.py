@@ -88,7 +88,7 @@ def service_of(dataset: ds.Dataset) -> WorkerService:
     return service
 
 
-def sent(told: dict[str, Any]) -> list[Header]:
+def headers_sent(told: dict[str, Any]) -> list[Header]:
     """Returns the elements and bookmarks that a reader gets of 12 rows in batches of 4."""
     service = service_of(ds.Dataset.range(12).batch(4))
     channel = Channel()
@@ -106,26 +106,26 @@ def _bookmarks_with_each_element(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bookmark_is_sent_before_its_rows() -> None:
-    headers = sent({"tasks": {"7": []}, "bookmarks": {}})
+    headers = headers_sent({"tasks": {"7": []}, "bookmarks": {}})
     assert [header.kind for header in headers] == [FrameKind.BOOKMARK, FrameKind.DATA] * 3
     bookmarks = [decode_bookmark(header.notes) for header in headers[::2]]
     assert [(task, bookmark.row) for task, bookmark in bookmarks] == [(7, 0), (7, 4), (7, 8)]
 
 
 def test_task_begins_at_bookmark_of_its_request() -> None:
-    headers = sent({"tasks": {"7": []}, "bookmarks": {}})
+    headers = headers_sent({"tasks": {"7": []}, "bookmarks": {}})
     _, bookmark = decode_bookmark(headers[4].notes)
     told = {"tasks": {"7": [[0, 8]]}, "bookmarks": {"7": list(bookmark)}}
-    (again, data) = sent(told)
+    (again, data) = headers_sent(told)
     assert decode_bookmark(again.notes) == (7, bookmark)
     assert [(span.first_row, span.end_row) for span in data.spans] == [(8, 12)]
 
 
 def test_reader_that_knows_no_bookmarks_is_sent_none() -> None:
     """Readers of an earlier version would take one for damage, and read again for ever."""
-    headers = sent({"tasks": {"7": []}})
+    headers = headers_sent({"tasks": {"7": []}})
     assert [header.kind for header in headers] == [FrameKind.DATA] * 3
-    assert [header.kind for header in sent({})] == [FrameKind.DATA] * 3, "shared by readers"
+    assert [header.kind for header in headers_sent({})] == [FrameKind.DATA] * 3, "shared by readers"
 
 
 def test_bookmark_of_two_values_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Types of columns that the first files determine for all others, and paths that match no file."""
+"""The file whose columns and types all others must have, and paths that match no file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dataservice.errors import NotFoundError, SchemaError, SourceError
 HEADER = "id,word\n"
 
 
-def written(folder: pathlib.Path, **texts: str) -> list[str]:
+def write_texts(folder: pathlib.Path, **texts: str) -> list[str]:
     paths = [folder / name for name in texts]
     for path, text in zip(paths, texts.values(), strict=True):
         path.write_text(text)
@@ -26,14 +26,14 @@ def written(folder: pathlib.Path, **texts: str) -> list[str]:
 
 
 def test_csv_file_without_rows_does_not_determine_types(tmp_path: pathlib.Path) -> None:
-    paths = written(tmp_path, a=HEADER, b=HEADER + "1,x\n", c=HEADER + "2,y\n")
+    paths = write_texts(tmp_path, a=HEADER, b=HEADER + "1,x\n", c=HEADER + "2,y\n")
     table = ds.Dataset.from_csv(paths).to_table()
     assert table.schema.types == [pa.int64(), pa.string()]
     assert table["id"].to_pylist() == [1, 2]
 
 
 def test_csv_files_without_any_rows_still_have_columns(tmp_path: pathlib.Path) -> None:
-    table = ds.Dataset.from_csv(written(tmp_path, a=HEADER, b=HEADER)).to_table()
+    table = ds.Dataset.from_csv(write_texts(tmp_path, a=HEADER, b=HEADER)).to_table()
     assert table.schema.names == ["id", "word"]
     assert table.num_rows == 0
 
@@ -41,19 +41,19 @@ def test_csv_files_without_any_rows_still_have_columns(tmp_path: pathlib.Path) -
 def test_differing_columns_error_names_reference_file(
     tmp_path: pathlib.Path,
 ) -> None:
-    paths = written(tmp_path, a="id\n", b=HEADER + "1,x\n")
+    paths = write_texts(tmp_path, a="id\n", b=HEADER + "1,x\n")
     with pytest.raises(SchemaError, match=r"the files differ: .*b' has .*a' has \['id'\]"):
         ds.Dataset.from_csv(paths).to_table()
 
 
 def test_empty_json_lines_file_does_not_determine_types(tmp_path: pathlib.Path) -> None:
-    paths = written(tmp_path, a="", b='{"id": 1}\n')
+    paths = write_texts(tmp_path, a="", b='{"id": 1}\n')
     assert ds.Dataset.from_json(paths).to_table()["id"].to_pylist() == [1]
     with pytest.raises(SourceError, match=r"a' is empty.*schema="):
         ds.Dataset.from_json(paths[:1]).to_table()
 
 
-def with_and_without_values(folder: pathlib.Path, kind: str, *columns: pa.Array) -> list[str]:
+def write_columns(folder: pathlib.Path, kind: str, *columns: pa.Array) -> list[str]:
     """Writes a file for each of these `tags` columns; returns the paths.
 
     A column without values has type null, as pandas and others write it.
@@ -80,7 +80,7 @@ NOTHING = pa.nulls(2)
 def test_null_type_column_takes_type_of_other_files(
     kind: str, tags: pa.Array, tmp_path: pathlib.Path
 ) -> None:
-    paths = with_and_without_values(tmp_path, kind, NOTHING, NOTHING, tags, NOTHING)
+    paths = write_columns(tmp_path, kind, NOTHING, NOTHING, tags, NOTHING)
     nothing = [None, None]
     for order, rows in (
         ([2, 3], tags.to_pylist() + nothing),
@@ -94,7 +94,7 @@ def test_null_type_column_takes_type_of_other_files(
 @pytest.mark.parametrize("kind", READ)
 def test_null_type_lists_take_type_of_other_files(kind: str, tmp_path: pathlib.Path) -> None:
     empty, full = pa.array([[], None]), pa.array([["a"], []])
-    paths = with_and_without_values(tmp_path, kind, empty, NOTHING, full, empty)
+    paths = write_columns(tmp_path, kind, empty, NOTHING, full, empty)
     table = READ[kind](paths).to_table()
     assert table.schema.field("tags").type == full.type
     assert table["tags"].to_pylist() == [[], None, None, None, ["a"], [], [], None]
@@ -103,7 +103,7 @@ def test_null_type_lists_take_type_of_other_files(kind: str, tmp_path: pathlib.P
 @pytest.mark.parametrize("kind", READ)
 def test_differing_type_error_names_reference_file(kind: str, tmp_path: pathlib.Path) -> None:
     columns = (NOTHING, pa.array([1, 2]), pa.array(["a", "b"]))
-    paths = with_and_without_values(tmp_path, kind, *columns)
+    paths = write_columns(tmp_path, kind, *columns)
     with pytest.raises(
         SchemaError, match=r"of type int64 in '.*/1\.\w+', and .*/2\.\w+' has it as str"
     ):
@@ -117,7 +117,7 @@ def test_type_is_searched_in_bounded_number_of_files(
 ) -> None:
     monkeypatch.setattr(reference, "_MAX_LOOKED_AT", 2)
     columns = (NOTHING, NOTHING, NOTHING, pa.array([1, 2]))
-    paths = with_and_without_values(tmp_path, kind, *columns)
+    paths = write_columns(tmp_path, kind, *columns)
     with pytest.raises(SchemaError, match=r"is of type null in .*/0\..*a file first in which"):
         READ[kind](paths).to_table()
     assert READ[kind](paths[1:]).to_table()["tags"].to_pylist() == [None] * 4 + [1, 2]
@@ -125,7 +125,7 @@ def test_type_is_searched_in_bounded_number_of_files(
 
 @pytest.mark.parametrize("kind", READ)
 def test_unreadable_file_does_not_determine_types(kind: str, tmp_path: pathlib.Path) -> None:
-    paths = with_and_without_values(tmp_path, kind, NOTHING, NOTHING, pa.array([1, 2]))
+    paths = write_columns(tmp_path, kind, NOTHING, NOTHING, pa.array([1, 2]))
     pathlib.Path(paths[1]).write_text("damaged")
     with pytest.raises(SourceError, match="1\\."):
         READ[kind](paths).schema  # noqa: B018
@@ -136,7 +136,7 @@ def test_unreadable_file_does_not_determine_types(kind: str, tmp_path: pathlib.P
 
 @pytest.mark.parametrize("kind", READ)
 def test_column_of_null_type_in_all_files_stays_null(kind: str, tmp_path: pathlib.Path) -> None:
-    data = READ[kind](with_and_without_values(tmp_path, kind, NOTHING, NOTHING))
+    data = READ[kind](write_columns(tmp_path, kind, NOTHING, NOTHING))
     assert data.map(dict).to_table()["tags"].to_pylist() == [None] * 4
     assert data.filter(ds.col("tags") == "a").to_table().num_rows == 0
     filled = data.with_column("tags", ds.col("tags").fill_null("none")).to_table()
@@ -146,21 +146,21 @@ def test_column_of_null_type_in_all_files_stays_null(kind: str, tmp_path: pathli
 def test_csv_or_json_column_without_values_takes_type_of_other_files(
     tmp_path: pathlib.Path,
 ) -> None:
-    paths = written(tmp_path, a=HEADER + "1,\n", b=HEADER + "2,5\n")
+    paths = write_texts(tmp_path, a=HEADER + "1,\n", b=HEADER + "2,5\n")
     assert ds.Dataset.from_csv(paths).to_table()["word"].to_pylist() == [None, 5]
-    lines = written(tmp_path, c='{"v": null, "l": []}\n', d='{"v": 1.5, "l": ["x"]}\n')
+    lines = write_texts(tmp_path, c='{"v": null, "l": []}\n', d='{"v": 1.5, "l": ["x"]}\n')
     table = ds.Dataset.from_json(lines).to_table()
     assert table.to_pylist() == [{"v": None, "l": []}, {"v": 1.5, "l": ["x"]}]
 
 
 def test_rows_of_null_type_column_are_filtered_as_nulls(tmp_path: pathlib.Path) -> None:
-    paths = with_and_without_values(tmp_path, "parquet", pa.array(["a", None]), NOTHING)
+    paths = write_columns(tmp_path, "parquet", pa.array(["a", None]), NOTHING)
     assert ds.Dataset.from_parquet(paths, filter=ds.col("tags") == "a").to_table().num_rows == 1
     assert ds.Dataset.from_parquet(paths, filter=ds.col("tags").is_null()).to_table().num_rows == 3
 
 
 def test_overlong_csv_row_is_refused_naming_remedy(tmp_path: pathlib.Path) -> None:
-    (path,) = written(tmp_path, a=HEADER + "1," + "x" * (3 << 20) + "\n2,y\n")
+    (path,) = write_texts(tmp_path, a=HEADER + "1," + "x" * (3 << 20) + "\n2,y\n")
     with pytest.raises(SourceError, match=r"longer than a block.*Parquet or JSON lines"):
         ds.Dataset.from_csv(path).to_table()
 
