@@ -180,8 +180,11 @@ def write_parts(folder: pathlib.Path) -> list[pathlib.Path]:
     return paths
 
 
-@pytest.mark.parametrize("which", [0, 1])
-@pytest.mark.parametrize("damage", ["vanished", "cut", "other schema"])
+@pytest.mark.parametrize(
+    ("damage", "which"),
+    # The first file defines the columns: it cannot be of another schema.
+    [("vanished", 0), ("vanished", 1), ("cut", 0), ("cut", 1), ("other schema", 1)],
+)
 def test_unreadable_files_are_skipped_and_counted(
     tmp_path: pathlib.Path, damage: str, which: int
 ) -> None:
@@ -193,9 +196,6 @@ def test_unreadable_files_are_skipped_and_counted(
     else:
         pq.write_table(pa.table({"other": [1]}), paths[which])
     node = tolerant(Dataset.from_parquet([str(path) for path in paths]).select("id").node)
-    if damage == "other schema" and which == 0:
-        # The first file defines the columns.
-        return
     ids, skipped = read(Dataset(node))
     assert ids == [i for i in range(300) if i // 100 != which]
     assert (skipped["splits"], skipped["files"]) == (1, [str(paths[which])])
