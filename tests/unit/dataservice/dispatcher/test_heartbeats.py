@@ -118,7 +118,7 @@ def test_granted_timeout_is_kept_when_cluster_shrinks() -> None:
     assert presence.take_timed_out(24.0).workers == ("w0",)
 
 
-def test_restarted_dispatcher_keeps_interval_and_expires_nobody_early() -> None:
+def test_restarted_dispatcher_keeps_interval_and_expires_no_worker_early() -> None:
     workers = [WorkerId(f"w{number}") for number in range(2_000)]
     readers = [ReaderId(f"r{number}") for number in range(2_000)]
     presence = Presence(10.0, 60.0, 0.0)
@@ -172,14 +172,14 @@ def test_share_of_client_lies_between_zero_and_one(client_id: str) -> None:
     assert 0.0 <= share_of(client_id) < 1.0
 
 
-def test_nobody_times_out_after_dispatcher_stood_still() -> None:
+def test_no_client_times_out_after_dispatcher_stood_still() -> None:
     presence = presence_of(3)
     silent = presence.take_timed_out(100.0)
     assert silent == ((), (), 100.0)
     assert presence.take_timed_out(101.0).stood_still_s == 0.0
 
 
-def test_nobody_times_out_by_repeated_short_stalls_of_dispatcher() -> None:
+def test_no_client_times_out_by_repeated_short_stalls_of_dispatcher() -> None:
     presence = Presence(1.5, 60.0, 0.0, heartbeats_per_s=float("inf"))
     presence.renew_worker("w", 0.0)
     now_s = 0.0

@@ -69,7 +69,7 @@ def test_unreachable_worker_gets_no_rounds_until_trusted() -> None:
     assert doubtful in {block.worker_id for block in answer.blocks}
 
 
-def test_only_worker_keeps_its_rounds_although_unreachable() -> None:
+def test_single_worker_keeps_its_rounds_although_unreachable() -> None:
     cluster = Cluster(workers=1)
     reader = cluster.join(0)
     (block,) = cluster.sync(reader).blocks
