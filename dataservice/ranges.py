@@ -174,7 +174,7 @@ class Consumed:
         try:
             for first, end in encoded["done"]:
                 if not 0 <= _integer(first) < _integer(end):
-                    raise ValueError(f"[{first}, {end}) is no range of windows")
+                    raise ValueError(f"[{first}, {end}) is not a range of windows")
                 consumed.finish(first, end)
             for window, row in encoded["rows"]:
                 if _integer(window) < 0 or _integer(row) < 1:

@@ -187,7 +187,7 @@ def _decode_node(item: Any, inputs: list[Node], blobs: list[bytes]) -> Node:
 def _decode_value(encoded: Any, blobs: list[bytes]) -> Any:
     if not isinstance(encoded, dict):
         if isinstance(encoded, list):
-            raise ValueError("a bare list is no parameter")
+            raise ValueError("a bare list is not a parameter")
         return encoded
     ((tag, content),) = encoded.items()
     if tag == "tuple":

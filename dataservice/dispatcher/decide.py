@@ -2,7 +2,7 @@
 
 Pure: nothing here changes the state, reads a clock or makes an id. Bad requests raise. A request
 that changes nothing yields no facts, so it costs no journal write and is idempotent. `opening`
-decides how a reader joins, `delivery` decides about windows.
+decides how a reader joins, `leasing` decides about windows.
 """
 
 from __future__ import annotations

@@ -179,6 +179,12 @@ def _change(store: Store, call: Call) -> Reply:
     return {}, None
 
 
+def _change_all(store: Store, call: Call) -> Reply:
+    """Applies several changes as :func:`_change` does one; all are checked before the first."""
+    store.apply(read_changes(store, call.header["changes"], call.body))
+    return {}, None
+
+
 def _claim(store: Store, call: Call) -> Reply:
     """Looks up, and claims, the rows of keys for items [variable, shard, number of keys].
 
@@ -331,6 +337,7 @@ _HANDLERS: dict[str, Callable[[Store, Call], Reply]] = {
     "push": _change,
     "assign": _change,
     "scatter": _change,
+    "change": _change_all,
     "claim": _claim,
     "count_keys": _count_keys,
     "check": _check,

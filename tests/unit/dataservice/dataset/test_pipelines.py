@@ -76,7 +76,7 @@ def built(steps: list[int]) -> Dataset:
 
 
 @given(pipelines, st.integers(0, 2))
-def test_every_position_of_every_pipeline(steps: list[int], epoch: int) -> None:
+def test_random_pipeline_resumes_from_every_position(steps: list[int], epoch: int) -> None:
     dataset = built(steps)
     check_positions(dataset, epoch, limit=8)
     assert run(decode_plan(encode_plan(dataset.node)), epoch) == run(dataset, epoch)
@@ -88,7 +88,7 @@ def test_every_position_of_every_pipeline(steps: list[int], epoch: int) -> None:
 
 
 @given(pipelines)
-def test_a_division_has_the_rows_of_the_plan(steps: list[int]) -> None:
+def test_windows_of_random_pipeline_have_all_its_rows(steps: list[int]) -> None:
     dataset = built([step for step in steps if step not in (5, 6, 9, 22)])
     try:
         linear = linearise(dataset.node)
