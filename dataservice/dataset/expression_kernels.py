@@ -128,6 +128,29 @@ def _as_type_of(constant: pa.Scalar, array: pa.Array) -> pa.Scalar:
         return constant
 
 
+def _comparison(function: Callable[[Datum, Datum], Datum]) -> Callable[[Datum, Datum], Datum]:
+    def compute(left: Datum, right: Datum) -> Datum:
+        return function(_comparable(left, right), _comparable(right, left))
+
+    return _of_halves(compute)
+
+
+def _comparable(value: Datum, other: Datum) -> Datum:
+    """Casts an integer constant to a type in which Arrow compares it with every value of a column.
+
+    By itself, Arrow compares with uint64 as int64, and with float32 as float32.
+    """
+    is_constant = isinstance(value, pa.Scalar) and isinstance(other, pa.Array)
+    if not (is_constant and pa.types.is_integer(value.type)):
+        return value
+    kinds = [other.type] if pa.types.is_integer(other.type) else []
+    if pa.types.is_floating(other.type):
+        kinds = [other.type, pa.float64()]
+    fitting = (kind for kind in kinds if _holds_exactly(kind, value.as_py()))
+    kind = next(fitting, None)
+    return value if kind is None else pa.scalar(value.as_py(), kind)
+
+
 def _true_divide(left: Datum, right: Datum) -> Datum:
     left, right = (
         value.cast(pa.float64()) if pa.types.is_integer(value.type) else value
@@ -264,12 +287,12 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "floordiv": Operation(2, _by_numpy(np.floor_divide), None, "//"),
     "mod": Operation(2, _by_numpy(np.remainder), None, "%"),
     "neg": Operation(1, pc.negate, None, "-"),
-    "eq": Operation(2, _of_halves(pc.equal), lambda a, b: a == b, "=="),
-    "ne": Operation(2, _of_halves(pc.not_equal), lambda a, b: a != b, "!="),
-    "lt": Operation(2, _of_halves(pc.less), lambda a, b: a < b, "<"),
-    "le": Operation(2, _of_halves(pc.less_equal), lambda a, b: a <= b, "<="),
-    "gt": Operation(2, _of_halves(pc.greater), lambda a, b: a > b, ">"),
-    "ge": Operation(2, _of_halves(pc.greater_equal), lambda a, b: a >= b, ">="),
+    "eq": Operation(2, _comparison(pc.equal), lambda a, b: a == b, "=="),
+    "ne": Operation(2, _comparison(pc.not_equal), lambda a, b: a != b, "!="),
+    "lt": Operation(2, _comparison(pc.less), lambda a, b: a < b, "<"),
+    "le": Operation(2, _comparison(pc.less_equal), lambda a, b: a <= b, "<="),
+    "gt": Operation(2, _comparison(pc.greater), lambda a, b: a > b, ">"),
+    "ge": Operation(2, _comparison(pc.greater_equal), lambda a, b: a >= b, ">="),
     "and": Operation(2, pc.and_kleene, lambda a, b: a & b, "&"),
     "or": Operation(2, pc.or_kleene, lambda a, b: a | b, "|"),
     "not": Operation(1, pc.invert, lambda a: ~a, "~"),

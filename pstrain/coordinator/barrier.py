@@ -47,7 +47,7 @@ class Barrier:
                 core.make_progress()
                 self._wait_settled(deadline_s, "closures to end, to save")
                 # If a restore runs closures again, the save records how many parts each has made.
-                while is_outermost and core.kept is None and core.state.has_partly_committed:
+                while is_outermost and core.kept is None and self._can_finish_parts():
                     self._finish_partly_committed(deadline_s)
             self._holders.add(threading.current_thread())
             yield
@@ -70,7 +70,7 @@ class Barrier:
             core.make_progress()
             core.changed.notify_all()
             self._waiting.until(
-                lambda: not core.state.has_partly_committed,
+                lambda: not self._can_finish_parts(),
                 deadline_s,
                 "closures that a lost trainer has made in part to run again, to save",
             )
@@ -78,6 +78,13 @@ class Barrier:
             core.apply(decide.hold(core.state))
         core.make_progress()
         self._wait_settled(deadline_s, "closures to end, to save")
+
+    def _can_finish_parts(self) -> bool:
+        """True if closures that were committed in part are to run again, and may.
+
+        During a restore none starts, and the restore itself waits for the save, which then fails.
+        """
+        return self._core.state.has_partly_committed and not self._core.rolling_back
 
     def is_held_here(self) -> bool:
         """True if this thread is inside the barrier, which a restore may have to wait for."""

@@ -40,8 +40,9 @@ class Core:
     ``closures``: those that have not ended, in the order of their numbers, all below ``next_id``.
     ``kept``: those that have ended since a checkpoint, by the count of closures finished then; None
     if no restore would run them again. ``orders``: rounds to be applied; ``order`` is the current
-    one. ``errors``: errors of closures that were not raised yet. ``fatal``: raised by every later
-    call that waits or asks; ``given_up``: raised once.
+    one. ``rolling_back``: a restore keeps closures from starting. ``errors``: errors of closures
+    that were not raised yet. ``fatal``: raised by every later call that waits or asks;
+    ``given_up``: raised once.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Core:
         self.deadlines = Deadlines(self._expire)
         self.orders: queue.SimpleQueue[RoundOrder | None] = queue.SimpleQueue()
         self.order: RoundOrder | None = None
+        self.rolling_back = False
         self.run_times = RunTimes(closures_in_flight)
         self.trainer_marks = TrainerMarks()
         self.stats = SchedulerStats()

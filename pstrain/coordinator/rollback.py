@@ -55,6 +55,7 @@ class Rollback:
         """Holds scheduling until :meth:`resume`, before trainers are disconnected."""
         core = self._core
         with core.changed:
+            core.rolling_back = True
             core.apply(decide.hold(core.state))
             core.apply(decide.await_trainers(core.state))
             core.changed.notify_all()
@@ -125,6 +126,7 @@ class Rollback:
         """Undoes :meth:`hold`: trainers may come back."""
         core = self._core
         with core.changed:
+            core.rolling_back = False
             self._waiting.note_joining()
             core.apply(decide.resume(core.state))
             core.make_progress()

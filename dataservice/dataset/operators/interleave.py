@@ -21,12 +21,15 @@ from dataservice.dataset.node import (
     none_or_endless,
     register_node,
     rows_of_known,
+    walk,
 )
 from dataservice.dataset.numpy_views import to_function, to_rows
-from dataservice.dataset.operators.base import Operator
+from dataservice.dataset.operators.base import FunctionOperator, Operator
+from dataservice.dataset.operators.concatenate import completed_schema
 from dataservice.dataset.operators.nested import node_of
 from dataservice.dataset.optimise import optimise
 from dataservice.dataset.seeds import settle_seeds
+from dataservice.dataset.sources.reference import lacks_type
 from dataservice.dataset.stream import (
     CHUNK_ROWS,
     SAMPLE_ROWS,
@@ -108,7 +111,8 @@ class Interleave(Operator):
     def _first_rows(self, context: RunContext) -> pa.RecordBatch | None:
         """Returns sample rows of the first element; of several if it has fewer than asked for.
 
-        None for an input without elements.
+        Of several, too, if the rows of the first do not tell all types. None for an input without
+        elements.
         """
         where = "the first elements, to find the schema"
         wanted = context.sample_rows if context.sample_rows > SAMPLE_ROWS else 1
@@ -118,9 +122,10 @@ class Interleave(Operator):
             sample = self.input.sample(context.sampling(count))
             size = sample.num_rows if self.input.batched else 1
             for first in range(0, min(sample.num_rows, count), max(1, size)):
-                element = sample.slice(first, size)
-                rows.append(self.nested(element, first, context, where).sample(context))
-                if not context.sample_rows or sum(part.num_rows for part in rows) >= wanted:
+                dataset = self.nested(sample.slice(first, size), first, context, where)
+                rows.append(dataset.sample(context))
+                is_enough = sum(part.num_rows for part in rows) >= wanted
+                if (is_enough or not context.sample_rows) and _tell_types(rows, dataset, context):
                     return _joined(rows)
         return _joined(rows) if rows else None
 
@@ -146,14 +151,31 @@ class Interleave(Operator):
         return none_or_endless(self.input.cardinality())
 
 
+def _tell_types(samples: list[pa.RecordBatch], last: Node, context: RunContext) -> bool:
+    """Whether the samples, the last of them of the dataset `last`, tell the types of all columns.
+
+    The types that a function returns for no rows are a guess.
+    """
+    if any(map(lacks_type, _joined(samples).schema.types)):
+        return False
+    return any(sample.num_rows for sample in samples) or not any(
+        isinstance(node, FunctionOperator)
+        and node.lacks_schema
+        and not node.input.sample(context.sampling()).num_rows
+        for node in walk(last)
+    )
+
+
 def _joined(samples: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Joins the samples with the schema of the first that has rows; the last if none has rows."""
-    first = next((rows for rows in samples if rows.num_rows), samples[-1])
-    return concat_batches([first, *(s for s in samples if s is not first and _like(s, first))])
+    """Joins the samples with the schema of the first that has rows; the last if none has rows.
 
-
-def _like(rows: pa.RecordBatch, first: pa.RecordBatch) -> bool:
-    return bool(rows.num_rows) and rows.schema.equals(first.schema)
+    Columns without a value there have the type of the first sample that has one.
+    """
+    with_rows = [sample for sample in samples if sample.num_rows] or samples[-1:]
+    known = with_rows[0].schema
+    schema = completed_schema([known, *(s.schema for s in (*with_rows, *samples))])
+    alike = (sample for sample in with_rows if sample.schema in (known, schema))
+    return concat_batches([conform(sample, schema, what=_WHAT) for sample in alike])
 
 
 @dataclasses.dataclass

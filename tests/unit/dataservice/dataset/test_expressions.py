@@ -89,6 +89,14 @@ def test_constant_does_not_widen_column_type() -> None:
     assert col("f").clip(0, 1).evaluate(BATCH).type == pa.float32()
 
 
+def test_integers_that_a_float_cannot_hold_are_compared_with_it() -> None:
+    values = pa.array([1.0, 1e8, None, float("nan")], pa.float32())
+    batch = pa.record_batch({"f": values, "h": values.cast(pa.float16(), safe=False)})
+    assert (col("f") < 16_777_217).evaluate(batch).to_pylist() == [True, False, None, False]
+    assert (col("f") == 100_000_000).evaluate(batch).to_pylist() == [False, True, None, False]
+    assert (lit(16_777_217) > col("h")).evaluate(batch).to_pylist() == [True, False, None, False]
+
+
 @pytest.mark.parametrize(
     ("expression", "wanted"),
     [
@@ -335,6 +343,8 @@ def test_unsigned_64_bit_constants_are_compared_exactly() -> None:
     assert (col("h") >= 1 << 63).evaluate(batch).to_pylist() == [False, True, True]
     (pushed,) = statistics_conditions(col("h") > 1 << 63, batch.schema)
     assert pa.table(batch).filter(pushed).num_rows == 1
+    assert (col("h") == 1).evaluate(batch).to_pylist() == [True, False, False]
+    assert (lit(1) < col("h")).evaluate(batch).to_pylist() == [False, True, True]
     assert lit(-(1 << 63)).evaluate(batch).type == pa.int64()
     with pytest.raises(SchemaError, match="9223372036854775808 not in range"):
         (col("i") < 1 << 63).evaluate(pa.RecordBatch.from_pydict({"i": [1]}))

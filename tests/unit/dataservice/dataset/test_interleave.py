@@ -6,6 +6,7 @@ import pathlib
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -132,6 +133,37 @@ def test_first_dataset_determines_schema_of_interleave() -> None:
     assert run(empty.interleave(typed)) == []
     with pytest.raises(InvalidArgumentError, match=r"state it with schema="):
         _ = empty.interleave(typed).schema
+
+
+def test_a_dataset_without_rows_leaves_the_types_to_later_ones(tmp_path: pathlib.Path) -> None:
+    for day, rows in enumerate(["", "", ",x\n", "1,y\n"]):
+        (tmp_path / f"{day}.csv").write_text("a,b\n" + rows)
+
+    def clicks(row: dict[str, Any]) -> Dataset:
+        return Dataset.from_csv(row["path"])
+
+    def texts(row: dict[str, Any]) -> Dataset:
+        return clicks(row).map(lambda c: {"t": np.array([f"{b}!" for b in c["b"]])})
+
+    files = Dataset.list_files(str(tmp_path / "*.csv"))
+    for read, expected in (
+        (clicks, {"a": [None, 1], "b": ["x", "y"]}),
+        (texts, {"t": ["x!", "y!"]}),
+    ):
+        table = files.interleave(read).to_table()
+        assert table.to_pydict() == expected
+        assert files.interleave(read).schema == table.schema
+
+
+def test_no_further_datasets_are_made_for_types_that_are_known() -> None:
+    made: list[int] = []
+
+    def dropped(row: dict[str, Any]) -> Dataset:
+        made.append(row["x"])
+        return numbers(40).map(lambda c: {"y": c["x"]}).filter(col("y") < 0)
+
+    assert numbers(30).interleave(dropped).schema == pa.schema([("y", pa.int64())])
+    assert made == [0]
 
 
 @pytest.mark.parametrize(

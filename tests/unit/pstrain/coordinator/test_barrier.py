@@ -1,15 +1,17 @@
-"""A save asks the present trainers for the positions of their data, and waits for no others."""
+"""A save waits for what can still end, and asks only the present trainers for their positions."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
+from pstrain.coordinator.decide import DecidedClosure
+from pstrain.coordinator.lost_trainers import Settlement
 from pstrain.coordinator.orders import AskPosition, Outbox
 from pstrain.coordinator.scheduler import Scheduler
 from tests.unit.pstrain.coordinator.scheduling_cases import scheduler
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 3.0
 
 
 class StreamAnsweringAfterJoin:
@@ -34,4 +36,39 @@ def test_positions_do_not_wait_for_trainer_that_joins_after_the_request() -> Non
     made.trainer_joined(0, 1, StreamAnsweringAfterJoin(made))  # type: ignore[arg-type]
     with made.barrier.held(TIMEOUT_S):
         assert made.barrier.positions("data", TIMEOUT_S) == {0: "here"}
+    made.stop()
+
+
+def partly_committed() -> Scheduler:
+    """Returns a scheduler with a closure of which a lost trainer has committed a part."""
+    made, _ = scheduler()
+    closure = made.submit("f", b"", None).closure
+    made.trainer_silenced(0)
+    made.trainer_lost(0, Settlement({closure: DecidedClosure(0, 1)}, {}, {}))
+    assert made._core.state.has_partly_committed
+    return made
+
+
+def test_nobody_waits_for_closures_that_a_restore_keeps_from_running() -> None:
+    # The restore waits for the save, which holds the lock of the checkpoint.
+    made = partly_committed()
+    made.rollback.hold()
+    with made.barrier.held(TIMEOUT_S):
+        assert made._core.state.has_partly_committed
+    made.rollback.resume()
+    made.stop()
+
+
+def test_a_wait_for_closures_that_were_made_in_part_ends_when_a_restore_begins() -> None:
+    made = partly_committed()
+    waits = made._core.changed.wait
+
+    def wait(timeout_s: float | None = None) -> bool:
+        if not made._core.rolling_back:
+            made.rollback.hold()
+        return waits(timeout_s)
+
+    made._core.changed.wait = wait  # type: ignore[method-assign]
+    with made.barrier.held(TIMEOUT_S):
+        assert made._core.state.has_partly_committed
     made.stop()
