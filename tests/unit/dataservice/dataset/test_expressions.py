@@ -89,7 +89,7 @@ def test_constant_does_not_widen_column_type() -> None:
     assert col("f").clip(0, 1).evaluate(BATCH).type == pa.float32()
 
 
-def test_integers_that_a_float_cannot_hold_are_compared_with_it() -> None:
+def test_integer_beyond_float_precision_is_compared_with_float_column() -> None:
     values = pa.array([1.0, 1e8, None, float("nan")], pa.float32())
     batch = pa.record_batch({"f": values, "h": values.cast(pa.float16(), safe=False)})
     assert (col("f") < 16_777_217).evaluate(batch).to_pylist() == [True, False, None, False]

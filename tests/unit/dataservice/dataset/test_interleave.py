@@ -135,7 +135,7 @@ def test_first_dataset_determines_schema_of_interleave() -> None:
         _ = empty.interleave(typed).schema
 
 
-def test_a_dataset_without_rows_leaves_the_types_to_later_ones(tmp_path: pathlib.Path) -> None:
+def test_interleave_takes_types_from_first_dataset_with_rows(tmp_path: pathlib.Path) -> None:
     for day, rows in enumerate(["", "", ",x\n", "1,y\n"]):
         (tmp_path / f"{day}.csv").write_text("a,b\n" + rows)
 
@@ -155,7 +155,7 @@ def test_a_dataset_without_rows_leaves_the_types_to_later_ones(tmp_path: pathlib
         assert files.interleave(read).schema == table.schema
 
 
-def test_no_further_datasets_are_made_for_types_that_are_known() -> None:
+def test_interleave_makes_no_further_dataset_once_types_are_known() -> None:
     made: list[int] = []
 
     def dropped(row: dict[str, Any]) -> Dataset:

@@ -49,7 +49,7 @@ def partly_committed() -> Scheduler:
     return made
 
 
-def test_nobody_waits_for_closures_that_a_restore_keeps_from_running() -> None:
+def test_barrier_does_not_wait_for_closures_held_by_restore() -> None:
     # The restore waits for the save, which holds the lock of the checkpoint.
     made = partly_committed()
     made.rollback.hold()
@@ -59,7 +59,7 @@ def test_nobody_waits_for_closures_that_a_restore_keeps_from_running() -> None:
     made.stop()
 
 
-def test_a_wait_for_closures_that_were_made_in_part_ends_when_a_restore_begins() -> None:
+def test_wait_for_partly_committed_closures_ends_when_restore_begins() -> None:
     made = partly_committed()
     waits = made._core.changed.wait
 
