@@ -23,11 +23,19 @@ class Evict(Callback):
         self._keep = dict(keep) if isinstance(keep, Mapping) else keep
         self._every_steps = integer_at_least(every_steps, 1, "every_steps")
         self._reported = self._steps = 0
+        self._begins = True
         self.evicted = 0
 
     def on_train_begin(self) -> None:
         self.model.checked_online().limits(self._keep)
         self._reported = self._steps = self.evicted = 0
+        self._begins = True
+
+    def on_epoch_begin(self, epoch: int) -> None:  # noqa: ARG002
+        # Keys used from here on are newer than those of before the fit, or of a checkpoint.
+        if self._begins:
+            self._begins = False
+            self.model.evict({})
 
     def on_train_batch_begin(self, batch: int) -> None:
         self._reported = batch
@@ -41,6 +49,7 @@ class Evict(Callback):
             self.evicted += self.model.evict(self._keep)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._begins = True
         self._steps = int(state.get("steps", 0))
         self.evicted = int(state.get("evicted", 0))
 

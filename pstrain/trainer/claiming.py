@@ -33,6 +33,8 @@ class KeyClaims(ABC):
     wait_restored: WaitRestored
     key_maps: KeyMaps
     hold_closures: Callable[[], AbstractContextManager[None]]
+    check_goes_on: Callable[[], None]
+    """Raises an error if the program has to go back to a checkpoint itself."""
 
     @property
     @abstractmethod
@@ -69,10 +71,12 @@ class KeyClaims(ABC):
     def evict(self, eviction: Eviction) -> int:
         """Evicts keys, as :func:`pstrain.features.eviction.evict` does; returns how many.
 
-        If a restore undoes the eviction before it has ended, it is done again afterwards.
+        If a restore undoes the eviction before it has ended, it is done again afterwards, unless
+        the program itself goes back to the checkpoint.
         """
         session = self.session
         with self.reassigning_rows([eviction.mapping.id]):
+            self.check_goes_on()
             return evict(eviction, ServerSteps(self._answers, session, self.config.chunk_bytes))
 
     @contextmanager

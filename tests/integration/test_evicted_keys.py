@@ -256,10 +256,16 @@ def test_fit_goes_on_after_a_server_was_lost_during_an_eviction(
     with strategy.scope():
         model = ps.models.WideDeep(ps.FeatureSchema(categorical=categories), dim=8, hidden=(8,))
         model.compile(ps.optimizers.Adagrad(0.1))
-    broken_at(strategy.parameters, monkeypatch, "remove_keys", lambda: supervised.kill("ps", 1))
+    broken_at(strategy.parameters, monkeypatch, "reset_rows", lambda: supervised.kill("ps", 1))
     evict = ps.callbacks.Evict(300, every_steps=8)
     checkpoint = ps.callbacks.Checkpoint(tmp_path, every_steps=8, asynchronous=False)
-    history = model.fit(columns, batch_size=500, callbacks=[checkpoint, evict], verbose=0)
+    history = model.fit(
+        columns,
+        batch_size=500,
+        callbacks=[checkpoint, evict],
+        verbose=0,
+        steps_per_execution=2,
+    )
     assert history.history["examples"] == [20_000]
     assert ps.ClusterCoordinator(strategy).stats()["restores"] == 1
     assert model.online.stats()["used"] == 2_000 - evict.evicted

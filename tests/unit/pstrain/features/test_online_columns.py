@@ -11,7 +11,7 @@ import pytest
 import pstrain as ps
 from pstrain.checkpoints.objects import read_config
 from pstrain.errors import InvalidArgumentError
-from pstrain.kernels.keys import NO_KEY
+from pstrain.kernels.keys import NO_KEY, VACATED
 from pstrain.variables.scope import local_parameters
 
 ROWS = 600
@@ -219,12 +219,28 @@ def test_model_whose_layers_look_up_no_table_cannot_evict() -> None:
         model.evict({"user": 5})
 
 
-def test_fit_evicts_every_so_many_steps() -> None:
+def model_of_users() -> Any:
     with local_parameters():
         model = ps.models.WideDeep(
             ps.FeatureSchema(categorical={"user": ps.Category(50, online=True)}), hidden=(4,)
         )
         model.compile(ps.optimizers.Adagrad(0.1))
+    return model
+
+
+def test_keys_from_before_a_fit_are_evicted_first() -> None:
+    model, evict = model_of_users(), ps.callbacks.Evict(20, every_steps=2)
+    options: dict[str, Any] = {"batch_size": 20, "steps_per_execution": 1, "verbose": 0}
+    for first, callbacks in ((0, []), (100, [evict])):
+        columns = {"user": first + np.arange(40) // 2, "label": np.arange(40) % 2}
+        model.fit(columns, callbacks=callbacks, **options)
+    assert evict.evicted == 20
+    keys = model.online.variables[0].numpy()
+    assert sorted(keys[keys > VACATED]) == list(range(100, 120))
+
+
+def test_fit_evicts_every_so_many_steps() -> None:
+    model = model_of_users()
     columns = {"user": np.arange(400) // 2, "label": np.arange(400) % 2}
     used = []
 
