@@ -103,7 +103,7 @@ def measure(what: str, forms: dict[str, Work], table: list[pa.RecordBatch], roun
 def measure_evictions(schema: ps.FeatureSchema, table: list[pa.RecordBatch], rounds: int) -> None:
     """Evicts keys of a trained model in turns with two passes over all batches; prints a line."""
     model = ps.models.WideDeep(schema, dim=_DIM, hidden=_HIDDEN)
-    optimizer = ps.optimizers.Adagrad(0.02)
+    online, optimizer = model.checked_online(), ps.optimizers.Adagrad(0.02)
     taken: dict[str, list[float]] = {"evict": [], "first": [], "second": []}
 
     def timed(name: str, work: Callable[[], Any]) -> Any:
@@ -114,13 +114,13 @@ def measure_evictions(schema: ps.FeatureSchema, table: list[pa.RecordBatch], rou
 
     def look_up() -> None:
         for batch in table:
-            model.online.with_rows(model.encode(batch), training=True)
+            online.with_rows(model.encode(batch), training=True)
 
     with ps.GradientTape() as tape:
         loss = model.loss(table[0])
     optimizer.apply_gradients(tape.gradients(loss))
     look_up()
-    used = model.online.stats()["used"]
+    used = online.stats()["used"]
     sizes = {name: column.buckets * 18 // 25 for name, column in schema.categorical.items()}
     evicted = 0
     for _ in range(rounds):

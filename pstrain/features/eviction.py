@@ -90,9 +90,13 @@ class Steps(Protocol):
         mapping: VariableSpec,
         parts: Sequence[Part],
         found: Sequence[IdleKeys],
+        buckets: Sequence[I64],
         periods: Sequence[int],
     ) -> None:
-        """Removes keys from their rows, and begins the next one of ``periods``."""
+        """Removes keys from their rows, and begins the next one of ``periods``.
+
+        ``buckets``: for each part, where its buckets begin, and its end.
+        """
 
 
 def evict(eviction: Eviction, steps: Steps) -> int:
@@ -108,7 +112,8 @@ def evict(eviction: Eviction, steps: Steps) -> int:
     found = steps.idle_keys(mapping, every, shares)
     for table in eviction.tables:
         steps.reset_rows(table.spec, _rows_in(table, fields, found))
-    steps.remove_keys(mapping, every, found, periods)
+    buckets = fields.buckets_in([(part.start, part.stop) for part in every])
+    steps.remove_keys(mapping, every, found, buckets, periods)
     return sum(len(each.keys) for each in found)
 
 

@@ -57,6 +57,19 @@ class KeyFields(NamedTuple):
             cuts += [np.array([first], np.int64), starts]
         return np.concatenate(cuts).tolist()  # type: ignore[no-any-return]
 
+    def buckets_in(self, ranges: Iterable[tuple[int, int]]) -> list[I64]:
+        """Returns, for each range of rows, where its buckets begin, ascending, and its end.
+
+        A range must be of one field and consist of whole buckets, with or without the first row.
+        """
+        cuts = np.array(self.cuts(), np.int64)
+        bounds = []
+        for start, stop in ranges:
+            first = start + int(start in self.first)
+            inside = cuts[(cuts > first) & (cuts < stop)]
+            bounds.append(np.concatenate([[first], inside, [stop]]))
+        return bounds
+
 
 class KeyQuery(NamedTuple):
     """Distinct keys to ask the servers for, in the order of their buckets.

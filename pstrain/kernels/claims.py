@@ -116,6 +116,34 @@ def choose_rows(
 
 
 @njit(nogil=True, cache=True)
+def find_unpassed(table: I64, row_start: int, bounds: I64, out: I64) -> int:
+    """Writes the vacated rows that no search for a present key passes to ``out``; returns how many.
+
+    Such rows may become free rows, at which searches for other keys end sooner. ``bounds``: rows at
+    which buckets begin, ascending, and the end of the last one.
+    """
+    count = 0
+    for bucket in range(len(bounds) - 1):
+        start, stop = bounds[bucket], bounds[bucket + 1]
+        # How many more searches pass a row than the row before it.
+        more = np.zeros(stop - start, np.int64)
+        for row in range(start, stop):
+            key = table[row - row_start, 0]
+            if key > VACATED:
+                first = _first_place(key, start, stop)
+                more[first - start] += 1
+                more[row - start] -= 1
+                more[0] += row < first
+        passing = 0
+        for row in range(start, stop):
+            passing += more[row - start]
+            if passing == 0 and table[row - row_start, 0] == VACATED:
+                out[count] = row
+                count += 1
+    return count
+
+
+@njit(nogil=True, cache=True)
 def count_keys(table: I64) -> int:
     """Returns how many rows of a table have a key."""
     count = 0
@@ -136,4 +164,6 @@ def warm_up() -> None:
         rows = np.empty(1, np.int64)
         find_rows(table, 0, *given, rows)
         choose_rows(table, 0, *given, claims, np.zeros(2, np.int32), rows)
+    for bounds in (np.arange(2), received[0]):
+        find_unpassed(table, 0, bounds, np.empty(2, np.int64))
     count_keys(table)

@@ -71,16 +71,21 @@ def _reset_rows(store: Store, call: Call) -> Reply:
 
 
 def _remove_keys(store: Store, call: Call) -> Reply:
-    """Removes keys, for items [variable, shard, number of keys, period that begins].
+    """Removes keys, for items [variable, shard, number of keys, number of bounds, new period].
 
-    The body has the rows of each item, followed by their keys.
+    The body has, for each item, the rows, their keys, and the bounds of the buckets: see
+    ``ShardKeys.remove_keys``.
     """
-    items = [(store.shard(v, i), count, period) for v, i, count, period in call.header["items"]]
-    parts: list[Part] = [("int64", (count,)) for _, count, _ in items for _ in range(2)]
+    items = [(store.shard(v, i), rest) for v, i, *rest in call.header["items"]]
+    parts: list[Part] = [
+        ("int64", (size,)) for _, (count, bounds, _) in items for size in (count, count, bounds)
+    ]
     given = iter(body_arrays(call.body, parts))
-    removals = [(shard, next(given), next(given), period) for shard, _, period in items]
-    for shard, rows, _, _ in removals:
-        shard.check_removal(rows)
+    removals = [
+        (shard, next(given), next(given), next(given), period) for shard, (*_, period) in items
+    ]
+    for shard, rows, _, bounds, _ in removals:
+        shard.check_removal(rows, bounds)
     store.apply([functools.partial(shard.remove_keys, *rest) for shard, *rest in removals])
     return {}, None
 

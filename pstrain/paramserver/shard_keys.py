@@ -11,8 +11,9 @@ from contextlib import nullcontext
 
 import numpy as np
 
+from pstrain.errors import InvalidArgumentError
 from pstrain.kernels import claims
-from pstrain.kernels.keys import NO_ROW_EVER, VACATED
+from pstrain.kernels.keys import NO_KEY, NO_ROW_EVER, VACATED
 from pstrain.paramserver.key_uses import KeyUses
 from pstrain.paramserver.row_watchers import RowWatchers
 from pstrain.paramserver.shard_rows import Array, ShardRows
@@ -101,20 +102,33 @@ class ShardKeys(ShardRows):
         keys: Array = self.slab[rows - self.row_start, 0]
         return keys
 
-    def check_removal(self, rows: Array) -> None:
+    def check_removal(self, rows: Array, bounds: Array) -> None:
         """Raises InvalidArgumentError unless :meth:`remove_keys` can be done."""
         self.check_has_keys()
         self.check_ids(rows)
+        if len(bounds):
+            self.check_range(int(bounds[0]), int(bounds[-1]))
+        if (np.diff(bounds) <= 0).any():
+            raise InvalidArgumentError(
+                f"buckets of variable {self.spec.name!r} must follow one another, got {bounds}"
+            )
 
-    def remove_keys(self, rows: Array, keys: Array, period: int) -> None:
+    def remove_keys(self, rows: Array, keys: Array, bounds: Array, period: int) -> None:
         """Removes ``keys`` from ``rows``, unless the row has another key, and begins ``period``.
 
-        Idempotent. Arguments must be checked.
+        ``bounds``: where the buckets with these rows begin and where the last one ends. Idempotent.
+        Arguments must be checked.
         """
         with self._lock:
             going = rows[self.slab[rows - self.row_start, 0] == keys]
             if len(going):
-                self._watchers.announce(going)
-                self.slab[going - self.row_start, 0] = VACATED
+                self._set_keys(going, VACATED)
+                unpassed = np.empty(self.row_stop - self.row_start, np.int64)
+                count = claims.find_unpassed(self.slab, self.row_start, bounds, unpassed)
+                self._set_keys(unpassed[:count], NO_KEY)
                 self.version += 1
             self.uses.begin(period)
+
+    def _set_keys(self, rows: Array, key: int) -> None:
+        self._watchers.announce(rows)
+        self.slab[rows - self.row_start, 0] = key

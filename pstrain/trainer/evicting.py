@@ -73,15 +73,17 @@ class ServerSteps:
         mapping: VariableSpec,
         parts: Sequence[Part],
         found: Sequence[IdleKeys],
+        buckets: Sequence[I64],
         periods: Sequence[int],
     ) -> None:
         at_once = max(1, self._chunk_bytes // _KEY_BYTES)
-        for part, (rows, keys), period in zip(parts, found, periods, strict=True):
+        for part, idle, bounds, period in zip(parts, found, buckets, periods, strict=True):
             # Also without any keys: the period begins on all shards.
-            for start in range(0, max(1, len(rows)), at_once):
-                some = [array[start : start + at_once] for array in (rows, keys)]
-                item = [mapping.id, part.shard, len(some[0]), period + 1]
-                self._send(mapping.shards[part.shard].ps, "remove_keys", item, some)
+            for start in range(0, max(1, len(idle.rows)), at_once):
+                some = [array[start : start + at_once] for array in idle]
+                item = [mapping.id, part.shard, len(some[0]), len(bounds), period + 1]
+                ps = mapping.shards[part.shard].ps
+                self._send(ps, "remove_keys", item, [*some, bounds])
 
     def _replies(
         self,

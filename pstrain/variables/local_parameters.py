@@ -243,10 +243,11 @@ class _LocalSteps:
         mapping: VariableSpec,
         parts: Sequence[Part],
         found: Sequence[IdleKeys],
+        buckets: Sequence[NDArray[np.int64]],
         periods: Sequence[int],
     ) -> None:
-        for part, (rows, keys), period in zip(parts, found, periods, strict=True):
-            self._store.shard(mapping.id, part.shard).remove_keys(rows, keys, period + 1)
+        for part, idle, bounds, period in zip(parts, found, buckets, periods, strict=True):
+            self._store.shard(mapping.id, part.shard).remove_keys(*idle, bounds, period + 1)
 
 
 class _LocalSnapshot:

@@ -73,8 +73,11 @@ class Recorded:
     def reset_rows(self, table: Any, rows: Any) -> None:
         self._note("reset", table.id, rows.tolist())
 
-    def remove_keys(self, _mapping: Any, _parts: Any, found: Any, periods: Any) -> None:
-        self._note("remove", [each.keys.tolist() for each in found], periods)
+    def remove_keys(
+        self, _mapping: Any, _parts: Any, found: Any, buckets: Any, periods: Any
+    ) -> None:
+        bounds = [each.tolist() for each in buckets]
+        self._note("remove", [each.keys.tolist() for each in found], bounds, periods)
 
 
 def eviction() -> Eviction:
@@ -94,7 +97,7 @@ def test_rows_are_reset_before_their_keys_are_removed() -> None:
         ("list", [(2, 1), (2, 1), (2, 0)]),
         ("reset", 2, [3, 4]),
         ("reset", 5, [13, 14]),
-        ("remove", [[7], [8], []], [4, 5, 5]),
+        ("remove", [[7], [8], []], [[1, 4], [4, 6], [7, 10]], [4, 5, 5]),
     ]
 
 

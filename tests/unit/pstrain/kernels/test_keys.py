@@ -105,6 +105,14 @@ def test_claims_between_evictions_agree_with_dicts(
         for key in data.draw(st.lists(st.sampled_from([99, *twin.row_of]))):
             table[table == key] = VACATED
             twin.evict(key)
+        if data.draw(st.booleans()):
+            starts, stops = buckets_of(list(range(2_000)), capacity)
+            bounds, unpassed = int64(sorted({*starts, *stops})), int64([0] * capacity)
+            count = claims.find_unpassed(table, 0, bounds, unpassed)
+            assert (table[unpassed[:count]] == VACATED).all()
+            table[unpassed[:count]] = NO_KEY
+            # All vacated rows are free ones again if no key is left.
+            assert twin.row_of or (table != VACATED).all()
         keys, may_claim = [key for key, _ in request], [may for _, may in request]
         assert claim(table, keys, may_claim) == twin.claim(keys, may_claim)
         asked = [*keys, 99]
